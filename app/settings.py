@@ -1,14 +1,16 @@
-"""Settings: where they come from, in which order, and what is said when one is wrong.
+"""Settings: their sources, the order of these sources, and the errors for wrong settings.
 
-Rising precedence: Firn's defaults; a file (TOML, or Kafka's ``.properties``); ``FIRN_…`` environment variables; flags;
-``--set name=value``. Every setting has one name: Kafka's where Kafka has the setting (``log.segment.bytes``), ``firn.…`` where it
-has not. A TOML file may write it quoted or as nested tables; the environment writes ``.`` as ``_``, in capitals, without a leading
-``firn.``: ``log.segment.bytes`` is ``FIRN_LOG_SEGMENT_BYTES`` and ``firn.durability`` is ``FIRN_DURABILITY``.
-What Kafka knows and Firn has no use for is accepted, kept beside the rest and named in one warning.
+The sources, from the weakest to the strongest: Firn's defaults; a file (TOML, or Kafka's ``.properties``); ``FIRN_…`` environment
+variables; flags; ``--set name=value``.
 
-The core is pure: ``review`` takes the sources as text and says of each setting what becomes of it; ``resolve`` gives a
-``BrokerConfig``, or the ``ConfigError`` of the first setting that is refused. Only ``sources_of``, for ``load``, looks at a file.
-Importing this module costs milliseconds, since `firn serve` waits for it.
+Every setting has one name: Kafka's name if Kafka has the setting (``log.segment.bytes``), else ``firn.…``. A TOML file may
+write the name quoted or as nested tables. The environment variable has ``_`` for ``.``, is in capitals, and drops a leading
+``firn.``: ``log.segment.bytes`` is ``FIRN_LOG_SEGMENT_BYTES`` and ``firn.durability`` is ``FIRN_DURABILITY``. Settings of Kafka
+that have no effect in Firn are accepted, kept and named in one warning.
+
+The core is pure. ``review`` takes the sources as text and returns a verdict for each setting. ``resolve`` returns a
+``BrokerConfig``, or raises the ``ConfigError`` of the first refused setting. Only ``sources_of``, which ``load`` calls, reads a
+file. Importing this module must take only milliseconds, because `firn serve` waits for it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ FLAGS: Final[Mapping[str, str]] = {
 # mistaken for settings.
 _FOREIGN_ENVIRONMENT: Final = re.compile(r"FIRN_(PORT(_\d+_(TCP|UDP)(_\w+)?)?|SERVICE_(HOST|PORT(_\w+)?))")
 _OWN_ENVIRONMENT: Final = frozenset({"FIRN_DEBUG", "FIRN_BOOTSTRAP", "FIRN_CONFIG", "FIRN_KAFKA_LIBS"})
-"""Read elsewhere; the last tells tests and measurements where Apache Kafka's jars are."""
+"""Variables that other code reads. The last one tells tests and measurements where Apache Kafka's jars are."""
 
 
 class Address(NamedTuple):
@@ -113,35 +115,35 @@ def parse_address(text: str, *, what: str, port_default: int | None = None) -> A
 
 
 class Setting(NamedTuple):
-    """One setting of the broker: its name, how its text is read, and what it means."""
+    """One setting of the broker: its name, its parser and its meaning."""
 
     name: str
     topic_setting: str | None
-    """The topic setting whose default it is, if it is one."""
+    """The topic setting for which this is the broker-wide default; None if there is none."""
     unit: int
-    """How many of the topic setting's units are one of its own: 3,600,000 for ``log.retention.hours``."""
+    """Factor from this setting's unit to the topic setting's unit: 3,600,000 for ``log.retention.hours``."""
     rank: int
-    """Of several names of one topic setting in one source, the lowest counts (Kafka's order)."""
+    """If one source has several names of one topic setting, the name with the lowest rank counts (Kafka's order)."""
     parse: Callable[[str], Mapping[str, Any]]
-    """Fields of ``BrokerConfig``, or of ``TopicConfig``. Raises ValueError saying what is allowed."""
+    """Returns fields of ``BrokerConfig`` or ``TopicConfig``. Raises: ValueError, which says what is allowed."""
     default: str
     documentation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Texts by setting name from one place. ``label`` makes of a name what the user wrote, for messages."""
+    """Texts by setting name from one place. ``label`` returns, for messages, how the user wrote a name."""
 
     values: Mapping[str, str]
     label: Callable[[str], str]
 
 
 class Verdict(StrEnum):
-    """What becomes of a setting that was given."""
+    """The effect of a given setting."""
 
     EFFECTIVE = "effective"
     LOWERED = "lowered"
-    """It asks for more replicas than there are brokers."""
+    """The setting asks for more replicas than there are brokers."""
     NO_MEANING = "no meaning"
     REFUSED = "refused"
 
@@ -156,12 +158,12 @@ class Reviewed(NamedTuple):
     """None for a secret."""
     verdict: Verdict
     why: str
-    """A sentence; empty for what takes effect."""
+    """A sentence; empty for a setting that takes effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the sources come to, and what becomes of every setting in them."""
+    """The merged settings of all sources, and the verdict on each setting in them."""
 
     entries: Sequence[Reviewed]
     settings: Settings | None
@@ -170,11 +172,11 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the sources come to."""
+    """The merged settings of all sources."""
 
     broker: BrokerConfig
     origins: Mapping[str, str]
-    """Where each setting that is not at its default was given, for people: ``{"log.segment.bytes": "firn.toml"}``."""
+    """For people: where each setting that is not at its default was given, as in ``{"log.segment.bytes": "firn.toml"}``."""
 
 
 def load(
@@ -189,7 +191,7 @@ def load(
     Args:
         config_path: a TOML file, or one of Java's whose name ends with ``.properties``; None for none.
         environment: the process's environment; None for none.
-        flags: text by flag (``--listen``); None values were not given.
+        flags: text by flag (``--listen``); None for a flag that was not given.
         assignments: ``name=value`` texts of ``--set``, in order.
 
     Raises: ConfigError, one sentence that names the setting, the value, what is allowed and the nearest known name.
@@ -206,7 +208,7 @@ def sources_of(
     flags: Mapping[str, str | None] | None = None,
     assignments: Iterable[str] = (),
 ) -> list[Source]:
-    """The places that settings come from, the weakest first; arguments as ``load``. Raises: ConfigError."""
+    """The sources of settings, the weakest first. Arguments as for ``load``. Raises: ConfigError."""
     sources = []
     if config_path is not None:
         sources.append(read_config_file(config_path))
@@ -220,9 +222,9 @@ def sources_of(
 
 
 def resolve(sources: Iterable[Source]) -> Settings:
-    """Merge the sources, the later over the earlier, and check every value.
+    """Merge the sources and check every value. Later sources override earlier ones.
 
-    Raises: ConfigError for the first setting that is refused; of others it says how many there are.
+    Raises: ConfigError for the first refused setting. It says how many other settings are refused.
     """
     outcome = review(sources)
     if outcome.settings is not None:
@@ -236,7 +238,7 @@ def resolve(sources: Iterable[Source]) -> Settings:
 
 
 def review(sources: Iterable[Source]) -> Review:
-    """What becomes of each setting of the sources, the later over the earlier."""
+    """The verdict on each setting of the sources. Later sources override earlier ones."""
     known = catalogue()
     broker: dict[str, Any] = {}
     topic: dict[str, Any] = {}
@@ -324,18 +326,18 @@ def _effective(setting: Setting, label: str, text: str, values: Mapping[str, Any
         label,
         None if setting.name in _SECRET else text,
         Verdict.LOWERED if lowered else Verdict.EFFECTIVE,
-        "One broker can hold one replica: as many as there are brokers are taken." if lowered else "",
+        "One broker can hold one replica, so the value is lowered to the number of brokers." if lowered else "",
     )
 
 
 class _Listeners:
-    """``listeners`` and what has to be known to read them, which may stand in several places."""
+    """``listeners``, and the settings that are needed to read them. They may come from several sources."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[str, str]] = {}
 
     def take(self, name: str, label: str, text: str) -> bool:
-        """Note a setting if it is one of these. Raises: ConfigError for one that cannot be read whatever the others say."""
+        """Note a setting if it is one of these. Raises: ConfigError for a text that is wrong whatever the other settings are."""
         if name not in _LISTENER_SETTINGS:
             return False
         if name == "listener.security.protocol.map":
@@ -362,8 +364,8 @@ class _Listeners:
                 if setting == "listeners":
                     if len(entries) > 1:
                         raise ValueError(
-                            f"Firn serves one listener and these are {len(entries)} ({', '.join(name for name, _ in entries)}): "
-                            "keep the one that clients use"
+                            f"Firn serves one listener, but there are {len(entries)} ({', '.join(name for name, _ in entries)}): "
+                            "keep only the one that clients use"
                         )
                     ((served, (host, port)),) = entries
                     fields |= {"listen_host": host, "listen_port": port}
@@ -412,7 +414,7 @@ def _addresses(text: str, controllers: frozenset[str], protocols: Mapping[str, s
 
 
 def read_config_file(path: Path) -> Source:
-    """The settings of a TOML file, or of one of Java's by the name ``….properties``. Raises: ConfigError."""
+    """The settings of a TOML file, or of a Java properties file if its name ends with ``.properties``. Raises: ConfigError."""
     import tomllib
 
     if path.suffix == ".properties":
@@ -434,12 +436,12 @@ def _read_properties(path: Path) -> Source:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise ConfigError(f"--config {path} is not a file of properties: {error}.") from None
-    # Java's brokers look at values without the blanks at their ends.
+    # Java's brokers strip values too.
     return Source({name: text.strip() for name, text in values.items()}, lambda name: f"{name} in {path}")
 
 
 def from_environment(environment: Mapping[str, str]) -> Source:
-    """The settings among ``FIRN_…`` variables. Raises: ConfigError for one that is no setting."""
+    """The settings among ``FIRN_…`` variables. Raises: ConfigError for a variable that is not a setting."""
     by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
@@ -484,7 +486,7 @@ def catalogue() -> Mapping[str, Setting]:
             0,
             _parse_listeners,
             "PLAINTEXT:PLAINTEXT",
-            "Security protocol of each name in listeners; the listener of clients must be PLAINTEXT.",
+            "Security protocol of each name in listeners. The listener of clients must be PLAINTEXT.",
         ),
         Setting(
             "controller.listener.names",
@@ -493,7 +495,7 @@ def catalogue() -> Mapping[str, Setting]:
             0,
             _parse_listeners,
             "CONTROLLER",
-            "Names in listeners that are no listeners of clients; nothing listens there.",
+            "Names in listeners that are not for clients. Firn does not listen there.",
         ),
     ]
     for definition in BROKER_DEFINITIONS.values():
@@ -511,7 +513,7 @@ def catalogue() -> Mapping[str, Setting]:
 
 
 def unknown_name(name: str) -> ConfigError:
-    """The error for a name that no setting has."""
+    """The error for an unknown name."""
     definition = TOPIC_DEFINITIONS.get(name)
     if definition is not None:
         return ConfigError(f"{name} is set per topic; the broker's default for it is {definition.synonyms[0].name}.")
@@ -539,10 +541,10 @@ def _flattened(table: Mapping[str, Any], prefix: str, path: Path) -> Iterable[tu
 
 
 def _completed(config: BrokerConfig) -> BrokerConfig:
-    """What follows from other settings, filled in. Raises: ConfigError."""
+    """Fill in the values that follow from other settings. Raises: ConfigError."""
     if not config.advertised_host and config.listen_host in _WILDCARDS:
         raise ConfigError(
-            f"Listening on every interface ({config.listen_host}) needs --advertise HOST:PORT: clients must be told an "
+            f"Listening on every interface ({config.listen_host}) needs --advertise HOST:PORT: clients need an "
             "address that they can connect to."
         )
     if config.store_url:
@@ -568,7 +570,7 @@ def _plain(definition: Definition, name: str, unit: int) -> Callable[[str], Mapp
 
 
 def _why(error: RequestRejected, name: str) -> str:
-    # Kafka's sentence begins with the name and the value, which are said already.
+    # Kafka's sentence begins with the name and the value. Our message already has both.
     why = str(error).partition(f"for configuration {name}: ")[2] or str(error)
     return why[:1].lower() + why[1:].rstrip(".") if not why.startswith("Firn") else why.rstrip(".")
 
@@ -585,7 +587,7 @@ def _parse_directory(text: str) -> Mapping[str, Any]:
     if "," in text:
         raise ValueError("there can be only one directory")
     if "://" in text:
-        raise ValueError("it is a directory of this machine, as in /path; the object store is another setting")
+        raise ValueError("it must be a directory of this machine, as in /path; firn.store.url names the object store")
     return {"data_dir": text}
 
 
@@ -604,7 +606,7 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
     if not re.match(r"(rediss?|unix)://.", text):
         raise ValueError("it must be redis://HOST:PORT/DB, rediss://… or unix:///path")
     if find_spec("redis") is None:
-        raise ValueError("the client for it is not installed: pip install 'firn-broker[redis]'")
+        raise ValueError("the Redis client is not installed: run pip install 'firn-broker[redis]'")
     return {"redis_url": text}
 
 

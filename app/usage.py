@@ -58,7 +58,7 @@ def show_process(
     registry.describe("process_cpu_seconds_total", "counter", "CPU time of the process, user and system.")
     registry.describe("process_resident_memory_bytes", "gauge", "Memory of the process that is in RAM.")
     registry.describe("process_start_time_seconds", "gauge", "When the process started, in Unix time.")
-    registry.describe("process_open_fds", "gauge", "Files and sockets that the process has open.")
+    registry.describe("process_open_fds", "gauge", "Open files and sockets of the process.")
     registry.describe("firn_build_info", "gauge", "1; the labels say which version of Firn and Python runs.")
     build = (("version", version), ("python", platform.python_version()))
 

@@ -265,7 +265,7 @@ def _place(options: Mapping[str, str], which: str, default: Place, *, streaming:
         return AtOffset(by_partition=found)
     if text.lower() == "latest" and "latest" not in words:
         raise ConfigError(
-            f"The option {name!r} is {text!r}, where a batch has nothing to read: write earliest or JSON by topic and"
+            f"The option {name!r} is {text!r}, and a batch has nothing to read there: write earliest or JSON by topic and"
             " partition, or read a stream."
         )
     if text.lower() not in words:

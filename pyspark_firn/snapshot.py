@@ -189,8 +189,8 @@ def _check_order(one: TopicPartitionState, start: int, end: int, losses: Losses)
         return
     if start > one.start:
         raise ConfigError(
-            f"The read of {one.name} starts at offset {start} and ends before, at offset {end}: look at its starting and ending"
-            " options."
+            f"The read of {one.name} starts at offset {start} and ends before, at offset {end}: correct its starting or ending"
+            " option."
         )
     losses.report(f"All of {one.name} up to its ending offset {end} is gone: it starts at offset {one.start}", None)
 

@@ -79,12 +79,12 @@ def decode_position(stored: Mapping[str, Any]) -> Position:
     """Inverse of ``encode_position``. Raises: ConfigError for one of a later version, or of another source."""
     if "version" not in stored:
         raise ConfigError(
-            "The checkpoint is of another source than Firn's: give the stream a checkpointLocation of its own, and with"
-            " startingOffsets the place to go on from."
+            "The checkpoint is of another source than Firn's: give the stream a checkpointLocation of its own, and say with"
+            " startingOffsets where to go on."
         )
     if stored.get("version") != POSITION_VERSION:
         raise ConfigError(
-            f"The checkpoint holds positions of version {stored.get('version')}, this reader knows {POSITION_VERSION}: use the"
+            f"The checkpoint holds positions of version {stored.get('version')}; this reader knows {POSITION_VERSION}. Use the"
             " Firn that wrote it, or another checkpoint."
         )
     return {

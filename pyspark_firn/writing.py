@@ -179,7 +179,7 @@ def _check_schema(schema: StructType, *, has_topic: bool) -> None:
     if "value" not in types:
         raise ConfigError("The column 'value' is missing.")
     if "topic" not in types and not has_topic:
-        raise ConfigError("It is not said which topic to write to: add the option or the column 'topic'.")
+        raise ConfigError("Nothing says which topic to write to: add the option or the column 'topic'.")
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
         if is_known:
             raise CorruptionError(
                 f"The intent of batch {own.batch_id} of query {query_id} was there when its tasks began, and is gone from topic"
-                f" '{self._options.commit_topic}': what it named cannot be told any more."
+                f" '{self._options.commit_topic}'. Nobody can tell which transactions it named."
             )
         await self.check_open(cluster, own)
         await self.write_intent(cluster, query_id, own, writer)
@@ -471,7 +471,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             if not await is_open(cluster, transaction):
                 raise ConfigError(
                     f"Transaction {transaction.transactional_id} was over before batch {intent.batch_id} could be committed:"
-                    " nothing of the batch is committed, start the query again to write it anew. If it took longer than"
+                    " nothing of the batch is committed. Start the query again to write the batch anew. If it took longer than"
                     " transactionTimeout, raise that or make the batches smaller."
                 )
 
@@ -493,9 +493,9 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             if error.code not in _OVER:
                 raise
             raise FencedError(
-                f"Batch {intent.batch_id} of query {query_id} is not for this driver to commit any more: another start of the query"
-                f" has begun to, or its intent took longer than {INTENT_TIMEOUT_MS // 1000} s ({error}). Let only one of them run;"
-                " if there is no other, start the query again."
+                f"This driver may no longer commit batch {intent.batch_id} of query {query_id}: another start of the query has"
+                f" begun to commit it, or its intent took longer than {INTENT_TIMEOUT_MS // 1000} s ({error}). Let only one of them"
+                " run; if there is no other, start the query again."
             ) from error
 
     @staticmethod
@@ -507,7 +507,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                 raise
             raise ConfigError(
                 f"Transaction {transaction.transactional_id} of batch {batch_id} cannot be committed ({error}): its time-out had"
-                " passed before the driver came back, so its rows are not there. Write the batch again from its source into"
+                " passed before the driver came back. Its rows are not in the topic. Write the batch again from its source into"
                 " another query, and raise transactionTimeout."
             ) from error
 

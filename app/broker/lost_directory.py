@@ -1,7 +1,7 @@
-"""What is gone when a broker begins on a new data directory beside a bucket that knows topics: told by name and count.
+"""Log lines of a broker that starts on a new data directory although the cluster has topics: what is lost, by name and count.
 
-The bucket has what was tiered. Compacted topics are not tiered, and the coordinators' topics are compacted, so committed
-offsets, transactional ids and the state of share groups were on the former disk alone.
+The bucket has the tiered records. Compacted topics are not tiered, and the coordinators' topics are compacted. So committed
+offsets, transactional ids and the state of share groups were only on the former disk.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ COORDINATED: Final = {
     TRANSACTION_STATE.name: "every transactional id, so its next producer gets a new producer id",
     SHARE_GROUP_STATE.name: "the progress of every share group, so share groups begin where share.auto.offset.reset says",
 }
-"""By topic: what its records were."""
+"""The content of each internal topic."""
 
 
 class BegunAnew(NamedTuple):
-    """A topic of which this broker leads partitions, with logs that it made at this start."""
+    """A topic of which this broker leads partitions. It created their logs at this start."""
 
     name: str
     config: TopicConfig
     partitions: Sequence[int]
     untiered: Sequence[int]
-    """Those of them of which nothing is in the store."""
+    """The partitions that have no record in the store."""
 
 
 class Back(NamedTuple):
-    """A tiered topic of which this broker leads partitions, after it took the place of another data directory."""
+    """A tiered topic of which this broker leads partitions, after it replaced another data directory."""
 
     name: str
     ends: Sequence[tuple[int, int]]
-    """Each partition, and the offset at which its log goes on: all before is in the store, or deleted."""
+    """Each partition, and the offset at which its log continues. All earlier records are in the store, or deleted."""
 
     @property
     def offsets(self) -> int:
@@ -49,22 +49,22 @@ class Back(NamedTuple):
 
 
 def back_from_the_store(topics: Sequence[Back]) -> list[str]:
-    """Lines that say up to which offset each tiered topic is back; none if there is none."""
+    """Lines that say up to which offset each tiered topic was recovered; none if there is no tiered topic."""
     if not topics:
         return []
     partitions = sum(len(topic.ends) for topic in topics)
     lines = [
-        f"back from the store: {_count(len(topics), 'tiered topic')} with {_count(partitions, 'partition')}, up to offset"
-        f" {sum(topic.offsets for topic in topics)} in sum"
+        f"recovered from the store: {_count(len(topics), 'tiered topic')} with {_count(partitions, 'partition')}; the end"
+        f" offsets add up to {sum(topic.offsets for topic in topics)}"
     ]
     for topic in topics[:NAMED_MAX]:
         ends = [f"{index} up to {end}" for index, end in topic.ends]
         lines.append(
-            f"back from the store: {topic.name}, {_count(len(topic.ends), 'partition')}, up to offset {topic.offsets} in sum"
-            f" (partition {_some(ends)})"
+            f"recovered from the store: {topic.name}, {_count(len(topic.ends), 'partition')}; the end offsets add up to"
+            f" {topic.offsets} (partition {_some(ends)})"
         )
     if len(topics) > NAMED_MAX:
-        lines.append(f"back from the store: {len(topics) - NAMED_MAX} more topics; `firn tier status` names them")
+        lines.append(f"recovered from the store: {len(topics) - NAMED_MAX} more topics; `firn tier status` lists them")
     return lines
 
 
@@ -74,8 +74,8 @@ def lost_with_the_directory(data_dir: str, topics: Sequence[BegunAnew]) -> list[
         return []
     partitions = sum(len(topic.partitions) for topic in topics)
     lines = [
-        f"the data directory {data_dir} is new, and the cluster has {_count(len(topics), 'topic')} with "
-        f"{_count(partitions, 'partition')} here: what only the former data directory held is lost"
+        f"the data directory {data_dir} is new, but this broker leads {_count(len(topics), 'topic')} with "
+        f"{_count(partitions, 'partition')}: data that only the former data directory had is lost"
     ]
     lines += [
         f"{LOST_WITH} {COORDINATED[topic.name]} ({topic.name}, {_count(len(topic.partitions), 'partition')})"
@@ -85,13 +85,13 @@ def lost_with_the_directory(data_dir: str, topics: Sequence[BegunAnew]) -> list[
     local = [topic for topic in topics if not topic.config.tiered and topic.name not in COORDINATED]
     if local:
         named = [f"{topic.name} ({_count(len(topic.partitions), 'partition')}, {_why_local(topic)})" for topic in local]
-        lines.append(f"{LOST_WITH} the records of {_count(len(local), 'topic')} not tiered: {_some(named)}")
+        lines.append(f"{LOST_WITH} the records of {_count(len(local), 'untiered topic')}: {_some(named)}")
     tiered = [topic for topic in topics if topic.config.tiered]
     if tiered:
         begin = [f"{topic.name}-{index}" for topic in tiered for index in topic.untiered]
         lines.append(
-            f"{LOST_WITH} of {_count(len(tiered), 'tiered topic')} what was not in the store yet"
-            + (f"; nothing is there of {_count(len(begin), 'partition')}: {_some(begin)}" if begin else "")
+            f"{LOST_WITH} the records of {_count(len(tiered), 'tiered topic')} that were not in the store yet"
+            + (f"; the store has no record of {_count(len(begin), 'partition')}: {_some(begin)}" if begin else "")
         )
     return lines
 

@@ -1,11 +1,11 @@
 """Copies of segment manifests in the data directory, so that a start need not read them from the bucket.
 
-A copy is as old as its writing: what followed is in the bucket, and a LIST tells. After a stop in order nothing followed, and
-``manifest-ends`` says so: for each manifest the number of its next entry. That holds until somebody may have written again.
-Therefore the file names the start that left it, and is believed only by the next one: while the cluster log has no later
-registration of this node id. Nor does it need to be removed durably.
+A copy is as old as its last write: later entries are in the bucket, and a LIST shows them. After a stop in order there are no
+later entries. ``manifest-ends`` records this: for each manifest the number of its next entry. It is valid only until another
+broker may have written. So the file names the start that wrote it, and only the next start trusts it: if the cluster log has no
+later registration of this node id. The file therefore need not be removed durably.
 
-``manifest-ends``: CRC-32C (uint32) of what follows, then a msgpack array of ``ManifestEnds``.
+``manifest-ends``: CRC-32C (uint32) of the rest, then a msgpack array of ``ManifestEnds``.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 ENDS_FILE: Final = "manifest-ends"
 READ_AT_ONCE: Final = 32
-"""Copies read from the disk by one piece of work on the pool."""
+"""Copies that one piece of work in the pool reads."""
 
 
 class ManifestEnd(msgspec.Struct, array_like=True, frozen=True):
-    """Where a manifest ended when its leader stopped."""
+    """The end of a manifest when its leader stopped."""
 
     topic_id: UUID
     partition: PartitionIndex
     leader_epoch: LeaderEpoch
-    """With which it was led."""
+    """The leader epoch at that time."""
     version: int
     """``SegmentManifest.version``: the number of its next entry."""
 
 
 class ManifestEnds(msgspec.Struct, array_like=True, frozen=True):
-    """What a broker knew of its manifests when it stopped in order."""
+    """The ends of a broker's manifests at a stop in order."""
 
     version: int
     incarnation: UUID
-    """Of the start that ended so."""
+    """The incarnation that stopped."""
     ends: list[ManifestEnd]
 
 
@@ -66,7 +66,7 @@ class ManifestCopies:
         log_line: Callable[[str], None],
         faults: Faults | None = None,
     ) -> None:
-        """``directory`` is Firn's own in the data directory."""
+        """``directory``: Firn's own folder in the data directory."""
         self._own_directory = directory
         self._ends_path = f"{directory}/{ENDS_FILE}"
         self._directory = f"{directory}/manifests"
@@ -79,7 +79,7 @@ class ManifestCopies:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def take_ends(self) -> ManifestEnds | None:
-        """What the last stop has left, once; None unless it was in order."""
+        """The ends that the last stop has left. Returned only once; None unless the stop was in order."""
 
         def take() -> bytes:
             data = read_file(self._fs, self._ends_path)
@@ -96,7 +96,7 @@ class ManifestCopies:
         return ends if ends.version == 1 else None
 
     async def partitions(self) -> list[TopicIdPartition]:
-        """Of whose manifests there are copies."""
+        """The partitions whose manifests have copies."""
         try:
             names = await self._pool.run(lambda: self._fs.list_dir(self._directory))
         except OSError:
@@ -105,7 +105,7 @@ class ManifestCopies:
         return [partition for partition in found if partition is not None]
 
     async def read(self, partitions: Sequence[TopicIdPartition]) -> list[bytes | None]:
-        """The copies of some manifests; None where there is none. They are not checked, and may be old."""
+        """The copies of some manifests; None for a missing copy. They are not checked, and may be old."""
         return await self._pool.run(lambda: [self._read(one) for one in partitions])
 
     def _read(self, partition: TopicIdPartition) -> bytes | None:
@@ -117,16 +117,16 @@ class ManifestCopies:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def note_change(self, manifest: SegmentManifest) -> None:
-        """The manifest changed: ``write`` has something to do."""
+        """Note a changed manifest for the next ``write``."""
         self._changed[TopicIdPartition(manifest.topic_id, manifest.partition)] = manifest
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Its topic was deleted."""
+        """Drop a manifest, because its topic was deleted."""
         self._changed.pop(partition, None)
 
     async def write(self, live: Iterable[tuple[UUID, int]]) -> None:
-        """Write the copies that are behind, and remove those of partitions that are not ``live`` (topic ids with partition
-        counts). What cannot be written is told of, and read from the bucket by the next start."""
+        """Write outdated copies, and remove copies of partitions that are not ``live`` (topic ids with partition counts). A
+        failure is logged, and the next start then reads the manifest from the bucket."""
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
@@ -148,13 +148,13 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            sentence = f"cannot keep copies of manifests in the data directory: {error}"
+            sentence = f"cannot write copies of manifests to the data directory: {error}"
             self._faults.met("copying", "manifests", sentence)
 
     async def leave_ends(
         self, incarnation: UUID, led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]]
     ) -> None:
-        """Say where the manifests end that this start has led, and that nobody here writes them any more. After ``write``."""
+        """Write the ends of the manifests that this start has led. Nothing here writes them afterwards. Call after ``write``."""
         ends = [
             ManifestEnd(*key, epoch, manifest.version)
             for key, (manifest, epoch) in led.items()
@@ -170,7 +170,7 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._log_line(f"cannot note in the data directory where the manifests end: {error}")
+            self._log_line(f"cannot write the ends of the manifests to the data directory: {error}")
 
     def _path(self, partition: TopicIdPartition) -> str:
         return f"{self._directory}/{manifest_cache_name(*partition)}"

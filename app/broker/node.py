@@ -1,11 +1,10 @@
-"""One broker, composed: every part of it inside one event loop, whatever is behind the seams.
+"""One broker, composed of its parts inside one event loop, with any implementation of the seams.
 
 ``Broker`` (``process.py``) runs a ``Node`` with the machine's clock, disk and a store process; tests and the simulation run
-it with others. Start-up goes in the order in which the parts depend on each other, and nothing is served before all of it
-has succeeded::
+it with others. The parts start in the order of their dependencies, and nothing is served before all of them have started::
 
-    lock → whose directory → open the logs, list the manifests, register in the cluster log: all at once →
-    hold every led log against its manifest → raise leader epochs where something may have been lost → listen
+    lock → check the owner of the directory → open the logs, list the manifests, register in the cluster log: all at once →
+    compare every led log with its manifest → raise leader epochs if records may be lost → listen
 """
 
 from __future__ import annotations
@@ -59,20 +58,20 @@ from app.units import BrokerId, TopicIdPartition
 
 LISTENER: Final = "PLAINTEXT"
 OWN_DIRECTORY: Final = ".firn"
-"""In the data directory: what is not Kafka's."""
+"""Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
-"""In every data directory of Apache Kafka, and in none of Firn."""
+"""Every data directory of Apache Kafka has it, and none of Firn."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 REFRESH_S: Final = 5.0
-"""How long a broker that was replaced reads manifests, to say what is not in them."""
+"""How long a replaced broker reads manifests, to log the records that they lack."""
 PARTITIONS_NAMED_MAX: Final = 10
-"""In one line of the log."""
+"""Partitions in one log line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a node is put into."""
+    """The surroundings of a node: the implementations of its seams."""
 
     clock: Clock
     rng: random.Random
@@ -82,22 +81,22 @@ class Surroundings:
     work: StoreWork
     log_line: Callable[[str], None]
     lock: DirectoryLock | None = None
-    """Of the data directory, if it was taken already."""
+    """The lock of the data directory, if it is already taken."""
     descriptors_max: int = 1024
-    """Files and sockets together."""
+    """Limit of open files and sockets together."""
     liveness: Liveness | None = None
-    """None is heartbeats as objects of ``store``."""
+    """None means heartbeats as objects of ``store``."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
-    """Asks the store process for its metrics."""
+    """Requests the metrics of the store process."""
     boot_s: BootClock = loop_time_s
-    """Also passes while this process is stopped, or the machine is suspended."""
+    """A clock that also runs while this process is stopped or the machine is suspended."""
     places: Places | None = None
-    """Leads to other brokers; None asks and tells nobody."""
+    """Reaches other brokers. With None, none is asked or notified."""
     elapsed_s: Callable[[], float] = loop_time_s
-    """Seconds from any moment on, fine enough to time a callback."""
+    """Seconds since an arbitrary moment, precise enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
-    """None compacts logs on ``pool``, slowly."""
+    """With None, logs are compacted slowly in ``pool``."""
 
 
 class Node:
@@ -114,7 +113,7 @@ class Node:
         self._socket: socket.socket | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._leads = False
-        """Leader epochs have risen wherever records may be gone."""
+        """Whether leader epochs have risen where records may be lost."""
         self.logs = LogManager(
             config.data_dir,
             around.fs,
@@ -178,19 +177,19 @@ class Node:
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.load_report: LoadReport | None = None
         self._new_directory = False
-        """Nobody has used the data directory before."""
+        """Whether the data directory is new."""
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self.port = config.listen_port
         self.registry.gauge(
-            "firn_offline_partitions", "Partitions that this broker should lead and cannot open", self._count_offline
+            "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
 
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def start(self, *, listen: bool = True) -> None:
-        """Do everything that has to be done before the first request; see the module.
+        """Do all work before the first request; see the module's docstring.
 
         Raises: ConfigError (another node's directory, an address that cannot be listened on), ConflictError (the directory
         is in use), StartRefused, StorageUnavailable, CorruptionError. ``stop`` must be called then, too.
@@ -199,14 +198,15 @@ class Node:
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
-                f"the data directory {config.data_dir} is one of Apache Kafka: Firn does not read its logs, and would cut them. "
-                "Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example by MirrorMaker"
+                f"the data directory {config.data_dir} belongs to Apache Kafka: Firn cannot read its logs, and would truncate "
+                "them. Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example with "
+                "MirrorMaker"
             )
         meta = self.logs.read_meta()
         if meta is not None and meta.node_id != config.node_id:
             raise ConfigError(
-                f"the data directory {config.data_dir} belongs to node {meta.node_id}, and this is node {config.node_id}: "
-                f"give --node-id {meta.node_id}, or another --data-dir"
+                f"the data directory {config.data_dir} belongs to node {meta.node_id}, but this is node {config.node_id}: "
+                f"use --node-id {meta.node_id}, or another --data-dir"
             )
         self._new_directory = meta is None
         if listen:
@@ -356,7 +356,7 @@ class Node:
             self._apply_settings()
 
     def _apply_settings(self) -> None:
-        """Bring what was altered while brokers ran to the parts that do not ask for it themselves."""
+        """Pass dynamically changed settings to the parts that do not read them themselves."""
         self.context.effective = effective = self.controller.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
@@ -374,7 +374,7 @@ class Node:
         self.logs.log_directory.unreadable.note(f"{name}-{partition.partition}", batch)
 
     def _follow_coordinated(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """After the logs were brought in line, which coordinators need."""
+        """Runs after the logs were updated, because coordinators need the logs."""
         self.transactions.follow(image)
 
     @property
@@ -386,7 +386,7 @@ class Node:
         return self.config.advertised_port or self.port
 
     def _bind(self) -> None:
-        """Take the address, so that it is known; connections are accepted later. Raises: ConfigError."""
+        """Bind the address. Connections are accepted later. Raises: ConfigError."""
         host, port = self.config.listen_host, self.config.listen_port
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
@@ -406,7 +406,7 @@ class Node:
     # --- running -------------------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
-        """Serve until ``request_stop``; ``ready`` is called when the first request can come.
+        """Serve until ``request_stop``. ``ready`` is called when requests can be served.
 
         Raises: FencedError when another broker has taken over; StorageUnavailable (a manifest cannot be read, before anything
         is served); an ExceptionGroup for a bug of ours.
@@ -470,7 +470,7 @@ class Node:
             raise self._fenced
 
     async def _tell_what_stays_behind(self) -> None:
-        """Name the records that whoever took over does not have, as far as the manifests can be read now."""
+        """Name the records that the new broker does not have, as far as the manifests can be read now."""
         logs = self.logs.logs()
         starts = {log: self._first_left_behind(log) for log in logs}
         unsure = False
@@ -479,7 +479,7 @@ class Node:
                 for log in logs:
                     manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
                     if manifest is not None and log.log_end_offset > starts[log]:
-                        # A copy that was under way may have been finished by whoever took over.
+                        # The new broker may have finished an upload that was under way.
                         await manifest.refresh()
                         starts[log] = self._first_left_behind(log)
         except (TimeoutError, FirnError):
@@ -491,18 +491,18 @@ class Node:
         ]
         if behind:
             more = f" and {len(behind) - PARTITIONS_NAMED_MAX} more" if len(behind) > PARTITIONS_NAMED_MAX else ""
-            older = " (as known here: the store does not say what was finished since)" if unsure else ""
+            older = " (as far as this broker knows: it cannot read the store)" if unsure else ""
             self._log_line(
-                f"offsets that were not in the store when it was taken over stay in {self.config.data_dir}, and whoever took over"
-                f" may have given them to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
+                f"records that were not in the store at the take-over are only in {self.config.data_dir}, and the new broker may"
+                f" have given their offsets to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
             )
 
     def _first_left_behind(self, log: PartitionLog) -> int:
-        """The first offset of ``log`` that is not in the store as this broker wrote it."""
+        """The first offset of ``log`` whose record by this broker is not in the store."""
         manifest = self.remote_log_manager.last_manifest_of(TopicIdPartition(log.topic_id, log.partition))
         if manifest is None:
             return log.log_start_offset
-        # What was tiered since under a leader epoch that this log did not have there is whoever took over's.
+        # Records that were tiered later under a leader epoch that this log does not have there are the new broker's.
         mine = {one.epoch: one.start_offset for one in log.leader_epochs()}
         oldest = min(mine, default=0)
         others = [
@@ -525,14 +525,14 @@ class Node:
             self._on_fenced(next(iter(errors.exceptions)))  # type: ignore[arg-type]
 
     async def _watch_room(self) -> None:
-        """Refuse producers while the disk is nearly full, before the file system does it less politely."""
+        """Refuse producers while the disk is nearly full, before writes to the file system fail."""
         least = self.config.firn_log_dir_free_bytes_min
         while least > 0:
             try:
                 free = await self._around.pool.run(self.logs.free_bytes)
             except StorageUnavailable as error:
-                # Whoever writes will meet what is wrong with the disk.
-                self.faults.met_error("asking for the room in", self.config.data_dir, error)
+                # The next write will report the fault of the disk.
+                self.faults.met_error("reading the free space of", self.config.data_dir, error)
                 await asyncio.sleep(ROOM_CHECK_S)
                 continue
             context = self.context
@@ -541,23 +541,23 @@ class Node:
                     f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
                 )
                 context.refuse_for_room(full)
-                sentence = f"{full}; producers are refused until there is room"
+                sentence = f"{full}; producers are refused until there is space"
                 self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
                 context.refuse_for_room(None)
                 self.faults.over("finding room in", self.config.data_dir)
-                self._log_line(f"there is room on the disk of {self.config.data_dir} again; producers are served")
+                self._log_line(f"the disk of {self.config.data_dir} has enough space again; producers are served")
             await asyncio.sleep(ROOM_CHECK_S)
 
     def _on_offline(self, reason: str) -> None:
         sentence = (
-            f"the log directory {self.config.data_dir} is offline: {reason}. Nothing is read from it or written to it any more; "
-            "mend the disk and start the broker again"
+            f"the log directory {self.config.data_dir} is offline: {reason}. The broker no longer reads or writes it; "
+            "repair the disk and start the broker again"
         )
         self.faults.met("the log directory", self.config.data_dir, sentence, lasting=True)
 
     def _on_fenced(self, error: FencedError) -> None:
-        """Another broker has our place: stop accepting at once."""
+        """Another broker has taken this broker's place: refuse requests at once."""
         if self._fenced is None:
             self._fenced = error
             if self.server is not None:
@@ -572,7 +572,7 @@ class Node:
     # --- stopping ------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Close the logs cleanly and let go of everything. After ``run``, or a ``start`` that failed."""
+        """Close the logs cleanly, and release all resources. Call it after ``run``, or after a failed ``start``."""
         if self._socket is not None:
             self._socket.close()
         if self.controller is not None and self._fenced is None and self.load_report is not None:

@@ -1,9 +1,9 @@
-"""Which partitions this broker leads, and what each of them needs: a log, a manifest, a place in the tier.
+"""The partitions that this broker leads, and their parts: a log, a manifest, the tier.
 
-The cluster image says what there should be; ``Partitions`` makes it so, by the table of ``app/replication/roles.py``.
-New topics get their logs within the change that made them, or, if there are many, before whoever made the topic is answered: so
-whoever is told that it exists can write to it. What may have to wait (a manifest, a full disk) is done by ``run`` and tried again
-until it succeeds.
+The cluster image has the wanted state. ``Partitions`` establishes it, by the table of ``app/replication/roles.py``. New topics
+get their logs in the change that creates them. If there are many logs, they are created before the response to the client. So a
+client that knows of a topic can write to it. ``run`` does all work that may have to wait (a manifest, a full disk), and retries
+it until it succeeds.
 """
 
 from __future__ import annotations
@@ -51,52 +51,52 @@ from app.tiering.rebuild import (
     lost_markers,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.soundness import how_to_mend
+from app.tiering.soundness import RESTORE, how_to_mend
 from app.tiering.store_work import StoreWork
 from app.tiering.unnamed import check_nothing_is_unnamed
 from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
 
 MANIFEST: Final = "reading the manifest of"
-"""As it is called in lines about faults."""
+"""Name of this work in log lines about faults."""
 MANIFESTS_AT_ONCE: Final = 256
-"""Manifests being read: enough for a thousand partitions in a quarter of a second at 50 ms a request."""
+"""Manifests read at the same time: a thousand partitions take a quarter of a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
 LOGS_AT_ONCE: Final = 16
-"""Logs made before other work gets a turn: each costs some system calls that make names, a fraction of a millisecond."""
+"""Logs created before the event loop serves other work. Each takes a fraction of a millisecond for system calls."""
 AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
-"""How long changed manifests wait to be written to the data directory together."""
+"""How long changed manifests wait, so that they are written to the data directory together."""
 OFFLINE_RETRY_S_MIN: Final = 5.0
 OFFLINE_RETRY_S_MAX: Final = 120.0
-"""Between two looks at partitions that cannot be opened: each reads their manifests."""
+"""Pause between two attempts to open offline partitions. Each attempt reads their manifests."""
 CATCH_UP_DELAY_S: Final = 1.0
-"""After a start clients come first."""
+"""Delay after a start, because clients have priority."""
 
 
 @dataclass(slots=True)
 class _Unopened:
-    """A partition that this broker is to lead, and does not yet: it is offline, or was led by another broker till now."""
+    """A partition that this broker should lead but does not lead yet: it is offline, or another broker led it until now."""
 
     partition: Partition
     bumped_above: int | None = None
-    """The highest leader epoch that was known when its epoch was raised last."""
+    """The highest known leader epoch at the last raise of its epoch."""
     busy: bool = False
 
 
 class _Opened(NamedTuple):
-    """What opening a partition came to."""
+    """The result of opening a partition."""
 
     plan: RestorePlan | None
     lost: list[LostMarker]
 
 
 def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
-    """Why a partition cannot be led and what to do, in a sentence or two."""
+    """Why a partition cannot be led, and what to do, in a sentence or two."""
     said = str(error)
-    mended = said if "put back" in said else f"{said}; {how_to_mend(key)}"
-    return f"{mended}. The broker looks again every few minutes, and when it starts"
+    mended = said if RESTORE in said else f"{said}; {how_to_mend(key)}"
+    return f"{mended}. The broker tries again every few minutes, and when it starts"
 
 
 class Partitions:
@@ -131,36 +131,36 @@ class Partitions:
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._led: dict[UUID, tuple[str, int]] = {}
-        """Name and number of partitions of every topic that there is a log of, by id."""
+        """By topic id: name and number of partitions of every topic with a log."""
         self._unattached: dict[TopicIdPartition, None] = {}
-        """Partitions whose logs serve, but whose manifests are not read yet."""
+        """Partitions that are served, but whose manifests are not read yet."""
         self._unmade: dict[UUID, int] = {}
-        """Topics of which a log is missing, each with the first partition that may lack its own: there are many to make, or one
-        could not be made."""
+        """Topics with missing logs, each with the first partition that may lack its log: there are many to create, or one could
+        not be created."""
         self._tried: dict[UUID, asyncio.Future[None]] = {}
-        """Done when every log of such a topic is made, or the first could not be."""
+        """Done when all logs of such a topic are created, or when the first attempt has failed."""
         self._wake_maker = asyncio.Event()
         self._wake = asyncio.Event()
         self._ends: ManifestEnds | None = None
         self._prepared: dict[TopicIdPartition, SegmentManifest] = {}
-        """Manifests that are at the ends that are said of them."""
+        """Manifests whose ends are known from the last stop."""
         self._listed: Mapping[TopicIdPartition, Sequence[str]] = {}
-        """Keys of manifests as of before the cluster log was read."""
+        """Keys of manifests, listed before the cluster log was read."""
         self._believed: dict[TopicIdPartition, None] = {}
-        """Partitions whose manifests were taken to be at their ends."""
+        """Partitions whose manifests are assumed to be at their ends."""
         self.back: list[Back] = []
-        """Up to which offset tiered topics were back when this broker took a place over; empty if it took none."""
+        """The recovered end offsets of tiered topics after a take-over; empty without a take-over."""
         self._broker_id = BrokerId(config.node_id)
         self.table = PartitionTable(self._broker_id, lambda: controller.image)
         self._started = False
-        """Roles follow the image one by one; before that ``take_over_all`` opens all partitions together."""
+        """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._wake_opener = asyncio.Event()
 
     # --- starting ------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Learn of the manifests what can be learnt while the cluster log and the local logs are read."""
+        """Collect facts about the manifests while the cluster log and the local logs are read."""
         self._ends = await self._copies.take_ends()
         if self._ends is None:
             self._listed = await self._list_manifests(await self._copies.partitions())
@@ -174,12 +174,12 @@ class Partitions:
                     self._prepared[key] = manifest
 
     async def take_over_all(self, *, clean: bool, new_directory: bool) -> None:
-        """Make logs and image agree, hold every led log against its manifest, and become the leader of all.
+        """Update the logs to the image, compare every led log with its manifest, and become leader of all partitions.
 
-        ``clean``: the logs were closed in order. Otherwise records that were read may be gone, so every leader epoch rises,
-        by which clients find out (KIP-320). ``new_directory``: nobody has used the data directory before.
+        ``clean``: the logs were closed in order. Otherwise records that clients have read may be lost, so every leader epoch
+        rises, and clients notice (KIP-320). ``new_directory``: the data directory is new.
 
-        A partition that cannot be opened goes offline alone; the broker goes on with the others and looks at it again.
+        If a partition cannot be opened, only this partition goes offline. The broker continues with the others, and retries later.
 
         Raises: StorageUnavailable, FencedError; ConfigError where the brokers' settings would make compacted topics of tiered ones:
         then no manifest was written, and no partition is led.
@@ -235,7 +235,7 @@ class Partitions:
         self._controller.before_answering(self.followed)
 
     async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> _Opened:
-        """Hold a log against its manifest before it is led. ``foreign``: the partition was last led with other local data.
+        """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
 
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
@@ -252,21 +252,21 @@ class Partitions:
         hole = lost_beginning(manifest)
         if hole is not None:
             self._log_line(
-                f"{log.topic}-{log.partition} has lost the offsets from {hole[0]} to {hole[1]}: no segment in the store"
-                " covers them, and reading them fails; DeleteRecords up to there lets them go"
+                f"{log.topic}-{log.partition} has lost offsets [{hole[0]}, {hole[1]}): no segment in the store covers them, and"
+                f" reads of them fail. To give them up, delete the records before offset {hole[1]} (firn topic delete-records)"
             )
         if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
             # What recovery found may only be in the page cache yet, names included, and is about to be read.
             try:
                 await log.flush()
             except StorageFull:
-                self._log_line(f"{log.topic}-{log.partition} is durable, but there is no room for its indexes")
+                self._log_line(f"{log.topic}-{log.partition} is synced, but the disk has no space for its indexes")
         return _Opened(plan, lost)
 
     def _may_lack_records(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> bool:
-        """Whether records above the tiered end may be missing here, so that the store has to be looked at before it is led.
+        """Whether records above the tiered end may be missing here. Then the store must be checked before the partition is led.
 
-        Never where the local log goes on from the tiered end. A manifest without any record was looked at already.
+        Never if the local log continues from the tiered end. A manifest without any record was already checked.
         """
         if manifest.state.is_blank or _key_of(log) in self._believed:
             return False
@@ -277,7 +277,7 @@ class Partitions:
         at_end = plan.next_offset == plan.tiered_end
         where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
         self._log_line(
-            f"{log.topic}-{log.partition} goes on at {where}: offsets from "
+            f"{log.topic}-{log.partition} continues at {where}: offsets from "
             f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
         )
 
@@ -309,7 +309,7 @@ class Partitions:
     # --- partitions that cannot be opened ------------------------------------------------------------------------
 
     def _go_offline(self, log: PartitionLog, error: CorruptionError) -> None:
-        """Take a partition from clients, with what it has on the disk, until it can be opened."""
+        """Take a partition offline, with its files on the disk, until it can be opened."""
         key = _key_of(log)
         partition = self.table.get(log.topic, log.partition)
         assert partition is not None
@@ -321,7 +321,7 @@ class Partitions:
         self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
 
     async def _bring_back_offline(self) -> None:
-        """Look again at partitions that are offline, in growing intervals: somebody may have mended the store."""
+        """Try to open offline partitions again, at growing intervals, because an operator may have repaired the store."""
         delay_s = OFFLINE_RETRY_S_MIN
         while True:
             await asyncio.sleep(delay_s)
@@ -330,7 +330,7 @@ class Partitions:
                 await self.try_to_open(key)
 
     async def _open_named(self) -> None:
-        """Open partitions that another broker led till now, as soon as the store lets us."""
+        """Open partitions that another broker led until now, as soon as the store allows it."""
         delay_s = RETRY_S_MIN
         while True:
             self._wake_opener.clear()
@@ -346,7 +346,7 @@ class Partitions:
                 continue
 
     async def try_to_open(self, key: TopicIdPartition) -> bool:
-        """Open a partition that is not led yet, if that is possible by now. Returns whether it is led. Raises: FencedError."""
+        """Try to open a partition that is not led yet. Returns: whether it is led now. Raises: FencedError."""
         one = self._unopened.get(key)
         if one is None or one.busy:
             return one is None
@@ -384,7 +384,7 @@ class Partitions:
         return True
 
     def _tell_unopened(self, one: _Unopened, error: CorruptionError) -> None:
-        """A partition that is not led yet cannot be opened: as the last look found, for another reason, or for the first time."""
+        """A partition still cannot be opened. Logs the reason if it is new."""
         partition = one.partition
         if partition.role is not Role.OFFLINE:
             self._go_offline(partition.log, error)
@@ -392,10 +392,10 @@ class Partitions:
         why = _why_offline(partition.key, error)
         if why != partition.why_offline:
             self.table.put_offline(partition, why)
-            self._log_line(f"{partition.topic}-{partition.index} is offline still: {why}")
+            self._log_line(f"{partition.topic}-{partition.index} is still offline: {why}")
 
     async def _bump_once(self, one: _Unopened, manifest: SegmentManifest) -> None:
-        """Raise the leader epoch of an unopened partition above all that is known, but not with every look at it."""
+        """Raise the leader epoch of an unopened partition above all known epochs, but not with every attempt."""
         log = one.partition.log
         known = [epoch for epoch, _ in manifest.state.leader_epochs()]
         known += [entry.epoch for entry in log.leader_epochs()]
@@ -405,7 +405,7 @@ class Partitions:
             one.bumped_above = highest
 
     async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
-        """Refuse to lead a partition whose history has lost its manifest. Raises: CorruptionError, StorageUnavailable."""
+        """Refuse to lead a partition whose manifest was lost. Raises: CorruptionError, StorageUnavailable."""
         reaches_back = log.log_end_offset > 0 and log.local_log_start_offset == log.log_start_offset
         if reaches_back or _key_of(log) in self._believed:
             return
@@ -415,7 +415,7 @@ class Partitions:
             raise CorruptionError(f"{log.topic}-{log.partition} cannot be led: {error}") from error
 
     def _end_transactions(self, log: PartitionLog, lost: Iterable[LostMarker]) -> None:
-        """Write the markers of transactions that were decided, and that the log has lost. Raises: StorageUnavailable."""
+        """Write the markers of decided transactions that the log has lost. Raises: StorageUnavailable."""
         try:
             for producer_id, aborted in lost:
                 entry = log.producers.entries[producer_id]
@@ -430,12 +430,10 @@ class Partitions:
                 log.request_checkpoint()  # as soon as there is somebody to sync it
         except StorageFull as error:
             # Readers at read_committed wait, as they would for room; the next start tries again.
-            self._log_line(
-                f"the transactions of {log.topic}-{log.partition} that lost their markers stay open: {error}"
-            )
+            self._log_line(f"transactions of {log.topic}-{log.partition} lost their markers and stay open: {error}")
 
     async def _agree(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan | None:
-        """``rebuild.agree``; what recovery left to be synced is synced first. Raises: as it, StorageUnavailable."""
+        """Call ``rebuild.agree`` after the sync of recovered records. Raises: as ``rebuild.agree``, StorageUnavailable."""
         for _ in range(AGREE_TRIES_MAX):
             try:
                 return await agree(log, manifest, self._work)
@@ -445,7 +443,7 @@ class Partitions:
         raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
 
     def _check_tiered_topics_stay(self, image: ClusterImage, manifests: Mapping[PartitionLog, SegmentManifest]) -> None:
-        """What a change of settings while brokers run refuses, settings at the start must not bring in. Raises: ConfigError."""
+        """Refuse settings at the start that would also be refused as a change while brokers run. Raises: ConfigError."""
         tiered = {
             log.topic
             for log, manifest in manifests.items()
@@ -457,13 +455,13 @@ class Partitions:
         }
         if tiered:
             raise ConfigError(
-                "with log.cleanup.policy=compact, topics that have segments in the object store would become compacted ones "
-                f"({len(tiered)}, {min(tiered)} among them), and compacted topics are not tiered. Start the broker with "
-                "log.cleanup.policy=delete, set cleanup.policy=delete on these topics, and start it with compact then"
+                f"log.cleanup.policy=compact would turn topics with segments in the object store ({len(tiered)}, {min(tiered)} "
+                "among them) into compacted topics, which are not tiered. Start the broker with log.cleanup.policy=delete, set "
+                "cleanup.policy=delete on these topics, and then start the broker with log.cleanup.policy=compact"
             )
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
-        """The manifest of every log, read some at a time. A partition whose manifest is damaged goes offline.
+        """Read the manifest of every log, some at a time. A partition with a damaged manifest goes offline.
 
         Raises: StorageUnavailable.
         """
@@ -498,7 +496,8 @@ class Partitions:
         return manifests
 
     def _known_manifests(self) -> dict[PartitionLog, SegmentManifest]:
-        """Manifests that are what we left: we were the last to start with this node id, and led them till we stopped."""
+        """Manifests that are unchanged since the last stop: this broker was the last to start with this node id, and led them
+        until then."""
         if self._ends is None or self._ends.incarnation != self._controller.predecessor:
             return {}
         epochs = {(end.topic_id, end.partition): end.leader_epoch for end in self._ends.ends}
@@ -510,7 +509,7 @@ class Partitions:
         }
 
     def _is_foreign(self, log: PartitionLog, manifest: SegmentManifest, existing: set[tuple[str, int]]) -> bool:
-        """Whether the partition was last led with other local data than ours, so that its end may not be what we have."""
+        """Whether the partition was last led with other local data, so that its end may differ from ours."""
         return (log.topic, int(log.partition)) not in existing or not self._is_ours(manifest)
 
     def _is_ours(self, manifest: SegmentManifest) -> bool:
@@ -519,7 +518,7 @@ class Partitions:
         return not manifest.sealed_by or manifest.sealed_by.startswith(f"{identity.broker_id}/{identity.directory_id}/")
 
     async def _bump(self, manifests: Mapping[PartitionLog, SegmentManifest], logs: Iterable[PartitionLog]) -> None:
-        """Raise the leader epochs of ``logs`` above every epoch that is known of them. Raises: StorageUnavailable, FencedError."""
+        """Raise the leader epochs of ``logs`` above all known epochs. Raises: StorageUnavailable, FencedError."""
         above: dict[TopicIdPartition, int] = {}
         for log in logs:
             manifest = manifests.get(log)
@@ -534,26 +533,26 @@ class Partitions:
         return log.leader_epoch if partition is None else partition.leader_epoch
 
     def _drop_foreign(self, image: ClusterImage) -> None:
-        """Delete logs of topics that are gone, or that were made again under the same name. Raises: StorageUnavailable."""
+        """Delete logs of topics that were deleted, or deleted and created again. Raises: StorageUnavailable."""
         for log in self._logs.logs():
             topic = image.topic(log.topic)
             if topic is None or int(log.partition) >= len(topic.partitions):
-                self._log_line(f"{log.topic}-{log.partition} is not in the cluster any more; its local log is deleted")
+                self._log_line(f"{log.topic}-{log.partition} is no longer in the cluster; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id == NO_TOPIC_ID and log.recovery_point > log.segments()[0].base_offset:
                 log.topic_id = topic.topic_id  # something was synced, so the file was there and is damaged
             elif log.topic_id == NO_TOPIC_ID:
                 # Nothing was ever made durable here, and what is left may be of an older topic of that name.
-                self._log_line(f"{log.topic}-{log.partition} does not say whose it is; its local log is deleted")
+                self._log_line(f"{log.topic}-{log.partition} has no topic id; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id != topic.topic_id:
                 self._log_line(
-                    f"{log.topic}-{log.partition} is of an older topic of that name; its local log is deleted"
+                    f"{log.topic}-{log.partition} belongs to an older topic with this name; its local log is deleted"
                 )
                 self._logs.delete(log.topic, log.partition)
 
     def _to_lead(self) -> list[Partition]:
-        """The partitions with a log here that the image has this broker lead, led already or not."""
+        """The partitions with a local log that this broker leads by the image, opened or not."""
         image = self._controller.image
         return [
             partition
@@ -562,9 +561,9 @@ class Partitions:
         ]
 
     def _bring_in_line(self, topic: TopicImage, first: int, at_most: int) -> int | None:
-        """Give the partitions of a topic from ``first`` on the roles and settings of the image; make ``at_most`` logs now.
+        """Give the partitions of a topic from ``first`` on the roles and settings of the image. Create ``at_most`` logs now.
 
-        Returns: the partition to go on from; None if there is nothing left to make. Raises: FirnError; some may be made.
+        Returns: the partition at which to continue; None if no log is missing. Raises: FirnError; some logs may be created.
         """
         config = self._controller.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
@@ -626,13 +625,13 @@ class Partitions:
             self._tier.kick(None if delta.broker_configs else delta.topics)
 
     async def followed(self, topic_id: UUID) -> None:
-        """Wait until every log of a topic that was just made or changed is there, or making one has failed."""
+        """Wait until all logs of a created or changed topic exist, or until creating one has failed."""
         tried = self._tried.get(topic_id)
         if tried is not None:
             await asyncio.shield(tried)
 
     def _settle(self, image: ClusterImage, topic_id: UUID, first: int = 0) -> bool:
-        """Make a slice of what a topic lacks, from partition ``first`` on. Returns: whether it lacks nothing now."""
+        """Create some missing logs of a topic, from partition ``first`` on. Returns: whether the topic is complete now."""
         topic = image.topic_by_id(topic_id)
         going_on, failed = None, False
         try:
@@ -643,7 +642,9 @@ class Partitions:
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
             self._faults.met(
-                "making logs of", subject, f"cannot bring the logs of topic {subject} in line, will try again: {error}"
+                "making logs of",
+                subject,
+                f"cannot create, change or delete logs of topic {subject}, will try again: {error}",
             )
             going_on, failed = 0, True
         made = going_on is None
@@ -681,7 +682,7 @@ class Partitions:
         self._led.pop(topic_id, None)
 
     async def run(self) -> None:
-        """Make the logs that are missing, read manifests of new partitions, write changed ones to disk. Until cancelled."""
+        """Create missing logs, read manifests of new partitions, and write changed ones to disk, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._make_missing())
@@ -755,7 +756,7 @@ class Partitions:
                 group.create_task(attach(key))
 
     async def _catch_up(self) -> None:
-        """Look at the ends of the manifests that were not looked at before: a job may have written while no broker ran."""
+        """Check the ends of manifests that were not checked yet: a job may have written while no broker ran."""
         delay_s = CATCH_UP_DELAY_S
         while self._believed:
             await asyncio.sleep(delay_s)
@@ -773,13 +774,13 @@ class Partitions:
                     raise
                 except FirnError as error:
                     prefix = layout.manifest_prefix(*key)
-                    sentence = f"cannot read what was added to {prefix}, will try again: {error}"
+                    sentence = f"cannot read new entries of {prefix}, will try again: {error}"
                     self._faults.met(MANIFEST, prefix, sentence)
                 else:
                     self._believed.pop(key, None)
 
     async def _refresh(self, manifest: SegmentManifest) -> None:
-        """Read what was added, and keep whoever added it from adding more. Raises: FirnError."""
+        """Read new entries, and seal, so that their writer cannot add more. Raises: FirnError."""
         await manifest.refresh()
         if not self._is_ours(manifest):
             partition = self._controller.image.partition(manifest.topic_id, manifest.partition)
@@ -795,7 +796,7 @@ class Partitions:
     async def _load_manifest(
         self, log: PartitionLog, copy: bytes | None, listed: Sequence[str] | None
     ) -> SegmentManifest:
-        """Read a partition's manifest: from ``copy`` of the data directory, if there is one, and what followed it.
+        """Read a partition's manifest: from the data directory's ``copy``, if there is one, and later entries.
 
         Raises: StorageUnavailable, CorruptionError.
         """
@@ -817,11 +818,11 @@ class Partitions:
         )
 
     async def write_copies(self) -> None:
-        """Write the copies of manifests that have changed."""
+        """Write the copies of changed manifests."""
         await self._copies.write((topic_id, count) for topic_id, (_, count) in self._led.items())
 
     async def leave(self) -> None:
-        """After ``run`` has ended for good: keep what the next start can use."""
+        """After the end of ``run``: save state for the next start."""
         await self.write_copies()
         led = {
             key: (manifest, log.leader_epoch)

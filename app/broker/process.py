@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 OFF: Final = "off"
 REDIS_NAMESPACE: Final = "firn"
-"""Keys of all clusters; a data directory's id tells them apart."""
+"""Prefix of Redis keys for all clusters. The id of a data directory distinguishes them."""
 STORE_START_S: Final = 30.0
-"""How long a store process may take to answer for the first time."""
+"""Time for the first response of a store process."""
 STORE_ASK_S: Final = 0.25
 HTTP_ADDRESS_WAIT_S: Final = 3.0
 LOCK_WAIT_S: Final = 3.0
-"""How long a start waits for the data directory: children of a broker that was killed just now may still be on their way out."""
+"""How long a start waits for the data directory: children of a broker that was just killed may still be ending."""
 LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
 
@@ -69,13 +69,13 @@ class Broker:
         self.config = config
         self._log_line = log_line
         self._early_faults = Faults(log_line)
-        """Until there is a node, which has its own."""
+        """Used until there is a node, which has its own."""
         self._manager = manager if manager is not None else ServiceManager(None)
         self._rng = random.Random()
         self._pool = ThreadPool()
         self._rpc = RpcClient()
         self._lock: DirectoryLock | None = None
-        """Until there is a node, which owns it then."""
+        """Owned here until there is a node, which then owns it."""
         self._store: Child | None = None
         self._http: Child | None = None
         self._cleaners: CleanerProcesses | None = None
@@ -83,13 +83,13 @@ class Broker:
         self._running: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._informing: asyncio.Task[None] | None = None
-        """Tells the service manager that the loop runs, from the start until everything has ended."""
+        """Reports to the service manager that the loop runs, from the start until all parts have ended."""
         self._drains = False
         self._stop_requested = False
 
     @property
     def store_url(self) -> str:
-        """Where the objects are; by default a directory beside the data."""
+        """URL of the store; by default a directory beside the data directory."""
         return self.config.store_url or f"file://{os.path.abspath(self.config.data_dir)}-store"
 
     @property
@@ -97,7 +97,7 @@ class Broker:
         return 0 if self._store is None else self._store.process_id
 
     async def start(self) -> None:
-        """Start everything; requests are served when this returns.
+        """Start all parts. When this returns, requests are served.
 
         Raises: ConfigError, ConflictError (the data directory is in use), StartRefused, StorageUnavailable, CorruptionError,
         FencedError. ``stop`` must be called then, too.
@@ -189,7 +189,7 @@ class Broker:
             self._log_line(useless)
 
     def _liveness(self) -> Liveness | None:
-        """Signs of life in Redis, if there is one; else the node's own objects."""
+        """Heartbeats in Redis, if there is one; else as objects."""
         if self.config.redis_url is None:
             return None
         from redis.asyncio import Redis
@@ -199,12 +199,12 @@ class Broker:
         return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
 
     async def _watch_store(self, child: Child) -> None:
-        """From its first answer on, start it again whenever it ends. Raises: as ``_await_store``."""
+        """Wait for the first response, and then restart the process whenever it ends. Raises: as ``_await_store``."""
         await self._await_store(child)
         self._watching.append(asyncio.create_task(child.watch()))
 
     async def _await_store(self, child: Child) -> None:
-        """Wait until the store process answers. Raises: ConfigError if it ends instead, StorageUnavailable."""
+        """Wait until the store process responds. Raises: ConfigError if it ends instead, StorageUnavailable."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STORE_START_S
         while loop.time() < deadline:
@@ -213,17 +213,17 @@ class Broker:
             except StorageUnavailable:
                 if child.process_id == 0:
                     raise ConfigError(
-                        f"the store process could not open {self.store_url}; it says why in the line above"
+                        f"the store process could not open {self.store_url}; the line above says why"
                     ) from None
                 await asyncio.sleep(STORE_ASK_S)
             else:
                 return
-        raise StorageUnavailable(f"the store process did not answer within {STORE_START_S:.0f} s")
+        raise StorageUnavailable(f"the store process did not respond within {STORE_START_S:.0f} s")
 
     async def _check_http_address(self) -> None:
-        """Find out early whether the HTTP process can listen: nobody reads on once the broker says that it is ready.
+        """Check early whether the HTTP process can listen, because nobody reads the log after the broker has said that it is ready.
 
-        Raises: ConfigError if the address stays taken for longer than a killed broker's HTTP process needs to end.
+        Raises: ConfigError if the address stays in use for longer than a killed broker's HTTP process needs to end.
         """
         if self.config.http_address == OFF:
             return
@@ -248,7 +248,7 @@ class Broker:
             await asyncio.sleep(STORE_ASK_S)
 
     async def _start_http(self) -> None:
-        """Start the HTTP process. One that cannot start is told of and tried again; Kafka is served anyway."""
+        """Start the HTTP process. A failure is logged and retried; Kafka is served anyway."""
         bootstrap = f"{_reachable(self.config.listen_host)}:{self.node.port}"
         self._http = Child(
             "http",
@@ -283,9 +283,9 @@ class Broker:
         return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
 
     def tell_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised what it must not: our bug. The connection that met it is gone, everything else goes on.
+        """A callback raised an unexpected exception: a bug of ours. Its connection is closed, and all else continues.
 
-        Clients that know how may meet it all the time, so each bug has its traceback shown once.
+        Clients could cause this repeatedly, so each bug's traceback is shown only once.
         """
         if met_bug(self._faults, str(context.get("message")), context.get("exception")):
             loop.default_exception_handler(context)
@@ -295,16 +295,16 @@ class Broker:
         return self._early_faults if self.node is None else self.node.faults
 
     def _tell_drain(self) -> None:
-        """Keep the service manager informed of a drain, and have it wait meanwhile."""
+        """Report a drain to the service manager, and make it wait meanwhile."""
         drain = None if self.node is None or self.node.context is None else self.node.context.drain.sentence()
         if drain:
             self._manager.busy(drain)
         elif self._drains:
-            self._manager.serving("serves again: the drain was taken back")
+            self._manager.serving("serves again: the drain was cancelled")
         self._drains = bool(drain)
 
     def request_stop(self) -> None:
-        """Have ``wait`` return, once what was admitted is answered."""
+        """Make ``wait`` return when all admitted requests have their responses."""
         self._manager.stopping("stops: closes its logs")
         self._stop_requested = True
         if self.node is not None:
@@ -316,7 +316,7 @@ class Broker:
         await self._running
 
     async def stop(self) -> None:
-        """End in order: requests, logs (with the marker of a clean stop), children, threads."""
+        """Stop in order: requests, logs (with the marker of a clean stop), children, threads."""
         self._manager.stopping("stops: closes its logs")
         try:
             await self._stop()
@@ -351,7 +351,7 @@ class Broker:
         self._pool.close()
 
     def _note_running(self, **serves: str) -> None:
-        """Let `firn stop` and others find this process. A broker whose disk is full serves without."""
+        """Write the file by which `firn stop` and others find this process. A broker with a full disk serves without it."""
         try:
             note_running(self.config.data_dir, **serves)
         except OSError as error:
@@ -361,7 +361,7 @@ class Broker:
         try:
             forget_running(self.config.data_dir)
         except OSError as error:
-            self._log_line(f"cannot remove the note of this process from {self.config.data_dir}: {error}")
+            self._log_line(f"cannot remove the file that names this process from {self.config.data_dir}: {error}")
 
 
 async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_WAIT_S) -> DirectoryLock:
@@ -382,7 +382,7 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
 
 
 def _reachable(host: str) -> str:
-    """An address of this machine to connect to where ``host`` means all of them."""
+    """An address of this machine that can be connected to, if ``host`` means all addresses."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
 
 

@@ -1,8 +1,8 @@
-"""Which process works in a data directory, and where it serves: what ``firn stop``, ``firn doctor`` and a second start ask.
+"""The process of a data directory and its addresses, for ``firn stop``, ``firn doctor`` and a second start.
 
-A broker notes itself in ``.firn/process.json`` once it has the directory's lock, again when it serves, and removes the note when
-it stops in order. A note of a broker that was killed names a process that is gone: a number and the time of its start tell a
-process from a later one of the same number.
+A broker writes ``.firn/process.json`` when it has the directory's lock, and again when it serves. It removes the file when it
+stops in order. The file of a killed broker names a process that no longer exists: the process id and its start time distinguish
+it from a later process with the same id.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _NOTE: Final = ".firn/process.json"
 
 
 class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that has a data directory's lock, and what it serves once it does."""
+    """A process that has a data directory's lock, and its addresses when it serves."""
 
     process_id: int
     started_ticks: int
-    """When it was started, in the kernel's ticks since the machine was."""
+    """Start time of the process, in kernel ticks since the boot of the machine."""
     cluster_id: str = ""
     kafka: str = ""
     """HOST:PORT; empty while it starts."""
     http: str = ""
     """HOST:PORT or ``off``; empty while it starts."""
     local: str = ""
-    """HOST:PORT at which this machine reaches it, whatever clients are told; empty while it starts."""
+    """HOST:PORT at which this machine reaches the broker, whatever its advertised address; empty while it starts."""
 
 
 def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "", local: str = "") -> None:
-    """Note this process, which has the lock. Raises: OSError."""
+    """Write the file of this process, which has the lock. Raises: OSError."""
     note = RunningBroker(
         process_id=os.getpid(),
         started_ticks=_started_ticks(os.getpid()),
@@ -53,12 +53,12 @@ def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: 
 
 
 def forget_running(data_dir: str) -> None:
-    """Remove the note of this process. Raises: OSError."""
+    """Remove the file of this process. Raises: OSError."""
     Path(data_dir, _NOTE).unlink(missing_ok=True)
 
 
 def find_running(data_dir: str | Path) -> RunningBroker | None:
-    """The broker that works in ``data_dir`` now; None if none does, or none that this process can see.
+    """The running broker of ``data_dir``; None if there is none, or if this process cannot see it.
 
     Raises: PermissionError.
     """
@@ -70,7 +70,7 @@ def find_running(data_dir: str | Path) -> RunningBroker | None:
 
 
 def is_alive(broker: RunningBroker) -> bool:
-    """Whether the process that was noted has not ended yet."""
+    """Whether the process still runs."""
     try:
         return _started_ticks(broker.process_id) == broker.started_ticks
     except (FileNotFoundError, ProcessLookupError):
@@ -78,7 +78,7 @@ def is_alive(broker: RunningBroker) -> bool:
 
 
 def is_locked(data_dir: str | Path) -> bool:
-    """Whether some process has the lock of ``data_dir``: also one of another container, or a child that outlives its broker.
+    """Whether a process has the lock of ``data_dir``, even in another container, or a child that outlives its broker.
 
     Takes a shared lock for a moment. Raises: OSError other than that the directory or its lock is not there.
     """

@@ -1,9 +1,9 @@
-"""What the service manager is told of this process: the protocol of sd_notify(3), a datagram for each message.
+"""Messages to the service manager: the protocol of sd_notify(3), a datagram for each message.
 
-systemd names its socket in ``NOTIFY_SOCKET``. A unit with ``Type=notify`` counts as started when the broker says ``READY=1``; until
-then, and while it stops or drains, the broker asks for more time again and again (``EXTEND_TIMEOUT_USEC``), so a long recovery is
-not mistaken for a start that hangs. With ``WatchdogSec=`` the event loop says ``WATCHDOG=1``: a loop that hangs says nothing,
-and systemd restarts the broker.
+systemd names its socket in ``NOTIFY_SOCKET``. A unit with ``Type=notify`` counts as started when the broker sends ``READY=1``.
+Until then, and while it stops or drains, the broker repeatedly asks for more time (``EXTEND_TIMEOUT_USEC``), so that a long
+recovery does not look like a hanging start. With ``WatchdogSec=`` the event loop sends ``WATCHDOG=1``. A hanging loop sends
+nothing, and systemd restarts the broker.
 
 Without that socket every message is dropped, and nothing costs anything.
 """
@@ -21,13 +21,13 @@ SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 WATCHDOG_PROCESS: Final = "WATCHDOG_PID"
 MORE_TIME_S: Final = 30.0
-"""Asked for at a time, many times longer than the pause between two messages."""
+"""Time requested with each message, many times longer than the pause between two messages."""
 PAUSE_S: Final = 1.0
-"""Between two messages while the broker starts, drains or stops."""
+"""Pause between two messages while the broker starts, drains or stops."""
 
 
 class ServiceManager:
-    """Whoever started this process and wants to hear of it. Belongs to the loop that calls ``run``."""
+    """The service manager of this process. Belongs to the loop that calls ``run``."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ServiceManager:
         watchdog_s: float | None = None,
         log_line: Callable[[str], None] = log_line,
     ) -> None:
-        """``address`` is that of a datagram socket; None tells nobody. ``watchdog_s``: how long the loop may be silent."""
+        """``address``: a datagram socket; None for no service manager. ``watchdog_s``: how long the loop may be silent."""
         self._address = address
         self._watchdog_s = watchdog_s
         self._log_line = log_line
@@ -52,7 +52,7 @@ class ServiceManager:
     def of_environment(
         cls, environment: MutableMapping[str, str], process_id: int, log_line: Callable[[str], None] = log_line
     ) -> ServiceManager:
-        """The manager that the environment names. Its variables are taken away: they are not meant for child processes."""
+        """The manager that the environment names. The variables are removed, because they are not for child processes."""
         name = environment.pop(SOCKET, "")
         microseconds, process = environment.pop(WATCHDOG, ""), environment.pop(WATCHDOG_PROCESS, "")
         watchdog_s = None
@@ -64,7 +64,7 @@ class ServiceManager:
         elif name.startswith("/"):
             address = name
         elif name:
-            log_line(f"{SOCKET}={name} is of a kind that is not known here: the service manager is told nothing")
+            log_line(f"{SOCKET}={name} is an unknown kind of address: the service manager gets no notifications")
         return cls(address, watchdog_s=None if address is None else watchdog_s, log_line=log_line)
 
     @property
@@ -85,19 +85,19 @@ class ServiceManager:
             self._tell(status, "READY=1")
 
     def busy(self, status: str) -> None:
-        """The broker does what may take longer than the unit allows: it drains."""
+        """The broker drains, which may take longer than the unit allows."""
         self._needs_time = True
         if not self._stops:
             self._tell(status)
 
     def serving(self, status: str) -> None:
-        """The broker serves again as before: a drain was taken back."""
+        """The broker serves again, because a drain was cancelled."""
         if not self._stops:
             self._needs_time = False
             self._tell(status)
 
     def stopping(self, status: str) -> None:
-        """The broker has begun to stop. It may be said again."""
+        """The broker has begun to stop. May be called again."""
         if not self._stops:
             self._stops = self._needs_time = True
             self._tell(status, "STOPPING=1")
@@ -117,13 +117,13 @@ class ServiceManager:
         except OSError as error:
             # The broker serves whether or not anybody listens. The next message may arrive.
             if not self._failed:
-                self._log_line(f"cannot tell the service manager what this broker does: {error.strerror or error}")
+                self._log_line(f"cannot notify the service manager: {error.strerror or error}")
             self._failed = True
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def run(self, look: Callable[[], None] = lambda: None) -> None:
-        """Say that the loop runs, and ask for time while it is needed, until cancelled. ``look`` is called each time before."""
+        """Report that the loop runs, and ask for time if necessary, until cancelled. ``look`` is called before each message."""
         if self._socket is None:
             return
         watchdog_s = self._watchdog_s

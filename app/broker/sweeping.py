@@ -1,4 +1,4 @@
-"""Emptying the bucket of deleted topics, and of what no topic knows. Led partitions are swept by their leader's tier."""
+"""Deletes objects of deleted and unknown topics from the bucket. The tier of their leader sweeps led partitions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.units import TopicId
 
 RETRY_S: Final = 30.0
 DELETE_DEADLINE_S: Final = 600.0
-"""For one go at a topic's prefixes; the next goes on with what is left."""
+"""Deadline of one attempt to empty a topic's prefixes. The next attempt continues."""
 UNKNOWN_TOPICS_S: Final = 24 * 3600.0
-"""Between two looks for objects of topics that nobody knows: it LISTs all segments and manifests."""
+"""Pause between two searches for objects of unknown topics. A search LISTs all segments and manifests."""
 
 
 class Sweeping:
@@ -36,7 +36,7 @@ class Sweeping:
         faults: Faults | None = None,
         wait_left: Callable[[UUID], Awaitable[None]],
     ) -> None:
-        """``wait_left`` returns when this broker writes nothing more of a deleted topic."""
+        """``wait_left`` returns when this broker no longer writes objects of a deleted topic."""
         self._store = store
         self._controller = controller
         self._wait_left = wait_left
@@ -48,7 +48,7 @@ class Sweeping:
         self._uploads = registry.counter("firn_swept_uploads_total", "Orphaned multipart uploads aborted.")
 
     async def run(self) -> None:
-        """Work until cancelled. Raises: FencedError."""
+        """Run until cancelled. Raises: FencedError."""
         self._controller.on_change(self._see)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
@@ -76,7 +76,7 @@ class Sweeping:
                     self._faults.met(
                         "deleting objects of",
                         topic.name,
-                        f"cannot delete what the bucket holds of topic {topic.name}, will try again: {why}",
+                        f"cannot delete the objects of topic {topic.name} in the bucket, will try again: {why}",
                     )
             if not failed:
                 await self._wake.wait()
@@ -99,7 +99,9 @@ class Sweeping:
             async with asyncio.timeout(DELETE_DEADLINE_S):
                 self._count(await sweep_unknown_topics(self._store, known))
         except (StorageUnavailable, TimeoutError) as error:
-            self._faults.met("sweeping", "the bucket", f"cannot sweep the bucket for now: {error}")
+            self._faults.met(
+                "sweeping", "the bucket", f"cannot look for orphaned objects in the bucket, will try again: {error}"
+            )
 
     def _count(self, swept: Swept) -> None:
         self._objects.value += swept.objects
@@ -107,6 +109,5 @@ class Sweeping:
         self._uploads.value += swept.uploads
         if swept.objects or swept.uploads:
             self._log_line(
-                f"swept {swept.objects} objects of {swept.bytes} bytes and {swept.uploads} unfinished uploads "
-                f"that nothing refers to"
+                f"deleted {swept.objects} orphaned objects of {swept.bytes} bytes, and aborted {swept.uploads} orphaned uploads"
             )

@@ -72,7 +72,7 @@ def _wrong_usage(error: Exception) -> int:
         return WRONG_USAGE
     _complain(text, WRONG_USAGE)
     if context is not None:
-        sys.stderr.write(f"`{context.command_path} --help` lists what there is.\n")
+        sys.stderr.write(f"`{context.command_path} --help` lists the commands and options.\n")
     return WRONG_USAGE
 
 

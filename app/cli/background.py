@@ -43,7 +43,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     if running is not None:
         where = f", Kafka {running.kafka}, HTTP {running.http}" if running.kafka else ", and is still starting"
         raise ConflictError(
-            f"A broker runs already on {data_dir}: process {running.process_id}{where}."
+            f"A broker already runs on {data_dir}: process {running.process_id}{where}."
             f" End it with {_stop_command(data_dir)}."
         )
     path = (log_file or data_dir.with_name(f"{data_dir.name}.log")).absolute()
@@ -74,7 +74,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
             raise
     running = find_running(data_dir)
     if running is None:
-        raise FirnError(f"The broker has ended again; {path} says why.")
+        raise FirnError(f"The broker ended during its start; {path} says why.")
     sys.stdout.write(
         banner(
             config,
@@ -95,7 +95,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
 
 
 def _has_port(address: str) -> bool:
-    """Whether it is known where HTTP is served: not if it is off, or on a port that the kernel picks."""
+    """Whether the address has a known port: not if HTTP is off, or if the kernel picks the port."""
     return not address.endswith(":0") and ":" in address
 
 
@@ -120,14 +120,16 @@ def wait(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Wait also until HTTP is served here and reaches a broker."),
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Also wait until HTTP is served at this address and reaches a broker."
+        ),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="Give up after so long.")
+        float, typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="Maximum time to wait.")
     ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of success.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on success.")] = False,
 ) -> int:
-    """Wait until a broker answers. Exit code 0 when one does, 1 if none has in time."""
+    """Wait until a broker responds. Exit code 0 when one responds, 1 if none responds in time."""
     addresses = parse_bootstrap(bootstrap)
     http_address = None if http is None else parse_address(http, what="--http")
 
@@ -139,7 +141,7 @@ def wait(
 
     run_async(work)
     if not quiet:
-        say(f"{', '.join(map(str, addresses))} answers." if http is None else f"{bootstrap} and {http} answer.")
+        say(f"{', '.join(map(str, addresses))} responds." if http is None else f"{bootstrap} and {http} respond.")
     return 0
 
 
@@ -158,7 +160,7 @@ async def _wait_for_kafka(addresses: tuple[Address, ...], deadline: float, timeo
                 return
         except (BrokerUnavailable, RequestRejected, TimeoutError) as error:
             if left_s <= ASK_S:
-                why = str(error) or "No broker has answered."
+                why = str(error) or "No broker has responded."
                 raise BrokerUnavailable(f"{why} Waited {timeout_s:g} s.") from None
         await asyncio.sleep(ASK_S)
 
@@ -174,9 +176,9 @@ async def wait_for_http(address: Address, seconds: float) -> None:
                 status = await _get_readiness(host, address)
             if status.startswith(b"HTTP/1.1 200"):
                 return
-            why = f"http://{address}/readyz answers {status[9:].decode(errors='replace') or 'nothing'!r}."
+            why = f"http://{address}/readyz returns {status[9:].decode(errors='replace') or 'nothing'!r}."
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or "no answer"
+            reason = getattr(error, "strerror", None) or "no response"
             why = f"http://{address} is not served: {reason}."
         if loop.time() >= deadline:
             raise BrokerUnavailable(why)
@@ -184,13 +186,13 @@ async def wait_for_http(address: Address, seconds: float) -> None:
 
 
 async def _get_readiness(host: str, address: Address) -> bytes:
-    """The first line of the answer. Raises: OSError."""
+    """The first line of the response. Raises: OSError."""
     reader, writer = await asyncio.open_connection(host, address.port, limit=ANSWER_BYTES_MAX)
     try:
         writer.write(f"GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
         return (await reader.readline()).rstrip()
     except ValueError:
-        return b""  # A line of that length is no answer of HTTP.
+        return b""  # No HTTP response has a line of that length.
     finally:
         writer.close()
 
@@ -201,10 +203,11 @@ def stop(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="File with the broker's settings."),
+        typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="The broker's settings file."),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="Stop waiting for its end after so long.")
+        float,
+        typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="Maximum time to wait for the broker's end."),
     ] = 60.0,
     as_json: Json = False,
 ) -> int:
@@ -220,7 +223,7 @@ def stop(
     if running is None:
         if is_locked(path):
             raise ConflictError(
-                f"{path} is in use by a process that cannot be seen from here, perhaps in another container: stop it there."
+                f"{path} is in use by a process that this command cannot see, perhaps in another container: stop the process there."
             )
         raise ConflictError(f"No broker runs on {path}.")
     try:
@@ -232,7 +235,7 @@ def stop(
     deadline = time.monotonic() + timeout_s
     while is_alive(running):
         if time.monotonic() >= deadline:
-            raise ConflictError(f"The broker, process {running.process_id}, has not ended within {timeout_s:g} s yet.")
+            raise ConflictError(f"The broker, process {running.process_id}, is still running after {timeout_s:g} s.")
         time.sleep(ASK_S / 5)
     if as_json:
         value: dict[str, Any] = {"data_dir": str(path), "process_id": running.process_id, "stopped": True}

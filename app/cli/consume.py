@@ -69,7 +69,7 @@ def consume(
     Write a time as 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min (15 minutes ago).
     """
     if follow and until is not None:
-        raise ConfigError("--follow never stops and --until does: give one of them.")
+        raise ConfigError("--follow never stops, but --until does: use only one of them.")
     formatter = json_line if as_json else compile_format(template)
 
     async def work() -> int:
@@ -97,7 +97,7 @@ async def _chosen(cluster: ClusterClient, topic: str, partitions: Sequence[int] 
         if partition >= total:
             raise RequestRejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"Topic {topic} has {count_text(total, 'partition')} and no partition {partition}.",
+                f"Topic {topic} has only {count_text(total, 'partition')}, so there is no partition {partition}.",
             )
     wanted = sorted(set(partitions)) if partitions else range(total)
     return [TopicPartition(topic, PartitionIndex(partition)) for partition in wanted]
@@ -130,11 +130,9 @@ class _Places:
             asked = int(place)
             for partition in self._partitions:
                 if asked < earliest[partition]:
-                    notes.append(f"{partition} begins at offset {earliest[partition]}; reading from there.")
+                    notes.append(f"{partition} begins at offset {earliest[partition]}; reading starts there.")
                 elif asked > latest[partition]:
-                    notes.append(
-                        f"{partition} ends at offset {latest[partition]}; there is nothing from {asked} on yet."
-                    )
+                    notes.append(f"{partition} ends at offset {latest[partition]}; there is no record at {asked} yet.")
             return {p: Offset(min(max(asked, earliest[p]), latest[p])) for p in self._partitions}, notes
         return await self._at(place, "--from", latest), notes
 

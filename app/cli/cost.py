@@ -22,7 +22,7 @@ def cost(
         float, typer.Option("--write", "-w", metavar="MB/S", help="Average rate of record bytes written.")
     ],
     fan_out: Annotated[
-        float, typer.Option("--fan-out", metavar="N", help="Number of consumers that read all new records.")
+        float, typer.Option("--fan-out", metavar="N", help="Number of consumers that read every new record.")
     ] = 2.0,
     retention: Annotated[float, typer.Option("--retention", metavar="DAYS", help="How long records are kept.")] = 7.0,
     replay: Annotated[

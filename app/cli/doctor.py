@@ -1,4 +1,4 @@
-"""``firn doctor``: whether this machine and this store can carry a broker, and how to mend what cannot."""
+"""``firn doctor``: whether a broker can run on this machine and this store, and how to fix what fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from app.settings import Address, Review
 
 DESCRIPTORS_WANTED: Final = 8_192
-"""Log files share descriptors, so what counts is mostly connections."""
+"""Log files share descriptors, so most descriptors are for connections."""
 FREE_BYTES_WANTED: Final = 10 * GIB
 KERNEL_WANTED: Final = (4, 14)
 _HEADINGS: Final = {
@@ -39,9 +39,9 @@ _HEADINGS: Final = {
     "refused": "Settings that are refused (see below)",
 }
 BROKER_MS: Final = 5_000
-"""How long a broker that runs may take to answer."""
+"""How long a running broker may take to respond."""
 PARTITIONS_AT_ONCE: Final = 64
-"""Partitions looked at beside each other: each waits for a few requests to the store."""
+"""Partitions checked at the same time. Each waits for a few requests to the store."""
 
 
 def doctor(
@@ -66,8 +66,8 @@ def doctor(
         bool,
         typer.Option(
             "--without-partitions",
-            help="Leave out the look at every partition in the store: a broker looks itself as it starts, and takes alone "
-            "those offline that it cannot lead.",
+            help="Skip the check of every partition in the store. A starting broker makes this check itself, and takes only "
+            "the partitions offline that it cannot lead.",
         ),
     ] = False,
     as_json: Json = False,
@@ -130,13 +130,13 @@ def doctor(
 
 
 def settings_checks(reviewed: Review) -> Iterable[CheckResult]:
-    """Every setting that is refused, or one line of how many there are."""
+    """Every refused setting, or one line with the numbers of settings."""
     from app.objectstore.check import CheckResult
     from app.settings import Verdict
 
     refused = [entry for entry in reviewed.entries if entry.verdict is Verdict.REFUSED]
     for entry in refused:
-        yield CheckResult("settings", False, entry.why, "change this setting, or take it out")
+        yield CheckResult("settings", False, entry.why, "change or remove this setting")
     if not refused and reviewed.entries:
         counts = ", ".join(
             f"{number} {verdict.value}"
@@ -147,7 +147,7 @@ def settings_checks(reviewed: Review) -> Iterable[CheckResult]:
 
 
 def settings_text(reviewed: Review) -> str:
-    """Every setting that was given and what becomes of it, for people."""
+    """Every given setting and its effect, for people."""
     from app.settings import Verdict
 
     lines = []
@@ -175,7 +175,7 @@ def machine_checks() -> Iterable[CheckResult]:
         "descriptors",
         limit >= DESCRIPTORS_WANTED,
         f"up to {count_text(limit)} files and connections at a time",
-        f"raise it to {DESCRIPTORS_WANTED:,}: LimitNOFILE= of a systemd unit, or `ulimit -Hn {DESCRIPTORS_WANTED}` as root",
+        f"raise the limit to {DESCRIPTORS_WANTED:,}: LimitNOFILE= of a systemd unit, or `ulimit -Hn {DESCRIPTORS_WANTED}` as root",
     )
     release = os.uname().release
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
@@ -183,12 +183,12 @@ def machine_checks() -> Iterable[CheckResult]:
         "kernel",
         numbers >= KERNEL_WANTED,
         f"Linux {release}",
-        "reads from the page cache without waiting (RWF_NOWAIT) need Linux 4.14; older ones use threads for every read",
+        "upgrade to Linux 4.14: older kernels lack reads that do not wait (RWF_NOWAIT), so every read needs a thread",
     )
 
 
 def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
-    """Whether the broker that runs answers, and whether it drains."""
+    """Whether the running broker responds, and whether it drains."""
     from app.client.connection import open_connection
     from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
     from app.objectstore.check import CheckResult
@@ -210,19 +210,21 @@ def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
     try:
         answer = run_async(ask)
     except FirnError as error:
-        yield CheckResult("broker", False, str(error), "look into its log; stop it and start it again if it hangs")
+        yield CheckResult(
+            "broker", False, str(error), "read the broker's log; if the broker hangs, stop it and start it again"
+        )
         return
-    left = f"; on its disk alone: {bytes_text(answer.left_bytes)} of {count_text(answer.left_partitions, 'partition')}"
+    left = f"; on its disk only: {bytes_text(answer.left_bytes)} of {count_text(answer.left_partitions, 'partition')}"
     states = {
-        "serving": "takes writes",
-        "draining": "drains and takes no writes",
+        "serving": "accepts writes",
+        "draining": "drains and refuses writes",
         "drained": "has drained and stops",
     }
     yield CheckResult("broker", True, f"process {running.process_id} {states.get(answer.state, answer.state)}{left}")
 
 
 def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | None = None) -> Iterable[CheckResult]:
-    """Who has the data directory, what its file system does with a file, a link and an fdatasync, and its room."""
+    """Who uses the data directory, whether its file system handles a file, a link and an fdatasync, and its free space."""
     from app.broker.running import is_locked
     from app.objectstore.check import CheckResult
 
@@ -232,11 +234,11 @@ def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | No
         yield CheckResult(
             "data directory",
             False,
-            f"{data_dir} is in use by a process that cannot be seen from here",
-            "stop that process, which may be in another container, or name another directory",
+            f"{data_dir} is in use by a process that this command cannot see",
+            "stop the process, which may be in another container, or name another directory",
         )
         return
-    shown = str(data_dir) if parent == data_dir else f"{data_dir} (to be made in {parent})"
+    shown = str(data_dir) if parent == data_dir else f"{data_dir} (will be created in {parent})"
     try:
         with tempfile.TemporaryDirectory(prefix=".firn-doctor-", dir=parent) as place:
             _try_files(Path(place))
@@ -251,7 +253,7 @@ def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | No
         return
     if running is not None:
         yield CheckResult(
-            "data directory", True, f"{shown} is in use by the broker that runs, process {running.process_id}"
+            "data directory", True, f"{shown} is in use by the running broker, process {running.process_id}"
         )
     else:
         yield CheckResult("data directory", True, f"{shown} is free, and can be written, synced and locked")
@@ -261,7 +263,7 @@ def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | No
         "disk space",
         free >= max(free_bytes_min, FREE_BYTES_WANTED),
         f"{bytes_text(free)} free",
-        f"make room: a broker wants {bytes_text(FREE_BYTES_WANTED)} to work with, and turns producers away below "
+        f"free some space: a broker needs {bytes_text(FREE_BYTES_WANTED)}, and refuses producers below "
         f"{bytes_text(free_bytes_min)}",
     )
     files_free = status.f_favail
@@ -269,12 +271,12 @@ def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | No
         "inodes",
         status.f_files == 0 or files_free >= 100_000,
         "no limit" if status.f_files == 0 else f"{count_text(files_free)} free",
-        "every segment has three or four files: make a file system with more inodes",
+        "create a file system with more inodes: every segment has three or four files",
     )
 
 
 def port_checks(broker: BrokerConfig, running: RunningBroker | None) -> Iterable[CheckResult]:
-    """Whether a broker could listen where it is to serve Kafka's protocol and HTTP; ``running`` is the one that does now."""
+    """Whether a broker could listen on its addresses for Kafka and HTTP. ``running`` is the broker that runs now."""
     from app.objectstore.check import CheckResult
     from app.settings import OFF, Address, parse_address
 
@@ -290,12 +292,15 @@ def port_checks(broker: BrokerConfig, running: RunningBroker | None) -> Iterable
             yield CheckResult(
                 name,
                 _port(served) == str(address.port),
-                f"{address} is taken; the broker that runs, process {running.process_id}, serves on {served or 'nothing yet'}",
-                f"stop what has the port, or give another {flag}",
+                f"{address} is in use; the running broker, process {running.process_id}, serves on {served or 'nothing yet'}",
+                f"stop the process that uses the port, or choose another {flag}",
             )
         else:
             yield CheckResult(
-                name, False, f"cannot listen on {address}: {reason}", f"stop what has the port, or give another {flag}"
+                name,
+                False,
+                f"cannot listen on {address}: {reason}",
+                f"stop the process that uses the port, or choose another {flag}",
             )
 
 
@@ -304,7 +309,7 @@ def _port(address: str) -> str:
 
 
 def _why_not_to_listen(address: Address) -> str | None:
-    """What the kernel says to an attempt to listen; None if it would do."""
+    """Why the kernel refuses to listen on an address; None if it does not refuse."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -348,7 +353,7 @@ def _existing(path: Path) -> Path:
 
 
 async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult]:
-    """The object store, with everything that Firn asks of one, and every partition in it. Raises: ConfigError for a wrong URL."""
+    """Check every feature of the object store that Firn needs, and every partition in it. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
     from app.objectstore.location import DirectoryLocation, parse_store_url
@@ -370,11 +375,11 @@ async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult
 
         if isinstance(error, ConfigError):
             raise
-        results = [CheckResult("open", False, str(error), "mend what the store says and run this again")]
+        results = [CheckResult("open", False, str(error), "fix what the store reports, and run this again")]
     finally:
         pool.close()
     if made and isinstance(location, DirectoryLocation):
-        # The folder was made for the checks. A broker that has started meanwhile has filled it.
+        # The checks made this folder. A broker that started meanwhile has filled it.
         for folder, _, _ in os.walk(location.path, topdown=False):
             with suppress(OSError):
                 os.rmdir(folder)
@@ -385,7 +390,7 @@ async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult
 
 
 async def partition_checks(store: ObjectStore) -> list[CheckResult]:
-    """Whether every partition of the cluster in the store could be led, and how to mend those that could not."""
+    """Whether a broker could lead every partition of the cluster in the store, and how to repair the others."""
     import asyncio
 
     from app.machine.runtime import SystemClock
@@ -398,7 +403,7 @@ async def partition_checks(store: ObjectStore) -> list[CheckResult]:
     try:
         image = await follower.cluster()
     except FirnError as error:
-        mend = "put back what was under cluster/ (older versions, or a copy of the bucket)"
+        mend = "restore the objects under cluster/ (from older versions, or from a copy of the bucket)"
         return [CheckResult("cluster", False, str(error), mend)]
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 

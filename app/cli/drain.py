@@ -1,4 +1,4 @@
-"""``firn drain``: have everything that was acknowledged in the object store before a broker's disk goes."""
+"""``firn drain``: upload all acknowledged records to the object store before a broker loses its disk."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from app.client.firn_api import DrainResponse
 
 NOT_WHOLE: Final = 3
-"""Exit code if something of tiered topics may be on the broker's disk alone."""
+"""Exit code if records of tiered topics may be on the broker's disk only."""
 DRAINED: Final = "drained"
 DRAINING: Final = "draining"
 ASK_S: Final = 0.2
 TELL_S: Final = 1.0
-"""Between two lines of progress."""
+"""Time between two lines of progress."""
 CONNECT_AGAIN_S: Final = 5.0
-"""How long a broker that was lost is looked for: shorter than a drained one waits to be heard."""
+"""How long the command tries to reconnect: shorter than a drained broker waits for the acknowledgement."""
 END_WAIT_S: Final = 60.0
 """How long a drained broker may take to end."""
 REQUEST_MS: Final = 10_000
@@ -38,33 +38,36 @@ def drain(
     data_dir: DataDir = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="File with the broker's settings."),
+        typer.Option("--config", "-c", metavar="FILE", envvar="FIRN_CONFIG", help="The broker's settings file."),
     ] = None,
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            "--bootstrap-server", "--bootstrap", "-b", metavar="HOST:PORT", help="The broker itself, by address."
+            "--bootstrap-server", "--bootstrap", "-b", metavar="HOST:PORT", help="Address of the broker itself."
         ),
     ] = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="End with code 3 after so long. [no limit]"),
+        typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="End with code 3 after this time. [no limit]"),
     ] = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Have a broker that drains take writes again, if it has not drained yet.")
+        bool,
+        typer.Option(
+            "--cancel", help="Cancel the drain: the broker accepts writes again, unless it has already drained."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Stop a broker whose disk will be lost: refuse writes, upload all that is on the disk alone, stop.
+    """Stop a broker whose disk will be lost: refuse writes, upload all records that are only on the disk, stop.
 
-    Exit code 0: every acknowledged record of tiered topics is in the object store, and the broker stops. Exit code 3: not in time,
-    or the broker ended before; what is left is printed, and a broker that still runs goes on draining. Topics that are not
-    tiered, compacted topics, committed offsets and transactional ids stay on the disk alone; they are named.
+    Exit code 0: every acknowledged record of tiered topics is in the object store, and the broker stops. Exit code 3: the drain did
+    not finish in time, or the broker ended before. The command then prints what is left; a broker that still runs continues to
+    drain. Untiered topics, compacted topics, committed offsets and transactional ids stay on the disk only; the command lists them.
     """
     running = None
     if bootstrap is not None:
         if data_dir is not None:
-            raise ConfigError("--data-dir and --bootstrap-server both name a broker: give one of them.")
+            raise ConfigError("--data-dir and --bootstrap-server both name a broker: use only one of them.")
         address = parse_address(bootstrap, what="--bootstrap-server", port_default=9092)
     else:
         running = running_broker(data_dir, config)
@@ -75,7 +78,7 @@ def drain(
     try:
         last = run_async(work.drain)
     except KeyboardInterrupt:
-        say("The broker goes on draining; `firn drain --cancel` has it take writes again.")
+        say("The broker continues to drain. To cancel the drain, run `firn drain --cancel`.")
         raise
     drained = last is not None and last.state == DRAINED
     ended = drained and _wait_for_end(address, running)
@@ -91,10 +94,10 @@ class _Work:
         self._timeout_s = timeout_s
         self._connection: KafkaConnection | None = None
         self.why = ""
-        """Why it ended without the broker having drained."""
+        """Why the command ends although the broker has not drained."""
 
     async def drain(self) -> DrainResponse | None:
-        """The last response; it says whether the broker has drained. Raises: BrokerUnavailable if it never answered."""
+        """The last response; it says whether the broker has drained. Raises: BrokerUnavailable if it never responds."""
         loop = asyncio.get_running_loop()
         began_s = told_s = loop.time()
         self._connection = await _connect(self._address)
@@ -103,7 +106,7 @@ class _Work:
             while answer.state == DRAINING:
                 now_s = loop.time()
                 if self._timeout_s is not None and now_s - began_s >= self._timeout_s:
-                    self.why = f"The broker has not drained within {self._timeout_s:g} s, and goes on draining."
+                    self.why = f"The broker has not drained within {self._timeout_s:g} s, and continues to drain."
                     return answer
                 if now_s - told_s >= TELL_S:
                     say(_progress(answer))
@@ -114,10 +117,10 @@ class _Work:
                 with suppress(BrokerUnavailable):  # It stops by itself, a little later.
                     await self._ask("stop")
                 return answer
-            self.why = "The drain was taken back, or the broker was started again: it takes writes."
+            self.why = "The drain was cancelled, or the broker was restarted: it accepts writes."
             return answer
         except BrokerUnavailable as error:
-            self.why = f"The broker ended before it said that it has drained: {error}"
+            self.why = f"The broker ended before it reported that it had drained: {error}"
             return last
         finally:
             if self._connection is not None:
@@ -128,7 +131,7 @@ class _Work:
         return await _step(self._connection, step)
 
     async def _ask_again(self) -> DrainResponse:
-        """How far it is; a connection that was lost is made again for a while. Raises: BrokerUnavailable."""
+        """The progress. A lost connection is opened again for a while. Raises: BrokerUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + CONNECT_AGAIN_S
         while True:
@@ -175,7 +178,7 @@ def _cancel(address: Address, as_json: bool) -> int:
     if as_json:
         print_json({"state": answer.state})
     else:
-        say("The broker takes writes.")
+        say("The broker accepts writes.")
     return 0
 
 
@@ -223,14 +226,14 @@ def _print(last: DrainResponse | None, *, drained: bool, ended: bool, why: str, 
             " tiered topics is in the object store."
         )
         if not ended:
-            say(f"The broker has not ended within {END_WAIT_S:g} s yet.")
+            say(f"The broker is still running after {END_WAIT_S:g} s.")
     else:
         say(why)
         say(
-            f"On the broker's disk alone: {bytes_text(last.left_bytes)} of {count_text(last.left_partitions, 'partition')}."
+            f"On the broker's disk only: {bytes_text(last.left_bytes)} of {count_text(last.left_partitions, 'partition')}."
         )
         print_table(
-            ("PARTITION", ">IN THE STORE TO", ">END", ">BYTES", "~WAITS FOR"),
+            ("PARTITION", ">IN STORE UP TO", ">END", ">BYTES", "~WAITS FOR"),
             [
                 (
                     f"{one.topic}-{one.partition}",
@@ -251,7 +254,7 @@ def _tell_kept(last: DrainResponse) -> None:
     from app.broker.lost_directory import COORDINATED
 
     if last.kept:
-        say("No drain uploads these; they stay on the broker's disk alone:")
+        say("These topics are never uploaded. Their records stay on the broker's disk only:")
     for one in last.kept:
         means = f": {COORDINATED[one.topic]}" if one.topic in COORDINATED else ""
         say(f"  {one.topic} ({one.why}; {bytes_text(one.bytes)} in {count_text(one.partitions, 'partition')}){means}")

@@ -126,9 +126,9 @@ def reset(
 ) -> None:
     """Reset the offsets of a group without members. Only shows the change, unless --execute is given."""
     if (to is None) == (shift_by is None):
-        raise ConfigError("Say where to reset to: either --to WHERE or --shift-by N.")
+        raise ConfigError("Give the position to reset to: either --to WHERE or --shift-by N.")
     if bool(topics) == all_topics:
-        raise ConfigError("Say what to reset: either --topic TOPIC, perhaps several times, or --all-topics.")
+        raise ConfigError("Give the topics to reset: either --topic TOPIC, once or several times, or --all-topics.")
 
     async def work() -> None:
         from app.client.groups import GroupClient
@@ -149,7 +149,7 @@ def reset(
                     if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP):
                         raise
                     raise RequestRejected(
-                        ErrorCode.NON_EMPTY_GROUP, f"Group {group} has members: stop them before it is reset."
+                        ErrorCode.NON_EMPTY_GROUP, f"Group {group} has members: stop them before you reset the group."
                     ) from error
         rows = [(partition, before.get(partition), offset) for partition, offset in sorted(wanted.items())]
         if as_json:
@@ -171,7 +171,7 @@ def reset(
                 for (topic, index), was, offset in rows
             ],
         )
-        say(f"Group {group} is reset." if execute else "Nothing is changed yet: add --execute to do it.")
+        say(f"Group {group} is reset." if execute else "Nothing has changed yet: add --execute to apply the reset.")
 
     run_async(work)
 
@@ -187,8 +187,8 @@ def delete(
     """Delete a group without members, and its committed offsets."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"Deleting {group} forgets where it has got to: add --yes to do it without being asked.")
-        if not typer.confirm(f"Delete group {group} and forget where it has got to?", err=True):
+            raise ConfigError(f"Deleting {group} deletes its committed offsets: add --yes to confirm.")
+        if not typer.confirm(f"Delete group {group} and its committed offsets?", err=True):
             return 1
 
     async def work() -> None:
@@ -203,7 +203,7 @@ def delete(
                         raise RequestRejected(error.code, f"There is no group {group}.") from error
                     case ErrorCode.NON_EMPTY_GROUP:
                         raise RequestRejected(
-                            error.code, f"Group {group} has members: stop them before it is deleted."
+                            error.code, f"Group {group} has members: stop them before you delete the group."
                         ) from error
                     case _:
                         raise

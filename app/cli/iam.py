@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _KEY_ARN: Final = re.compile(r"arn:(aws[a-z-]*):kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
 
 app = typer.Typer(
-    help="Print what Firn needs to be allowed in AWS.",
+    help="Print the permissions that Firn needs in AWS.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
 class RoleName(StrEnum):
-    """Who the policy is for."""
+    """Role that gets the policy."""
 
     BROKER = "broker"
     SPARK = "spark"
@@ -38,12 +38,12 @@ class RoleName(StrEnum):
 
 @app.callback()
 def _family() -> None:
-    """Print what Firn needs to be allowed in AWS."""
+    """Print the permissions that Firn needs in AWS."""
 
 
 @app.command()
 def policy(
-    role: Annotated[RoleName, typer.Option("--role", help="Who the policy is for.")],
+    role: Annotated[RoleName, typer.Option("--role", help="Role that gets the policy.")],
     store: Annotated[
         str, typer.Option("--store", "-s", metavar="URL", help="The cluster's store: s3://bucket/prefix.")
     ],
@@ -53,7 +53,7 @@ def policy(
             "--topic",
             "-t",
             metavar="NAME|ID",
-            help="For spark: a topic that may be read; all if none is named. A name is looked up in the store, an id is not.",
+            help="For spark: a topic that jobs may read; default: all topics. A name is looked up in the store, an id is not.",
         ),
     ] = None,
     kms_key: Annotated[
@@ -62,9 +62,9 @@ def policy(
 ) -> int:
     """Print the least policy that lets a role do its work in the cluster's bucket, as JSON.
 
-    Brokers read and write everything of the cluster. Spark reads topics; `firn job compact` writes segments, so give it the
-    broker's policy, and `firn job audit` looks at the whole bucket, so give it one without --topic. An http process needs nothing
-    of the bucket: its policy denies it.
+    Brokers read and write everything of the cluster. Spark reads topics. `firn job compact` writes segments, so give it the
+    broker's policy. `firn job audit` reads the whole bucket, so give it a policy without --topic. An http process needs no access
+    to the bucket: its policy denies all access.
     """
     from app.iam.policy import policy_of
     from app.objectstore.location import S3Location, parse_store_url
@@ -72,15 +72,17 @@ def policy(
     location = parse_store_url(store)
     if not isinstance(location, S3Location):
         raise ConfigError(
-            f"{store} is a directory, which AWS has no policies for. Name an S3 store: s3://bucket/prefix."
+            f"{store} is a directory, but AWS policies are for S3 stores. Name an S3 store: s3://bucket/prefix."
         )
     if topic and role is not RoleName.SPARK:
-        raise ConfigError(f"--topic narrows what Spark may read; a policy for {role} has no topics. Leave --topic out.")
+        raise ConfigError(
+            f"--topic limits the topics that Spark may read; a policy for {role} has no topics. Remove --topic."
+        )
     key = kms_key or location.kms_key_id
     told = _KEY_ARN.fullmatch(key) if key is not None else None
     if key is not None and told is None:
         raise ConfigError(
-            f"{key!r} is not the ARN of a KMS key, and a policy takes nothing else. "
+            f"{key!r} is not the ARN of a KMS key, but a policy needs an ARN. "
             "Write --kms-key arn:aws:kms:region:account:key/id."
         )
     if told is not None:
@@ -139,6 +141,6 @@ async def _looked_up(location: S3Location, names: Sequence[str]) -> dict[str, uu
     for name in names:
         topic = image.topic(name)
         if topic is None:
-            raise ConfigError(f"There is no topic {name} in {location}. A topic of later is named by its id.")
+            raise ConfigError(f"There is no topic {name} in {location}. Name a future topic by its id.")
         found[name] = topic.topic_id
     return found

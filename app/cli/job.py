@@ -72,17 +72,17 @@ def archive(
 ) -> None:
     """Write stored records that are not archived yet to Parquet files by date, or to an Iceberg table.
 
-    Each record once: safe to repeat and to kill. Run it more often than retention deletes.
+    Each record is archived once, even if you repeat the job or kill it. Run it more often than retention deletes.
     """
     if not to and not iceberg:
-        raise ConfigError("Say where to archive to: --to, or --iceberg.")
+        raise ConfigError("Give the target of the archive: --to or --iceberg.")
     if not iceberg and (catalog or warehouse is not None):
         flag = "--catalog" if catalog else "--warehouse"
-        raise ConfigError(f"{flag} is for an Iceberg table: add --iceberg NAMESPACE.TABLE, or leave it out.")
+        raise ConfigError(f"{flag} is for an Iceberg table: add --iceberg NAMESPACE.TABLE, or remove {flag}.")
     if catalog and warehouse is not None:
-        raise ConfigError("--warehouse is for the catalog that is used if none is given: leave out it or --catalog.")
+        raise ConfigError("--warehouse is for the default catalog: remove --warehouse or --catalog.")
     if schema and not value:
-        raise ConfigError("--schema says how to decode values: add --value json or --value avro, or leave it out.")
+        raise ConfigError("--schema says how to decode values: add --value json or --value avro, or remove --schema.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
         from pyspark_firn.jobs.running import ProcessRunner
@@ -219,11 +219,11 @@ def compact(
 ) -> None:
     """Merge a topic's small segments in the store. Offsets do not change.
 
-    Beside a running cluster only what has left the local disks. With --offline make sure that no broker runs: one that keeps
-    its signs of life in Redis cannot be seen.
+    In a running cluster, only segments that have left the local disks are merged. With --offline, make sure that no broker runs:
+    the command cannot see a broker that keeps its heartbeats in Redis.
     """
     if offline and http is not None:
-        raise ConfigError("--offline says that no broker runs, and --http where one is asked: leave out one of them.")
+        raise ConfigError("--offline is for a stopped cluster, and --http for a running one: use only one of them.")
     with _needing_spark_extra():
         from pyspark_firn.jobs.compact import compact as run
         from pyspark_firn.jobs.running import ProcessRunner
@@ -246,7 +246,7 @@ def compact(
             f"{topic} had {count_text(summary.segments_before, 'segment')} and has {count_text(summary.segments_after)} now:"
             f" {bytes_text(summary.bytes_before)} of records before, {bytes_text(summary.bytes_after)} now."
             + (
-                f" {count_text(summary.groups_skipped, 'run')} of them had to be left."
+                f" {count_text(summary.groups_skipped, 'run')} of them could not be compacted."
                 if summary.groups_skipped
                 else ""
             )
@@ -333,5 +333,5 @@ def _needing_spark_extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"Jobs need {error.name}, which is not installed: pip install 'firn-broker[spark]'."
+            f"Jobs need the package {error.name}. Install it with `pip install 'firn-broker[spark]'`."
         ) from None

@@ -80,7 +80,7 @@ def produce(
     """Send lines as records, from a file or standard input."""
     separator = None if key_separator is None else _unescaped(key_separator)
     if separator == b"":
-        raise ConfigError("--key-separator is empty; give the text that stands between key and value.")
+        raise ConfigError("--key-separator is empty; give the text between key and value.")
     record_headers = tuple(
         (name, value.encode(errors="surrogateescape"))
         for name, value in parse_assignments(headers or (), "--header").items()
@@ -118,7 +118,7 @@ def produce(
                                 tally.fail(
                                     ConfigError(
                                         f"Line {tally.sent + 1} has no key separator {key_separator!r}; "
-                                        "the lines before it were sent, the others were not."
+                                        "earlier lines were sent, this line and later lines were not."
                                     )
                                 )
                                 break

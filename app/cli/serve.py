@@ -122,7 +122,7 @@ def serve(
     if list_settings:
         return _list_settings(as_json=as_json)
     if as_json:
-        raise ConfigError("--json is for --list-settings.")
+        raise ConfigError("--json needs --list-settings.")
     flags = {
         "--data-dir": data_dir,
         "--store": store,
@@ -142,7 +142,7 @@ def serve(
 
         return start(settings.broker, _same_arguments(context), log_file)
     if log_file is not None:
-        raise ConfigError("--log-file is for --background; without it standard error is the log.")
+        raise ConfigError("--log-file needs --background; in the foreground the log goes to standard error.")
     from app.broker.process import serve as run
 
     if ready_fd is not None:

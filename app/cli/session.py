@@ -44,7 +44,7 @@ DataDir = Annotated[
     typer.Option("--data-dir", "-d", metavar="DIR", help="Data directory of a broker of this machine. [./firn-data]"),
 ]
 Internal = Annotated[
-    bool, typer.Option("--internal", help="Show the topics in which brokers keep groups and transactions, too.")
+    bool, typer.Option("--internal", help="Also show the topics in which brokers store groups and transactions.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -126,7 +126,7 @@ def local_path(text: str | Path) -> Path:
         return Path(text)
     if scheme != "file" or not rest.startswith("/"):
         raise ConfigError(
-            f"{str(text)!r} is no path: name a folder or file of this machine, as in /path or file:///path."
+            f"{str(text)!r} is not a path: name a folder or file of this machine, as in /path or file:///path."
         )
     return Path(unquote(rest))
 
@@ -134,10 +134,8 @@ def local_path(text: str | Path) -> Path:
 def missing_folder(folder: Path, given_by: str | None) -> ConfigError:
     """There is no object store in ``folder``; ``given_by`` is the flag, variable or file that names it, None for the default."""
     if given_by is None:
-        return ConfigError(
-            f"There is no folder {folder}, the object store of a broker that runs here: name yours with --store."
-        )
-    return ConfigError(f"There is no folder {folder}, which {given_by} names: see how it is written.")
+        return ConfigError(f"There is no folder {folder}, the default object store: name your store with --store.")
+    return ConfigError(f"There is no folder {folder}, which {given_by} names: check the path.")
 
 
 def parse_moment(text: str, flag: str, now_ms: int) -> int:
@@ -154,7 +152,7 @@ def parse_moment(text: str, flag: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{flag} {text!r} is no moment; write 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min."
+            f"{flag} {text!r} is not a time; write 2013-07-01, 2013-07-01T12:00:00Z, @1372636800000 (milliseconds) or -15min."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -47,7 +47,7 @@ def describe_stored(url: str, name: str, *, as_json: bool) -> None:
     )
     sys.stdout.write(
         f"\n{count_text(total['records'], 'record')} in {count_text(total['segments'], 'segment')} of "
-        f"{bytes_text(total['bytes'])}. What is not tiered yet is not in the store.\n"
+        f"{bytes_text(total['bytes'])}. Records that are not tiered yet are not in the store.\n"
     )
 
 

@@ -21,9 +21,7 @@ app = typer.Typer(
 
 @app.command()
 def status(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; all if none is given.")
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; default: all.")] = None,
     internal: Internal = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     data_dir: DataDir = None,
@@ -115,7 +113,7 @@ def status(
 def segments(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; all if not given.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; default: all.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Show the key of each object (long).")] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
@@ -137,7 +135,7 @@ def segments(
             if partition is not None and partition >= count:
                 raise RequestRejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"Topic {topic} has {count_text(count, 'partition')} and no partition {partition}.",
+                    f"Topic {topic} has only {count_text(count, 'partition')}, so there is no partition {partition}.",
                 )
             wanted = range(count) if partition is None else [partition]
             found = [
@@ -217,11 +215,11 @@ def adopt(
     for entry in entries:
         say(f"Offsets [{entry.base_offset}, {entry.end_offset}) are in the manifest of {topic}-{partition} again.")
     if not entries:
-        say(f"Nothing follows the tiered end of {topic}-{partition}.")
+        say(f"No segment follows the tiered end of {topic}-{partition}.")
     if left:
         say(
-            f"{count_text(len(left), 'segment')} above it cannot be adopted, because offsets before them are missing. Put the"
-            " manifest back, or give their records up with `firn tier accept-loss`."
+            f"{count_text(len(left), 'segment')} above the tiered end cannot be adopted, because offsets before them are missing."
+            " Restore the manifest, or give up these records with `firn tier accept-loss`."
         )
 
 
@@ -232,10 +230,10 @@ def accept_loss(
     store: StoreUrl,
     as_json: Json = False,
 ) -> None:
-    """Give up the records of segments that no manifest names, so that a broker can lead the partition again from its tiered end.
+    """Give up the records of segments that no manifest names, so that a broker can lead the partition again from the tiered end.
 
-    Their objects are deleted, and their offsets are given to other records. Try `firn tier adopt` first, which loses nothing. If
-    a broker leads the partition, stop the broker first.
+    The objects of these segments are deleted, and their offsets are given to other records. Try `firn tier adopt` first: it
+    loses nothing. If a broker leads the partition, stop the broker first.
     """
     from app.cli.stored_manifest import changing
     from app.tiering.unnamed import accept_loss as give_up
@@ -247,4 +245,4 @@ def accept_loss(
     for one in found:
         say(f"{one.info.key} is given up: offsets from {one.base_offset} on.")
     if not found:
-        say(f"No segment lies unnamed above the tiered end of {topic}-{partition}; nothing was changed.")
+        say(f"No unnamed segment is above the tiered end of {topic}-{partition}; nothing has changed.")

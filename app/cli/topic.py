@@ -240,7 +240,7 @@ def alter(
     """Change settings of a topic; other settings do not change."""
     to_set = parse_assignments(assignments or (), "--set")
     if not to_set and not unset:
-        raise ConfigError("There is nothing to change: give --set name=value or --unset name.")
+        raise ConfigError("There is nothing to change: add --set name=value or --unset name.")
 
     async def work() -> None:
         from app.client.admin import AdminClient, ConfigOperation, ResourceType
@@ -273,8 +273,8 @@ def delete(
     """Delete a topic and all its records, also from the object store."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to do it without being asked.")
-        if not typer.confirm(f"Delete topic {topic} and all of its records, in the object store too?", err=True):
+            raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to confirm.")
+        if not typer.confirm(f"Delete topic {topic} and all its records, also in the object store?", err=True):
             return 1
 
     async def work() -> None:
@@ -291,7 +291,7 @@ def delete(
         if as_json:
             print_json({"topic": topic, "deleted": deleted})
         else:
-            say(f"Deleted topic {topic}." if deleted else f"There was no topic {topic}.")
+            say(f"Deleted topic {topic}." if deleted else f"There is no topic {topic}, so nothing was deleted.")
 
     run_async(work)
     return 0
@@ -318,10 +318,8 @@ def delete_records(
     up_to = "all records" if before == "latest" else f"the records below offset {before}"
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(
-                f"This deletes {up_to} of {topic}-{partition} for good: add --yes to do it without being asked."
-            )
-        if not typer.confirm(f"Delete {up_to} of {topic}-{partition}, in the object store too?", err=True):
+            raise ConfigError(f"This deletes {up_to} of {topic}-{partition} for good: add --yes to confirm.")
+        if not typer.confirm(f"Delete {up_to} of {topic}-{partition}, also in the object store?", err=True):
             return 1
 
     async def work() -> None:
@@ -334,7 +332,7 @@ def delete_records(
         if as_json:
             print_json({"topic": topic, "partition": partition, "log_start_offset": start})
         else:
-            say(f"{topic}-{partition} begins at offset {start} now.")
+            say(f"{topic}-{partition} now begins at offset {start}.")
 
     run_async(work)
     return 0
@@ -377,7 +375,7 @@ async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
             raise
         known = list(TOPIC_DEFINITIONS)
         nearest = get_close_matches(unknown[0].removeprefix("log."), known, n=1, cutoff=0.7)
-        hint = f" Did you mean {nearest[0]}?" if nearest else " `firn topic describe TOPIC --all` shows what there is."
+        hint = f" Did you mean {nearest[0]}?" if nearest else " `firn topic describe TOPIC --all` lists them."
         raise RequestRejected(error.code, f"{str(error).rstrip('.')}.{hint}") from None
 
 

@@ -35,7 +35,7 @@ def verify(
         typer.Option("--records", help="Also decode every record, to find batches that no consumer can read. Slower."),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="File with the broker's settings.")
+        Path | None, typer.Option("--config", "-c", envvar="FIRN_CONFIG", help="The broker's settings file.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -103,12 +103,12 @@ class _Outcome:
         if damaged:
             sys.stdout.write(f"{read}. Damage in {count_text(damaged, 'place')}.\n")
         elif not at.segments_done:
-            sys.stdout.write(f"There are no segments in {url} yet; what is there is sound.\n")
+            sys.stdout.write(f"There are no segments in {url} yet. All other objects are sound.\n")
         else:
             sys.stdout.write(f"{read}. Every checksum is right, with no gap and no overlap.\n")
         wasted = len(self.findings) - damaged
         if wasted:
-            sys.stdout.write(f"{count_text(wasted, 'object')} only take room; the broker's sweeper removes them.\n")
+            sys.stdout.write(f"{count_text(wasted, 'object')} only take space; the broker deletes them later.\n")
 
     def _partition(self, partition: TopicIdPartition) -> str:
         return f"{self._names.get(partition.topic_id, str(partition.topic_id))}-{partition.partition}"

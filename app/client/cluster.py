@@ -1,10 +1,10 @@
 """A cluster as a client sees it: which brokers there are, which of them leads a partition, and a connection to each.
 
-The view is an immutable value that is replaced by every Metadata answer. Whoever gets an answer that contradicts it (not the
-leader, unknown topic, no connection) asks for a newer one and tries again; ``retrying`` bounds that.
+The view is an immutable value. Every Metadata answer replaces it. An answer may contradict it (not the leader, unknown topic, no
+connection). Then the caller asks for a newer view and tries again, as long as ``retrying`` allows.
 
-A long poll holds up every answer behind it on its connection, so connections have lanes: a consumer uses one of its own, all
-else shares "main".
+A long poll delays every answer behind it on its connection. So connections have lanes: a consumer has a lane of its own, and all
+other callers share "main".
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the newest Metadata answers said."""
+    """The content of the newest Metadata answers."""
 
     cluster_id: str | None = None
     controller: BrokerId | None = None
@@ -86,7 +86,7 @@ class ClusterView:
 
 
 class ListedOffset(NamedTuple):
-    """An answer of ListOffsets; -1 where there is none (no record as young as asked)."""
+    """An answer of ListOffsets; -1 if no record is as young as asked."""
 
     offset: int
     timestamp: int
@@ -139,11 +139,11 @@ class ClusterClient:
     # --- brokers --------------------------------------------------------------------------------------------------
 
     async def bootstrap_broker(self, address: tuple[str, int]) -> KafkaConnection:
-        """A connection to one address as it was given. Raises: BrokerUnavailable, RequestRejected."""
+        """A connection to exactly this address. Raises: BrokerUnavailable, RequestRejected."""
         return await self._connect(*address, MAIN_LANE)
 
     async def any_broker(self) -> KafkaConnection:
-        """A connection to whichever broker is there, known ones and open connections first. Raises: BrokerUnavailable."""
+        """A connection to any broker. Open connections and known brokers are tried first. Raises: BrokerUnavailable."""
         for connection in self._connections.values():
             if connection.usable:
                 return connection
@@ -224,7 +224,7 @@ class ClusterClient:
         return self.view.topics[name]
 
     def forget(self, topic: str) -> None:
-        """Have the next user of a topic ask for newer metadata, because an answer contradicted it."""
+        """Make the next user of a topic ask for newer metadata, because an answer contradicted what is known."""
         self._view_time.pop(topic, None)
 
     async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> ClusterView:
@@ -302,7 +302,7 @@ class ClusterClient:
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """For each partition the first offset whose record is as young as a timestamp, or a special one (``EARLIEST``…).
+        """For each partition the first offset with a record as young as a timestamp, or a special offset (``EARLIEST``…).
 
         Raises: RequestRejected with the code of the first partition that fails for good, BrokerUnavailable.
         """

@@ -1,12 +1,11 @@
-"""One connection to one broker: requests go out as they come, answers are matched in order.
+"""One connection to one broker. Requests go out as they come, and answers are matched in order.
 
-Kafka answers the requests of a connection in the order in which they were sent, so what is in flight is a queue: the oldest
-entry is the one that the next frame answers, and its correlation id must say so. Whatever breaks that order (a time-out,
-another id, bytes that do not decode) ends the connection, and with it everything in flight: a connection whose place in the
-conversation is in doubt is worth nothing.
+Kafka answers the requests of a connection in the order in which they were sent. So the requests in flight are a queue: the next
+frame answers the oldest one, and must have its correlation id. If that order breaks (a time-out, another id, bytes that do not
+decode), nobody can tell which answer comes next. So the connection ends, and all requests in flight fail.
 
-Bounds: requests in flight (``in_flight_max``), the size of one answer, the socket's send buffer (senders wait for it to
-drain), and the time to each answer.
+Limits: requests in flight (``in_flight_max``), the size of one answer, the socket's send buffer (senders wait until it has room),
+and the time to each answer.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ T = TypeVar("T")
 _SIZE: Final = Struct(">i")
 _RECEIVE_BYTES: Final = 64 * KIB
 RESPONSE_BYTES_MAX: Final = 256 * MIB
-"""Largest answer that is accepted; a Fetch may exceed what was asked for by one batch."""
+"""Largest answer that is accepted. A Fetch may exceed the size asked for by one batch."""
 IN_FLIGHT_MAX: Final = 64
 CLOSE_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -240,7 +239,7 @@ class KafkaConnection:
             self._closed.set_result(None)
 
     def _fail(self, failure: BrokerUnavailable, *, flush: bool = False) -> None:
-        """End the connection; the first failure is the one that everybody hears of."""
+        """End the connection. All requests in flight fail with the first error."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -369,7 +368,7 @@ def _name(key: int) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """What the system says, without asyncio's call and number."""
+    """The system's text for an error, without what asyncio adds."""
     if isinstance(error, socket.gaierror):
         return error.strerror.lower() if error.strerror else "the name is not known"
     return os.strerror(error.errno).lower() if error.errno else str(error).rstrip(".")

@@ -1,10 +1,10 @@
-"""A consumer without a group: partitions are assigned with a position each, batches come out in order per partition.
+"""A consumer without a group. It is given partitions with a position each. Batches of a partition come out in order.
 
-One Fetch per leader is under way at a time, on a connection of its own so that its long poll holds up nobody. When an answer
-is handed out the next Fetch of that leader is already sent: memory is bounded by two answers per leader. Fetches are whole
-ones (no sessions): they suit a reader of many records rather than one of many idle partitions.
+One Fetch per leader is under way at a time. It has a connection of its own, so that its long poll delays nothing else. The next
+Fetch of a leader is sent before the last answer is handed out, so memory holds two answers per leader at most. There are no
+fetch sessions: every Fetch names all partitions. That suits a reader of many records better than one of many idle partitions.
 
-What comes from the broker is checked: every batch's length, magic and CRC-32C; the interior where records are decoded.
+Every batch is checked: its length, magic and CRC-32C, and its content where records are decoded.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ FETCH_LANE: Final = "fetch"
 
 
 class FetchedBatch(NamedTuple):
-    """One whole, checked batch. It holds on to the answer that it came in, so do not keep many."""
+    """One whole, checked batch. It keeps the whole answer that it came in, so do not keep many."""
 
     partition: TopicPartition
     header: BatchHeader
     view: memoryview
     from_offset: Offset
-    """Records below this were not asked for: a batch is fetched whole though its middle was asked for."""
+    """Records below this offset were not asked for: batches are fetched whole, even from the middle."""
 
     def records(self) -> Iterator[Record]:
         """Its records in order. Raises: CorruptionError."""
@@ -148,11 +148,11 @@ class Consumer:
         return self._assigned[partition].position
 
     def high_watermark(self, partition: TopicPartition) -> Offset | None:
-        """As of the newest answer; None before the first."""
+        """The value of the newest answer; None before the first."""
         return self._assigned[partition].high_watermark
 
     async def poll(self, timeout_ms: int) -> list[FetchedBatch]:
-        """The next batches, as soon as there are any; none if there are none in time or only positions moved on.
+        """The next batches, as soon as there are any. None if none came in time, or if only positions moved.
 
         Batches of a partition come in order of their offsets.
         Raises: RequestRejected (OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION after the retry budget…), BrokerUnavailable
@@ -269,7 +269,7 @@ class Consumer:
     # --- what came back -------------------------------------------------------------------------------------------
 
     async def _apply(self, fetched: _Fetched, batches: list[FetchedBatch]) -> bool:
-        """Hand out what came and move positions; whether any moved."""
+        """Hand out what came, and move positions. Returns whether any moved."""
         moved = False
         for partition, asked in fetched.asked.items():
             state = self._assigned.get(partition)

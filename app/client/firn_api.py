@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005): what is asked and answered, msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005): requests and responses, each as msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -20,13 +20,13 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 OFFLINE: Final = "offline"
 """The state of a partition that its broker cannot open; ``last_error`` says why, and everything else is not known."""
 SEGMENTS_PER_ANSWER_MAX: Final = 10_000
-"""A partition with more is asked again from the last one's end."""
+"""For a partition with more, ask again from the end of the last one."""
 
 
 class PlaceRequest(msgspec.Struct, array_like=True, frozen=True):
-    """FirnPlace: who are you, asked of the broker that should have this node id on this data directory (ADR 0018).
+    """FirnPlace asks a broker whether it has this node id on this data directory (ADR 0018).
 
-    With ``replaced_by``, it is told as well that somebody took its place. It believes nothing, and reads the cluster log.
+    ``replaced_by`` tells it that another broker took its place. It does not believe that: it reads the cluster log.
     """
 
     cluster_id: str
@@ -40,9 +40,10 @@ class PlaceResponse(msgspec.Struct, array_like=True, frozen=True):
     node_id: int
     directory_id: UUID
     looks: bool = False
-    """It reads the cluster log before it answers anything else. No if it was told too little time ago, or is not who is meant."""
+    """True: the broker reads the cluster log before it answers anything else. False: it was told too recently, or it is not the
+    broker that is meant."""
     untiered_bytes: int = 0
-    """What it holds on its disk alone; 0 if it was not told."""
+    """Bytes that are only on its disk; 0 if it was not told of a successor."""
     untiered_partitions: int = 0
 
 
@@ -89,7 +90,7 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     log_start_offset: int
     local_start_offset: int
     tiered_end_offset: int
-    """One past the last offset that is in the object store; the log start if nothing is."""
+    """One past the last offset in the object store; the log start if nothing is there."""
     last_stable_offset: int
     high_watermark: int
     log_end_offset: int
@@ -101,20 +102,20 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     """As Kafka would count them."""
     remote_segments: int
     lag_bytes: int
-    """Bytes of local segments that are not in the object store yet, the active one too; 0 if the topic is not tiered."""
+    """Bytes of local segments, the active one included, that are not in the object store yet; 0 if the topic is not tiered."""
     lag_ms: int
     """Time since the first write to the oldest of these segments; 0 if there is none."""
     state: str
-    """What the copier does or waits for, in a word."""
+    """What the copier does or waits for, in one word."""
     last_error: str = ""
     copied_segments: int = 0
     """Since the broker started."""
     pending_deletes: int = 0
-    """Objects that are taken from readers and not deleted yet."""
+    """Objects that readers no longer use and that are not deleted yet."""
     failures: int = 0
     """Rounds that failed since the broker started."""
     faults: list[str] = []
-    """Gaps and overlaps that a check found; always empty but for a bug or a damaged bucket."""
+    """Gaps and overlaps that a check found. Only a bug or a damaged bucket makes any."""
 
     @property
     def tiered(self) -> bool:
@@ -123,12 +124,12 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BackTopic(msgspec.Struct, array_like=True, frozen=True):
-    """A tiered topic of a broker that took the place of another data directory."""
+    """A tiered topic, as the broker found it when it took the place of another data directory."""
 
     topic: str
     partitions: int
     offsets: int
-    """The sum of the offsets at which its partitions went on then: all before is in the store, or deleted."""
+    """The sum of the offsets at which its partitions went on. All records below are in the store, or deleted."""
 
 
 class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -136,9 +137,9 @@ class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
     missing: list[str] = []
     """Topics asked for that do not exist."""
     drain: str = ""
-    """How far a drain of the broker is, in a sentence; empty if it does not drain."""
+    """How far a drain of the broker is, in a sentence; empty if there is no drain."""
     back: list[BackTopic] = []
-    """If this start of the broker took a place over."""
+    """Set if the broker took the place of another data directory when it started."""
 
 
 class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -168,7 +169,8 @@ class SegmentInfo(msgspec.Struct, array_like=True, frozen=True):
     stored_bytes: int = 0
     changed_ms: int = -1
     lag_ms: int = -1
-    """From its last write until it was in the store, or until now while it waits to be; -1 if it does neither or nobody knows."""
+    """Time from its last write until it was in the store, or until now if it still waits. -1 if that is not known, or does not
+    apply."""
 
 
 class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -176,11 +178,11 @@ class TierSegmentsResponse(msgspec.Struct, array_like=True, frozen=True):
     error: str = ""
     """A sentence if the partition is not here."""
     more_from_offset: int = -1
-    """There are more from this offset on; -1 is all told."""
+    """There are more from this offset on; -1 if there are no more."""
 
 
 class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
-    """FirnTierReplace: put one segment in the place of neighbours, step by step; for a compaction job."""
+    """FirnTierReplace replaces neighbouring segments by one, step by step. Compaction jobs use it."""
 
     topic: str
     partition: int
@@ -204,23 +206,24 @@ class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):
 
 DRAIN_STEPS: Final = ("begin", "status", "take-back", "stop")
 LEFT_PER_ANSWER_MAX: Final = 1_000
-"""Partitions that a response names of those that are not whole."""
+"""A response names so many partitions at most that are not in the store as a whole."""
 
 
 class DrainRequest(msgspec.Struct, array_like=True, frozen=True):
-    """FirnDrain: have all that was acknowledged tiered before the broker stops for good (ADR 0019)."""
+    """FirnDrain uploads all acknowledged records of tiered topics before the broker stops for good (ADR 0019)."""
 
     step: str
-    """``begin`` (again: joins), ``status``, ``take-back`` before the broker said "drained", ``stop`` after that."""
+    """``begin`` (a second one joins the drain under way), ``status``, ``take-back`` (until the broker said "drained"), ``stop``
+    (after that)."""
 
 
 class DrainLeft(msgspec.Struct, array_like=True, frozen=True):
-    """A partition of a tiered topic of which something is on the broker's disk alone."""
+    """A partition of a tiered topic with records that are only on the broker's disk."""
 
     topic: str
     partition: int
     covered_end_offset: int
-    """What is below is in the store, or deleted; -1 if that is not known."""
+    """All records below this offset are in the store, or deleted; -1 if that is not known."""
     log_end_offset: int
     """-1 if that is not known."""
     bytes: int
@@ -229,7 +232,7 @@ class DrainLeft(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DrainKept(msgspec.Struct, array_like=True, frozen=True):
-    """A topic that no drain uploads."""
+    """A topic that a drain does not upload."""
 
     topic: str
     partitions: int
@@ -246,16 +249,16 @@ class DrainResponse(msgspec.Struct, array_like=True, frozen=True):
     elapsed_ms: int = 0
     """Since the drain began."""
     left_bytes: int = 0
-    """Of tiered topics on the disk alone."""
+    """Bytes of tiered topics that are only on the disk."""
     left_partitions: int = 0
     uploaded_bytes: int = 0
     """Since the drain began."""
     bytes_per_second: int = 0
     """Since the drain began; 0 if nothing was uploaded yet."""
     seconds_left: float = -1
-    """-1 if nobody can tell."""
+    """-1 if it cannot be told."""
     open_transactions: int = 0
-    """That tiered partitions wait for."""
+    """Open transactions that tiered partitions wait for."""
     left: list[DrainLeft] = []
     """The first ``LEFT_PER_ANSWER_MAX``."""
     kept: list[DrainKept] = []

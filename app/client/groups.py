@@ -1,4 +1,4 @@
-"""Groups seen from outside: which there are, who is in them, where they have got to, and putting them elsewhere."""
+"""Groups seen from outside: lists them, describes their members and offsets, and moves their offsets."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ GROUP_KEY: Final = 0
 """Kind of key of FindCoordinator."""
 KEYS_IN_A_LIST_FROM: Final = 4
 BY_NAME_UNTIL: Final = 9
-"""Last version of OffsetCommit and OffsetFetch that speaks of topics by name."""
+"""Last version of OffsetCommit and OffsetFetch that names topics; later ones use ids."""
 GROUPS_FROM: Final = 8
-"""First version of OffsetFetch that asks for many groups, which is the one used here."""
+"""First version of OffsetFetch that asks for many groups. It is used here."""
 CONSUMER_TYPE: Final = "consumer"
 SHARE_TYPE: Final = "share"
 
@@ -99,12 +99,12 @@ class Committed(NamedTuple):
 
 
 class ShareProgress(NamedTuple):
-    """How far a share group has got in a partition."""
+    """How far a share group is in a partition."""
 
     offset: Offset
-    """Everything before it is done with."""
+    """All records before it are done."""
     lag: int | None
-    """Records that are not done with; None from a broker that does not say."""
+    """Records that are not done; None from a broker that does not say."""
 
 
 class GroupClient:
@@ -173,7 +173,7 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put the group to these offsets; it must have no members.
+        """Set the group's committed offsets. It must have no members.
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID (it has some), UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
         """
@@ -205,7 +205,7 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def share_progress(self, group_id: str) -> dict[TopicPartition, ShareProgress]:
-        """Every partition that a share group has begun. Raises: RequestRejected GROUP_ID_NOT_FOUND…; BrokerUnavailable."""
+        """Every partition that a share group has started. Raises: RequestRejected GROUP_ID_NOT_FOUND…; BrokerUnavailable."""
         request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group_id, topics=None)])
 
         async def ask() -> dict[TopicPartition, ShareProgress]:
@@ -226,7 +226,7 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def alter_share_progress(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have a share group begin anew at these offsets; it must have no members.
+        """Make a share group start again at these offsets. It must have no members.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
         """
@@ -334,7 +334,7 @@ def _partitions_of(
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in an assignment of the consumer protocol; none if it is of another protocol, or empty."""
+    """The partitions in an assignment of the consumer protocol. None if it is empty, or of another protocol."""
     found: list[TopicPartition] = []
     try:
         (topics_count,) = _INT32.unpack_from(assignment, _INT16.size)

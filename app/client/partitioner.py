@@ -1,7 +1,7 @@
-"""Which partition a record goes to when its sender does not say: as Kafka's Java client decides, so that keys agree.
+"""Chooses the partition of a record whose sender names none, as Kafka's Java client does. So equal keys go to the same partition.
 
-A record with a key goes where murmur2 of the key says (seed 0x9747b28c, sign bit cleared, modulo the partition count); one
-without goes to the partition that sticks until a batch of it is full (KIP-480), so that batches grow.
+With a key: murmur2 of the key (seed 0x9747b28c, sign bit cleared), modulo the partition count. Without a key: the same partition
+as the last record, until a batch of it is full (KIP-480). So batches grow.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 
 _remembered: Final = lru_cache(_REMEMBERED_KEYS_MAX)(murmur2)
-"""Keys come again, and hashing one in Python costs as much as all else that is done for a small record."""
+"""Cached, because keys repeat. Hashing one in Python costs as much as all other work for a small record."""
 
 
 class StickyChoice:
-    """The partition that records without a key go to just now, per topic."""
+    """The partition that gets records without a key now, per topic."""
 
     __slots__ = ("_current", "_rng")
 
@@ -60,7 +60,7 @@ class StickyChoice:
         return current
 
     def batch_full(self, topic: str, partition: int, partition_count: int) -> None:
-        """Move on to another partition if ``partition`` is the one that sticks."""
+        """Choose another partition if ``partition`` is the one in use."""
         if self._current.get(topic) == partition and partition_count > 1:
             step = self._rng.randrange(1, partition_count)
             self._current[topic] = (partition + step) % partition_count

@@ -1,16 +1,16 @@
 """An idempotent producer: records in, batches out, each acknowledged once and in order per partition.
 
-Per partition, records gather in an open batch; it is sealed when it is full or has waited ``linger_ms``. Sealed batches go
-to the leader with up to ``IN_FLIGHT_PER_PARTITION_MAX`` of one partition under way (the broker remembers that many sequence
-numbers, KIP-98), several partitions of one leader in one request.
+Each partition has an open batch that gathers records. It is sealed when it is full or has waited ``linger_ms``. Sealed batches
+go to the leader. One request may carry batches of several partitions. Of one partition up to ``IN_FLIGHT_PER_PARTITION_MAX``
+batches are under way at once: the broker remembers that many sequence numbers (KIP-98).
 
-When one of several batches under way fails in a way that may pass, those behind it fail too, with
-OUT_OF_ORDER_SEQUENCE_NUMBER. So the partition drains first: nothing is sent until every answer is in; then what was not
-acknowledged goes out again, one batch at a time, in the order and with the numbers it had, and the broker drops what it
-already has. A batch that fails for good leaves a hole in the numbers; what follows continues under a new producer id.
+A batch may fail with an error that passes. Then those behind it fail too, with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer
+first waits for every answer of that partition. Then it sends again what was not acknowledged: one batch at a time, in the same
+order, with the same numbers. The broker drops what it already has. A batch that fails for good leaves a hole in the numbers, so
+later batches get a new producer id.
 
-Not idempotent (``acks`` other than -1, or ``idempotent=False``) means one batch of a partition under way at a time: order
-holds, but a retry may double records.
+Without idempotence (``acks`` other than -1, or ``idempotent=False``) one batch of a partition is under way at a time. Order
+holds, but a retry may store records twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ IN_FLIGHT_PER_PARTITION_MAX: Final = 5
 REQUEST_BATCHES_BYTES_MAX: Final = 16 * MIB
 """Record bytes put into one Produce request."""
 RECORD_OVERHEAD_BYTES: Final = 24
-"""What a record may cost beside its key, value and headers; generous, since a batch must not pass max.message.bytes."""
+"""Upper bound for a record's bytes beside its key, value and headers. A batch must not pass max.message.bytes."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -81,27 +81,27 @@ _ANONYMOUS: Final = _Identity(NO_PRODUCER_ID, ProducerEpoch(-1))
 class _Batch:
     partition: TopicPartition
     number: int
-    """Rises with the batches of a partition; the halves of a split batch share it, and are never in flight together."""
+    """Counts the batches of a partition. The halves of a split batch share a number, and are never in flight together."""
     opened_s: float
     records: list[tuple[int, bytes | None, bytes | None, Headers]] = field(default_factory=list)
     answers: list[asyncio.Future[Acknowledged]] = field(default_factory=list)
     size_bytes: int = 0
     identity: _Identity | None = None
-    """The producer id that its sequence numbers belong to; None as long as it has none."""
+    """The producer id of its sequence numbers; None while it has no numbers."""
     base_sequence: int = -1
     encoded: bytes = b""
     attempts: int = 0
     last_error: FirnError | None = None
-    """Why it was not acknowledged when it was tried last."""
+    """Why the last attempt failed."""
 
 
 @dataclass(slots=True, eq=False)
 class _PartitionQueue:
-    """One partition's batches: ``open`` fills, ``ready`` waits in order, ``in_flight`` is under way in order."""
+    """One partition's batches, in order: ``open`` is being filled, ``ready`` waits, ``in_flight`` was sent."""
 
     partition: TopicPartition
     identity: _Identity | None = None
-    """Whose numbers the next new batch gets; None: ask."""
+    """The producer id of the next new batch; None: ask the broker for one."""
     next_sequence: int = 0
     next_number: int = 0
     open: _Batch | None = None
@@ -109,7 +109,7 @@ class _PartitionQueue:
     in_flight: deque[_Batch] = field(default_factory=deque)
     draining: bool = False
     not_before_s: float = 0.0
-    """Back-off: nothing is sent before this time of the loop."""
+    """Back-off: nothing is sent before this time, by the clock of the event loop."""
 
 
 class Producer:
@@ -185,7 +185,7 @@ class Producer:
         self._runner.add_done_callback(lambda _: self._announce())
 
     async def close(self, *, flush_timeout_ms: int) -> None:
-        """Send what is queued, for so long and no longer, then stop; what is left fails with BrokerUnavailable."""
+        """Send what is queued, then stop. What is left after the time given fails with BrokerUnavailable."""
         try:
             async with asyncio.timeout(flush_timeout_ms / 1000):
                 await self.flush()
@@ -558,7 +558,7 @@ class Producer:
         queue.draining = bool(queue.in_flight)
 
     def _halves(self, batch: _Batch) -> tuple[_Batch, _Batch]:
-        """The batch in two, each with its part of the numbers: the broker refused it as a whole, so none is stored."""
+        """Split a batch in two, each with its part of the numbers. The broker refused the whole batch, so no record is stored."""
         middle = len(batch.records) // 2
         first = _Batch(batch.partition, batch.number, batch.opened_s, batch.records[:middle], batch.answers[:middle])
         second = _Batch(batch.partition, batch.number, batch.opened_s, batch.records[middle:], batch.answers[middle:])
@@ -574,7 +574,7 @@ class Producer:
 
     @staticmethod
     def _put_back(queue: _PartitionQueue, batch: _Batch) -> None:
-        """Among what waits, in the order in which the batches were opened."""
+        """Put a batch among those that wait, in the order in which they were opened."""
         index = next((at for at, waiting in enumerate(queue.ready) if waiting.number >= batch.number), len(queue.ready))
         queue.ready.insert(index, batch)
 
@@ -649,7 +649,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def _checked_size(key: bytes | None, value: bytes | None, headers: Headers, timestamp: int) -> int:
-    """Upper bound of a record's bytes. Raises: RequestRejected for what no batch can hold."""
+    """Upper bound of a record's bytes. Raises: RequestRejected for a record that no batch can hold."""
     if not 0 <= timestamp < 1 << 62:
         raise RequestRejected(ErrorCode.INVALID_TIMESTAMP, f"{timestamp} is not a time in milliseconds since 1970.")
     if len(headers) > RECORD_HEADERS_MAX:

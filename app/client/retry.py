@@ -23,7 +23,7 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def backoff_ms(attempt: int, rng: random.Random) -> float:
-    """Milliseconds to wait before attempt ``attempt`` (from 1): doubling, then level, give or take a fifth."""
+    """Milliseconds to wait before attempt ``attempt`` (from 1). It doubles up to a maximum, and varies by a fifth."""
     return min(BACKOFF_MIN_MS * 2.0 ** min(attempt - 1, 16), BACKOFF_MAX_MS) * rng.uniform(0.8, 1.2)
 
 

@@ -1,4 +1,4 @@
-"""Transactions of a producer (KIP-98, KIP-890): begun here, filled by a ``Producer``, ended here, perhaps by another process.
+"""Begins and ends transactions of a producer (KIP-98, KIP-890). A ``Producer`` writes their records. Another process may end them.
 
 A transaction is known by its transactional id, producer id and epoch; whoever has the three may end it. Partitions join it by
 being written to (Produce 12 and later, KIP-890), so a transaction in which nothing was produced need not be ended.
@@ -22,7 +22,7 @@ from app.wire.apis.init_producer_id import InitProducerIdRequest
 TRANSACTION_KEY: Final = 1
 """Kind of key of FindCoordinator."""
 ONGOING: Final = "Ongoing"
-"""How DescribeTransactions calls a transaction that has records and is not ended."""
+"""The state that DescribeTransactions gives a transaction that has records and has not ended."""
 
 
 class Transaction(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a broker is set to."""
+"""The settings of a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BrokerConfig:
     node_id: int = 1
     broker_rack: str | None = None
     firn_instance_id: str = ""
-    """What the operator calls this machine; empty says nothing."""
+    """The operator's name of this machine; may be empty."""
     data_dir: str = "./firn-data"
     store_url: str = ""
     """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""
@@ -24,9 +24,9 @@ class BrokerConfig:
     listen_port: int = 9092
     """0 lets the system choose a free port."""
     advertised_host: str = ""
-    """What clients are told to connect to; empty is ``listen_host``."""
+    """The host to which clients connect; empty means ``listen_host``."""
     advertised_port: int = 0
-    """0 is the port that is listened on."""
+    """0 means the port of the listener."""
     http_address: str = "127.0.0.1:8080"
     """``host:port`` of the HTTP process, or ``off``."""
     firn_http_allowed_hosts: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class BrokerConfig:
     take_over: bool = False
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
-    """What a topic has where neither it nor a broker override says otherwise."""
+    """Settings of a topic without its own overrides and without broker overrides."""
     num_partitions: int = 1
     default_replication_factor: int = 1
     auto_create_topics_enable: bool = True
@@ -47,7 +47,8 @@ class BrokerConfig:
     socket_request_max_bytes: int = 104_857_600
     socket_send_buffer_bytes: int = 102_400
     queued_max_request_bytes: int = 268_435_456
-    """Memory for request frames that are still arriving, over all connections (Kafka: -1, none). Past it, reading waits."""
+    """Memory for request frames that are still arriving, over all connections (Kafka: -1, no limit). If it is full, reading
+    waits."""
     connections_max_idle_ms: int = 600_000
     max_connections: int = INT_MAX
     fetch_max_bytes: int = 57_671_680
@@ -75,7 +76,7 @@ class BrokerConfig:
     group_consumer_max_assignment_interval_ms: int = 15_000
     group_consumer_max_size: int = INT_MAX
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """The first is that of groups that do not say."""
+    """The first is the default of groups."""
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     group_share_session_timeout_ms: int = 45_000
@@ -109,7 +110,7 @@ class BrokerConfig:
     share_coordinator_state_topic_replication_factor: int = 1
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
-    """Updates of a share-partition that are written after a snapshot before the next one, at most."""
+    """Maximum updates of a share-partition between two snapshots."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
@@ -117,22 +118,23 @@ class BrokerConfig:
     log_cleaner_threads: int = 1
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 25_165_824
-    """Memory for the maps of newest offsets (Kafka: 128 MiB); keys that it has no room for are left to a further round."""
+    """Memory for the maps of newest offsets (Kafka: 128 MiB). Keys that do not fit are left to another round."""
     log_cleaner_io_buffer_size: int = 2_097_152
-    """Memory for what compaction reads and writes at once (Kafka: 512 KiB)."""
+    """Memory for the read and write buffers of compaction (Kafka: 512 KiB)."""
     log_cleaner_io_buffer_load_factor: float = 0.9
     log_cleaner_io_max_bytes_per_second: float = KAFKA_DOUBLE_MAX
     firn_metrics_lag_series_max: int = 10_000
-    """Two samples each: some 3 MB of text, and 0.1 s of the broker's time in small pieces for each look."""
+    """Each partition has two samples. The maximum is some 3 MB of text, and 0.1 s of the broker's time in small pieces at each
+    scrape."""
     firn_chunk_cache_bytes: int = 1_073_741_824
-    """Room on the local disk for chunks fetched from the object store."""
+    """Local disk space for chunks from the object store."""
     firn_read_ahead_bytes: int = 268_435_456
-    """Bytes of chunks asked for ahead of sequential remote readers, over all of them."""
+    """Bytes of chunks that are read ahead for all sequential remote readers together."""
     firn_decompressed_batch_bytes_max: int = 67_108_864
-    """Most bytes that a produced batch may decompress to where the broker looks into it; Kafka has no such limit."""
+    """Maximum decompressed size of a produced batch that the broker decompresses. Kafka has no such limit."""
     firn_preparation_bytes_max: int = 268_435_456
     """Memory for batches that are being decompressed, checked and recompressed, over all connections."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824
-    """Below this much free room on the data directory's disk producers get a retriable error."""
+    """Producers get a retriable error if the data directory's disk has less free space."""
     without_effect: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Settings that Kafka knows and nothing here needs, with the texts that were given; secrets are left out."""
+    """Given settings of Kafka that have no effect in Firn, with their texts. Secrets are left out."""

@@ -30,7 +30,7 @@ _MOST: Final[Mapping[str, tuple[int, int | None]]] = {
     "delivery.count.limit": (5, 25),
     "partition.max.record.locks": (2000, 10_000),
 }
-"""Between what the bounds of groups' settings may lie, where that is not from 1 on; Kafka's."""
+"""Kafka's ranges for the bounds of group settings, unless the range is simply 1 or more."""
 
 
 def _broker(
@@ -64,7 +64,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "node.id",
                 _INT,
-                "Number of this broker, different from every other's in the cluster.",
+                "Number of this broker. Each broker of a cluster has a different one.",
                 importance=Importance.HIGH,
                 minimum=0,
                 kafka_default="none",
@@ -72,7 +72,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "broker.rack",
                 _STRING,
-                "Rack or availability zone of this broker. Clients are told, and the uniform assignor prefers members in the same.",
+                "Rack or availability zone of this broker. Clients can see it, and the uniform assignor prefers members in the "
+                "same rack.",
             ),
             _broker(
                 "firn.instance.id",
@@ -107,7 +108,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "advertised.listeners",
                 _LIST,
-                "Address that clients are told to connect to; by default the one that is listened on.",
+                "Address that the broker gives to clients to connect to. Default: the address of listeners.",
                 attribute="",
                 importance=Importance.HIGH,
             ),
@@ -115,35 +116,36 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.http.allowed.hosts",
                 _LIST,
-                "Names that HTTP requests may ask for in their Host header (NAME, NAME:PORT, *.NAME), besides localhost, the "
-                "address that they came in at and the advertised one; * allows any, and with it DNS rebinding by web pages.",
+                "Host names (NAME, NAME:PORT, *.NAME) that are allowed in the Host header of HTTP requests. localhost, the "
+                "address that received the request and the advertised address are always allowed. * allows any name, and so "
+                "DNS rebinding by web pages.",
                 attribute="firn_http_allowed_hosts",
             ),
             _broker(
                 "firn.http.allowed.origins",
                 _LIST,
-                "Origins (https://NAME, http://NAME:PORT) whose web pages may use the HTTP interface, besides its own; "
-                "* allows every page that an operator's browser opens to write.",
+                "Origins (https://NAME, http://NAME:PORT) whose web pages may use the HTTP interface, in addition to its own "
+                "pages. * allows every page in an operator's browser to write.",
                 attribute="firn_http_allowed_origins",
             ),
             _broker(
                 "firn.http.max.connections",
                 _INT,
-                "HTTP connections at a time. Past them a new one takes the place of one without a request under way; if "
-                "there is none, only health checks are answered.",
+                "Maximum number of HTTP connections at a time. Beyond it a new connection replaces an idle one. If no "
+                "connection is idle, new connections get responses to health checks only.",
                 minimum=1,
             ),
             _broker(
                 "firn.http.header.timeout.ms",
                 _INT,
-                "Time that a client has to send the head of an HTTP request, from its connection or the first byte on.",
+                "Time that a client has to send the head of an HTTP request, counted from the connection or from the first byte.",
                 minimum=1,
             ),
             _broker(
                 "firn.http.body.timeout.ms",
                 _INT,
-                "Time without progress after which an HTTP request's body is given up, or a response that nobody reads. "
-                "Progress is a whole record, or 1 KiB a second.",
+                "Time without progress after which an HTTP request is given up, because its body does not arrive or its response "
+                "is not read. Progress is a whole record, or 1 KiB a second.",
                 minimum=1,
             ),
             _broker(
@@ -162,14 +164,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "default.replication.factor",
                 _INT,
-                "Replicas of a topic whose creator does not say; never more than there are brokers.",
+                "Number of replicas of a new topic if its creator does not specify it. Never more than the number of brokers.",
                 minimum=1,
                 maximum=SHORT_MAX,
             ),
             _broker(
                 "auto.create.topics.enable",
                 _BOOLEAN,
-                "Whether a client that asks for a topic's metadata, and allows it, creates the topic.",
+                "Whether a request for the metadata of a missing topic creates the topic, if the client allows it.",
                 importance=Importance.HIGH,
             ),
             _broker(
@@ -181,55 +183,55 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "socket.request.max.bytes",
                 _INT,
-                "Largest request; a larger one closes its connection.",
+                "Maximum size of a request. A larger request closes its connection.",
                 importance=Importance.HIGH,
                 minimum=1024,
             ),
             _broker(
                 "socket.send.buffer.bytes",
                 _INT,
-                "The kernel's send buffer of each of many connections that fetch, up to four times as much of each of a few; "
-                "-1: as large as the kernel likes, for readers far away.",
+                "Size of the kernel's send buffer of each fetching connection. With few fetching connections each gets up to "
+                "four times as much. -1: the kernel chooses the size, for distant readers.",
                 importance=Importance.HIGH,
                 minimum=-1,
             ),
             _broker(
                 "queued.max.request.bytes",
                 _LONG,
-                "Memory for requests that are still arriving, over all connections; reading waits beyond it. -1: no limit.",
+                "Memory for requests that are still arriving, over all connections. If it is full, reading waits. -1: no limit.",
                 minimum=-1,
                 kafka_default="-1",
             ),
             _broker(
                 "connections.max.idle.ms",
                 _LONG,
-                "Time after which a connection without requests is closed; -1 is never.",
+                "Time after which a connection without requests is closed. -1: never.",
                 minimum=-1,
             ),
             _broker(
                 "max.connections",
                 _INT,
-                "Connections at a time, and never more than half of the files that the process may open; further ones wait until "
-                "others are closed.",
+                "Maximum number of connections at a time, and never more than half of the files that the process may open. Further "
+                "connections wait until others are closed.",
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "fetch.max.bytes",
                 _INT,
-                "Most bytes of records in one answer to a Fetch, whatever the client allows.",
+                "Maximum bytes of records in one Fetch response, even if the client allows more.",
                 minimum=1024,
             ),
             _broker(
                 "max.incremental.fetch.session.cache.slots",
                 _INT,
-                "Incremental fetch sessions that are kept at a time.",
+                "Maximum number of incremental fetch sessions at a time.",
                 minimum=0,
             ),
             _broker(
                 "max.request.partition.size.limit",
                 _INT,
-                "Most partitions in one answer to DescribeTopicPartitions.",
+                "Maximum number of partitions in one DescribeTopicPartitions response.",
                 minimum=1,
             ),
             _broker(
@@ -251,7 +253,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.num.partitions",
                         _INT,
-                        f"Partitions of the topic of {what}, when it is made; it must not change afterwards.",
+                        f"Number of partitions of the topic of {what} when it is created. It must not change afterwards.",
                         importance=Importance.HIGH,
                         minimum=1,
                         maximum=PARTITIONS_PER_TOPIC_MAX,
@@ -259,7 +261,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.replication.factor",
                         _SHORT,
-                        f"Replicas of the topic of {what}, when it is made; never more than there are brokers.",
+                        f"Number of replicas of the topic of {what} when it is created. Never more than the number of brokers.",
                         importance=Importance.HIGH,
                         minimum=1,
                         kafka_default="3",
@@ -267,8 +269,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.segment.bytes",
                         _INT,
-                        f"Size of the segments of the topic of {what}, when it is made: small, so that it is soon compacted. "
-                        "As of any topic it is 1 MiB at least; less is raised to that.",
+                        f"Segment size of the topic of {what} when it is created. It is small, so that the topic is compacted "
+                        "soon. Less than 1 MiB is raised to 1 MiB, the minimum of every topic.",
                         importance=Importance.HIGH,
                         minimum=1,
                     ),
@@ -277,224 +279,227 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "transaction.max.timeout.ms",
                 _INT,
-                "Longest timeout that a producer may ask for its transactions; what is open longer than its timeout is aborted.",
+                "Maximum transaction timeout that a producer may request. A transaction that stays open past its timeout is "
+                "aborted.",
                 importance=Importance.HIGH,
                 minimum=1,
             ),
             _broker(
                 "transactional.id.expiration.ms",
                 _INT,
-                "Time after which a transactional id is forgotten that began and ended nothing.",
+                "Time after which the broker forgets a transactional id that begins and ends no transaction.",
                 importance=Importance.HIGH,
                 minimum=1,
             ),
             _broker(
                 "transaction.remove.expired.transaction.cleanup.interval.ms",
                 _INT,
-                "Time between two looks for transactional ids that are past their expiration.",
+                "Interval at which the broker looks for expired transactional ids.",
                 importance=Importance.LOW,
                 minimum=1,
             ),
             _broker(
                 "transaction.partition.verification.enable",
                 _BOOLEAN,
-                "Whether a batch that begins a transaction in a partition is refused unless the transaction may write there.",
+                "Whether the broker refuses the first batch of a transaction in a partition that was not added to the transaction.",
                 importance=Importance.LOW,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "offsets.retention.minutes",
                 _INT,
-                "Time after which committed offsets go that nobody uses: of a group without members, or of a topic that a "
-                "group no longer reads.",
+                "Time after which unused committed offsets are deleted: offsets of a group without members, or of a topic that "
+                "the group no longer reads.",
                 importance=Importance.HIGH,
                 minimum=1,
             ),
             _broker(
                 "offsets.retention.check.interval.ms",
                 _LONG,
-                "Time between two looks for committed offsets that are past their retention.",
+                "Interval at which the broker looks for committed offsets to delete.",
                 importance=Importance.HIGH,
                 minimum=1,
             ),
             _broker(
                 "offset.metadata.max.bytes",
                 _INT,
-                "Longest metadata that may be committed with an offset.",
+                "Maximum size of the metadata that is committed with an offset.",
                 importance=Importance.HIGH,
             ),
             _broker(
                 "group.min.session.timeout.ms",
                 _INT,
-                "Shortest session timeout that a member of a classic group may ask for.",
+                "Minimum session timeout that a member of a classic group may request.",
             ),
             _broker(
                 "group.max.session.timeout.ms",
                 _INT,
-                "Longest session timeout that a member of a classic group may ask for.",
+                "Maximum session timeout that a member of a classic group may request.",
             ),
             _broker(
                 "group.initial.rebalance.delay.ms",
                 _INT,
-                "How long an empty classic group waits for more members after the first before it assigns partitions.",
+                "Time that an empty classic group waits for more members after the first, before it assigns partitions.",
             ),
             _broker(
                 "group.max.size",
                 _INT,
-                "Most members of a classic group.",
+                "Maximum number of members of a classic group.",
                 minimum=1,
             ),
             _broker(
                 "group.consumer.session.timeout.ms",
                 _INT,
-                "Time after which a member of a consumer group that has sent no heartbeat is taken out of it (KIP-848).",
+                "Time without a heartbeat after which a member is removed from its consumer group (KIP-848).",
                 minimum=1,
             ),
             _broker(
                 "group.consumer.heartbeat.interval.ms",
                 _INT,
-                "Time between two heartbeats that members of consumer groups are told to keep.",
+                "Interval at which members of consumer groups must send heartbeats.",
                 minimum=1,
             ),
             _broker(
                 "group.consumer.assignment.interval.ms",
                 _INT,
-                "Time between two computations of what members of a consumer group should read; members that join together "
-                "are dealt with together (KIP-1263). 0 computes whenever something has changed.",
+                "Minimum time between two assignments of a consumer group's partitions. Members that join together are assigned "
+                "together (KIP-1263). 0: assign after every change.",
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "group.consumer.max.size",
                 _INT,
-                "Most members of a consumer group.",
+                "Maximum number of members of a consumer group.",
                 minimum=1,
             ),
             _broker(
                 "group.consumer.assignors",
                 _LIST,
-                "Assignors that consumer groups can use: uniform balances and moves little, range keeps partitions of equal "
-                "number together. A group that does not say uses the first.",
+                "Assignors that consumer groups can use. uniform balances partitions and moves few of them. range gives the "
+                "partitions with the same number to the same member. A group that names no assignor uses the first.",
                 choices=("uniform", "range"),
                 ordered=True,
             ),
             _broker(
                 "group.consumer.migration.policy",
                 _STRING,
-                "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), back to "
-                "the classic one (downgrade), both (bidirectional), or neither (disabled).",
+                "Whether a group may change its protocol while it has members: to the consumer protocol (upgrade), to the classic "
+                "protocol (downgrade), both (bidirectional), or neither (disabled).",
                 choices=("bidirectional", "upgrade", "downgrade", "disabled"),
                 any_case=True,
             ),
             _broker(
                 "group.share.session.timeout.ms",
                 _INT,
-                "Time after which a member of a share group that has sent no heartbeat is taken out of it (KIP-932).",
+                "Time without a heartbeat after which a member is removed from its share group (KIP-932).",
                 minimum=1,
             ),
             _broker(
                 "group.share.heartbeat.interval.ms",
                 _INT,
-                "Time between two heartbeats that members of share groups are told to keep.",
+                "Interval at which members of share groups must send heartbeats.",
                 minimum=1,
             ),
             _broker(
                 "group.share.assignment.interval.ms",
                 _INT,
-                "As group.consumer.assignment.interval.ms, of share groups.",
+                "Like group.consumer.assignment.interval.ms, for share groups.",
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
-            _broker("group.share.max.size", _INT, "Most members of a share group.", minimum=1, maximum=1000),
+            _broker(
+                "group.share.max.size", _INT, "Maximum number of members of a share group.", minimum=1, maximum=1000
+            ),
             _broker(
                 "group.share.delivery.count.limit",
                 _INT,
-                "Times that a record is delivered to members of a share group before it is given up.",
+                "Maximum number of deliveries of a record to members of a share group.",
                 minimum=2,
                 maximum=10,
             ),
             _broker(
                 "group.share.record.lock.duration.ms",
                 _INT,
-                "Time that a member of a share group has for a record before another may get it.",
+                "Time that a member of a share group has for a record before another member may get the record.",
                 minimum=1000,
                 maximum=3_600_000,
             ),
             _broker(
                 "share.coordinator.snapshot.update.records.per.snapshot",
                 _INT,
-                "Most updates of a share group's progress in a partition that are written after a snapshot, before the next "
-                "one. A snapshot comes sooner when the updates have said as much as it would.",
+                "Maximum number of updates of a share group's progress in a partition between two snapshots. The next snapshot is "
+                "written earlier if the updates together contain as much as a snapshot.",
                 minimum=0,
                 maximum=500,
             ),
             _broker(
                 "group.share.partition.max.record.locks",
                 _INT,
-                "Most records of a partition between the oldest that a share group is not done with and the newest that one "
-                "of its members was given.",
+                "Maximum number of records of a partition between the oldest unfinished record of a share group and the newest "
+                "record that one of its members got.",
                 minimum=100,
                 maximum=10_000,
             ),
             _broker(
                 "group.share.max.share.sessions",
                 _INT,
-                "Most share sessions of a broker: one for each member of a share group that reads from it.",
+                "Maximum number of share sessions of a broker. Each member of a share group that reads from the broker has one.",
                 minimum=1,
             ),
             *(
                 _broker(
                     name,
                     _INT,
-                    f"{word} that {bound.setting} may be, and {bound.of_group} of a group.",
+                    f"{word} of {bound.setting}, and of a group's {bound.of_group}.",
                     minimum=minimum,
                     maximum=maximum,
                 )
                 for bound in GROUP_BOUNDS
                 for name, word, (minimum, maximum) in (
-                    (bound.least, "Least", _LEAST.get(bound.name, (1, None))),
-                    (bound.most, "Most", _MOST.get(bound.name, (1, None))),
+                    (bound.least, "Minimum", _LEAST.get(bound.name, (1, None))),
+                    (bound.most, "Maximum", _MOST.get(bound.name, (1, None))),
                 )
             ),
             _broker(
                 "group.consumer.regex.refresh.interval.ms",
                 _INT,
-                "Time after which a subscribed regular expression is matched against all topics again. New and deleted "
-                "topics are noticed at once.",
+                "Interval at which a subscribed regular expression is matched against all topics again. New and deleted topics "
+                "take effect at once.",
                 minimum=10_000,
             ),
             _broker(
                 "remote.log.manager.task.interval.ms",
                 _LONG,
-                "Time between two looks at a partition for segments to delete from the object store and from the local disk, if "
-                "log.retention.check.interval.ms is not shorter. Segments are copied to the store as they roll.",
+                "Interval at which the broker looks for segments to delete from the object store and from the local disk, unless "
+                "log.retention.check.interval.ms is shorter. Segments are copied to the store when they roll.",
                 minimum=1,
             ),
             _broker(
                 "remote.fetch.max.wait.ms",
                 _INT,
-                "Longest that a Fetch waits for data from the object store, if the client would wait longer; it is answered with "
-                "what there is by then, and what arrives later is kept for the next one.",
+                "Maximum time that a Fetch waits for data from the object store, even if the client would wait longer. The "
+                "response then has the data that has arrived. Data that arrives later is kept for the next Fetch.",
                 minimum=1,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "log.retention.check.interval.ms",
                 _LONG,
-                "Time between two looks for segments that are past retention.ms, in both tiers. A partition is not looked at "
-                "before this time has passed since the broker began to lead it, and a segment stays for this time after it rolled. "
-                "retention.bytes is also looked at every remote.log.manager.task.interval.ms, if that is shorter.",
+                "Interval at which the broker looks for segments older than retention.ms, in both tiers. The first look at a "
+                "partition is this time after the broker began to lead it, and a segment stays at least this time after it "
+                "rolled. retention.bytes is also checked every remote.log.manager.task.interval.ms, if that is shorter.",
                 minimum=1,
             ),
             _broker(
                 "log.cleaner.enable",
                 _BOOLEAN,
-                "Whether logs with cleanup.policy compact are compacted; if not, they grow for ever, internal topics too.",
+                "Whether logs with cleanup.policy=compact are compacted. If not, they grow without limit, internal topics too.",
             ),
             _broker(
                 "log.cleaner.threads",
                 _INT,
-                "Logs compacted at the same time, each by a process of its own; 0 compacts none.",
+                "Number of logs that are compacted at the same time, each by its own process. 0: none.",
                 minimum=0,
                 maximum=LOG_CLEANER_THREADS_MAX,
                 update=Update.CLUSTER_WIDE,
@@ -502,14 +507,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.cleaner.backoff.ms",
                 _LONG,
-                "Time until the log cleaner looks again when no compacted log was due.",
+                "Time until the log cleaner looks again if no log had to be compacted.",
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "log.cleaner.dedupe.buffer.size",
                 _LONG,
-                "Memory for the maps from keys to newest offsets of all log.cleaner.threads; a log with more keys takes "
+                "Memory for the maps from keys to newest offsets, of all log.cleaner.threads together. A log with more keys needs "
                 "several rounds.",
                 minimum=1024 * 1024,
                 kafka_default="134217728",
@@ -518,8 +523,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.cleaner.io.buffer.size",
                 _INT,
-                "Memory for what compaction reads and writes at once, over all log.cleaner.threads; more only for a batch "
-                "that is larger.",
+                "Memory for the read and write buffers of compaction, of all log.cleaner.threads together. Only a larger batch "
+                "uses more.",
                 minimum=0,
                 kafka_default="524288",
                 update=Update.CLUSTER_WIDE,
@@ -527,7 +532,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.cleaner.io.buffer.load.factor",
                 _DOUBLE,
-                "Share of the map from keys to newest offsets that may be taken: the more, the longer a key is looked for.",
+                "Share of the map from keys to newest offsets that may be filled. A fuller map makes the search for a key slower.",
                 minimum=0.01,
                 maximum=0.99,
                 update=Update.CLUSTER_WIDE,
@@ -535,48 +540,49 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "log.cleaner.io.max.bytes.per.second",
                 _DOUBLE,
-                "Most bytes a second that compaction reads and writes together.",
+                "Maximum bytes a second that compaction reads and writes together.",
                 minimum=1,
                 update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "firn.metrics.lag.series.max",
                 _INT,
-                "Partitions of consumer groups whose lag is shown in the metrics, groups with members first; "
-                "firn_group_lag_left_out counts the others. 0 shows none.",
+                "Maximum number of partitions whose consumer-group lag is in the metrics. Groups with members come first; "
+                "firn_group_lag_left_out counts the partitions left out. 0: none.",
                 minimum=0,
             ),
             _broker(
                 "firn.chunk.cache.bytes",
                 _LONG,
-                "Local disk space for chunks that were fetched from the object store.",
+                "Local disk space for chunks from the object store.",
                 minimum=0,
             ),
             _broker(
                 "firn.read.ahead.bytes",
                 _LONG,
-                "Read-ahead from the object store for all sequential readers together.",
+                "Memory for read-ahead from the object store, of all sequential readers together.",
                 minimum=0,
             ),
             _broker(
                 "firn.decompressed.batch.bytes.max",
                 _INT,
-                "Most bytes that a produced batch may decompress to, in topics that look into batches: compacted ones, and "
-                "those with a compression.type of their own. max.message.bytes counts compressed bytes.",
+                "Maximum decompressed size of a produced batch. It applies to topics whose batches the broker decompresses: "
+                "compacted topics, and topics with a compression.type other than producer. max.message.bytes limits compressed "
+                "bytes.",
                 minimum=MIB,
                 maximum=DECOMPRESSED_BATCH_BYTES_MAX,
             ),
             _broker(
                 "firn.preparation.bytes.max",
                 _LONG,
-                "Memory for produced batches that are being decompressed, checked and recompressed, over all connections; "
-                "further ones wait for their turn.",
+                "Memory for produced batches that are being decompressed, checked and recompressed, over all connections. Further "
+                "batches wait.",
                 minimum=MIB,
             ),
             _broker(
                 "firn.log.dir.free.bytes.min",
                 _LONG,
-                "Free space on the disk of log.dirs below which producers get a retriable error.",
+                "Producers get a retriable error if the disk of log.dirs has less free space than this.",
                 minimum=0,
             ),
         )

@@ -1,4 +1,4 @@
-"""What there is to say of a setting as such: its names, type, bounds, default and meaning."""
+"""The definition of a setting: its names, type, bounds, default and meaning."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Update(Enum):
     """When a broker setting can change."""
 
     READ_ONLY = "read-only"
-    """Only by starting the broker again."""
+    """Only by a restart of the broker."""
     CLUSTER_WIDE = "cluster-wide"
-    """While it runs, for all brokers; one broker may differ."""
+    """While brokers run, for all of them; one broker may differ."""
     PER_BROKER = "per-broker"
-    """While it runs, for one broker at a time."""
+    """While brokers run, for one broker at a time."""
 
 
 Value = bool | int | float | str | frozenset[str] | tuple[str, ...] | None
@@ -66,10 +66,10 @@ class Definition:
     name: str
     type: ConfigType
     field: str
-    """Its field in ``TopicConfig`` or ``BrokerConfig``; empty where several make up one setting (``listeners``)."""
+    """Its field in ``TopicConfig`` or ``BrokerConfig``; empty if one setting has several fields (``listeners``)."""
     default: Value
     documentation: str
-    """What it does, in a sentence or two; says so where Firn's default is not Kafka's."""
+    """Its meaning, in a sentence or two. Mentions a default that differs from Kafka's."""
     importance: Importance = Importance.MEDIUM
     minimum: float | None = None
     maximum: float | None = None
@@ -77,16 +77,16 @@ class Definition:
     any_case: bool = False
     """The choices may be written in any case; the value is in lower case."""
     ordered: bool = False
-    """A list whose order counts, and that has something in it."""
+    """A non-empty list whose order counts."""
     replicas: bool = False
     """A list of ``<partition>:<broker>``, or ``*`` for all."""
     synonyms: tuple[Synonym, ...] = ()
-    """Broker-wide names of a topic setting, first found first taken."""
+    """Broker-wide names of a topic setting. The first one that is set counts."""
     kafka_default: str | None = None
-    """Kafka's default where it is another."""
+    """Kafka's default, if it differs."""
     update: Update = Update.READ_ONLY
     idle: str = ""
-    """Why the setting is described and changes nothing here, as a clause that follows a colon; empty for one that takes effect."""
+    """Why the setting is described although it has no effect, as a clause after a colon; empty for a setting with effect."""
 
     @property
     def sensitive(self) -> bool:

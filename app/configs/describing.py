@@ -1,4 +1,4 @@
-"""What DescribeConfigs shows of a topic or a broker: every value, and every place that says something about it."""
+"""DescribeConfigs of a topic or a broker: every value, and every place that sets it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATIC: Final = ConfigSource.STATIC_BROKER_CONFIG
 
 
 class SourcedValue(NamedTuple):
-    """A value of a setting under one of its names, and where it was said."""
+    """A value of a setting under one of its names, with its source."""
 
     name: str
     value: str | None
@@ -28,16 +28,16 @@ class SourcedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
-    """Everything there is to say of one setting of one resource."""
+    """The description of one setting of one resource."""
 
     definition: Definition
     name: str
     value: str | None
-    """The effective value; None if there is none or it is sensitive."""
+    """The effective value; None if there is none, or if it is sensitive."""
     source: ConfigSource
     read_only: bool
     synonyms: Sequence[SourcedValue]
-    """Every place that says something, the one that counts first."""
+    """Every place that sets the value. The effective one is first."""
 
 
 def describe_topic(
@@ -47,9 +47,9 @@ def describe_topic(
     broker_overrides: Mapping[str, str] = MappingProxyType({}),
     cluster_overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> list[DescribedConfig]:
-    """Every setting of a topic, by name; what has no effect only where it was said.
+    """Every setting of a topic, by name. Settings without effect are included only if they were set.
 
-    ``broker`` is as it was started, without dynamic overrides.
+    ``broker``: the static settings, without dynamic overrides.
     """
     effective_broker = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
     effective = resolve_topic_config(effective_broker, overrides)
@@ -74,9 +74,9 @@ def describe_broker(
     broker_overrides: Mapping[str, str] = MappingProxyType({}),
     cluster_overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> list[DescribedConfig]:
-    """Every setting of a broker, by name; what has no effect only where it was said.
+    """Every setting of a broker, by name. Settings without effect are included only if they were set.
 
-    ``broker`` is as it was started, without dynamic overrides.
+    ``broker``: the static settings, without dynamic overrides.
     """
     effective = apply_broker_overrides(apply_broker_overrides(broker, cluster_overrides), broker_overrides)
     layers = (
@@ -127,7 +127,7 @@ def _said_by_brokers(
     broker_overrides: Mapping[str, str],
     cluster_overrides: Mapping[str, str],
 ) -> list[SourcedValue]:
-    """What brokers say of a topic setting, what counts first."""
+    """The values of a topic setting from brokers, the effective one first."""
     said = [
         SourcedValue(synonym.name, layer[synonym.name], source)
         for layer, source in (
@@ -146,7 +146,7 @@ def _said_by_brokers(
 
 
 def _in_unit(value: Value, synonym: Synonym) -> str | None:
-    """A topic setting's value in the unit of a broker-wide name; None where it is no whole number of them."""
+    """A topic setting's value in the unit of a broker-wide name; None if it is not a whole number of units."""
     if synonym.factor == 1 or not isinstance(value, int) or value < 0:
         return format_value(value)
     return None if value % synonym.factor else str(value // synonym.factor)

@@ -1,8 +1,8 @@
-"""Within what the settings of groups may lie: a broker's own values, and those of single groups.
+"""Bounds of group settings: of a broker's own values, and of single groups.
 
 ``group.consumer.min.session.timeout.ms`` and ``…max…`` bound ``group.consumer.session.timeout.ms`` and the group's own
-``consumer.session.timeout.ms``; so it is with every setting of ``GROUP_BOUNDS``. A value beyond its bounds is refused when it is
-set. A bound that changes afterwards moves the values of groups to it, without changing what was said of them.
+``consumer.session.timeout.ms``. The same holds for every setting of ``GROUP_BOUNDS``. A value beyond its bounds is refused when
+it is set. If a bound changes later, the effective values of groups are limited to it, but their overrides stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SESSION: Final = "session.timeout.ms"
 
 
 class GroupBound(NamedTuple):
-    """One setting of groups of one kind, and who bounds it."""
+    """One setting of groups of one kind, with its bounds."""
 
     kind: str
     """``consumer`` or ``share``."""
@@ -30,7 +30,7 @@ class GroupBound(NamedTuple):
 
     @property
     def of_group(self) -> str:
-        """What a single group calls it."""
+        """The name in a single group."""
         return f"{self.kind}.{self.name}"
 
     @property
@@ -54,24 +54,24 @@ GROUP_BOUNDS: Final = (
     ),
 )
 BOUND_OF_GROUP: Final = {bound.of_group: bound for bound in GROUP_BOUNDS}
-"""By the name that a single group knows."""
+"""Bounds by the name in a single group."""
 
 
 def value_of(broker: BrokerConfig, setting: str) -> int:
-    """A whole number of a broker's, by its name."""
+    """An integer setting of a broker, by its name."""
     value = getattr(broker, setting.replace(".", "_"))
     assert isinstance(value, int)
     return value
 
 
 def check_group_bounds(broker: BrokerConfig) -> None:
-    """Raises: RequestRejected INVALID_CONFIG where a broker's settings contradict each other."""
+    """Raises: RequestRejected INVALID_CONFIG if a broker's settings contradict each other."""
     for bound in GROUP_BOUNDS:
         if value_of(broker, bound.most) < value_of(broker, bound.least):
             raise _refused(f"{bound.most} must be greater than or equal to {bound.least}")
         check_within(broker, bound, bound.setting, value_of(broker, bound.setting))
     if broker.group_max_session_timeout_ms < broker.group_min_session_timeout_ms:
-        # Kafka starts with it, and refuses every member then.
+        # Kafka starts with such settings, and then refuses every member.
         raise _refused("group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms")
     for kind in ("consumer", "share"):
         if value_of(broker, f"group.{kind}.{HEARTBEAT}") >= value_of(broker, f"group.{kind}.{SESSION}"):
@@ -88,7 +88,7 @@ def check_within(broker: BrokerConfig, bound: GroupBound, name: str, value: int)
 
 
 def clamped(broker: BrokerConfig, bound: GroupBound, value: int) -> int:
-    """A group's value as it counts now."""
+    """A group's effective value."""
     return max(value_of(broker, bound.least), min(value, value_of(broker, bound.most)))
 
 

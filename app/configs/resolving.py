@@ -1,4 +1,4 @@
-"""What the overrides of a topic, or of brokers, come to."""
+"""Resolves the overrides of topics and brokers to effective settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from app.configs.values import parse_value
 def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
     """The effective settings of a topic with these overrides on a broker.
 
-    ``broker`` already bears its dynamic overrides (``apply_broker_overrides``). Names that are not known are left out: they
-    come from a newer version and were checked there.
+    ``broker`` must already have its dynamic overrides (``apply_broker_overrides``). Unknown names are ignored: they come from a
+    newer version, which checked them.
 
     Raises: RequestRejected INVALID_CONFIG for a value that cannot be read.
     """
@@ -43,16 +43,16 @@ def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> 
 
 
 def _local_fits(config: TopicConfig, local: int, whole: int) -> bool:
-    """Whether a default of ``local.retention.*`` may stand beside a topic's ``retention.*``."""
+    """Whether a default of ``local.retention.*`` is allowed with a topic's ``retention.*``."""
     if config.remote_log_copy_disable:
         return local in (DERIVED, whole)
     return whole < 0 or local == DERIVED or 0 <= local <= whole
 
 
 def apply_broker_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> BrokerConfig:
-    """``broker`` with dynamic overrides: first those of all brokers are applied, then those of this one.
+    """``broker`` with dynamic overrides. Apply those of all brokers first, then those of this broker.
 
-    Names that are not known, or can no longer be changed, are left out.
+    Names that are unknown, or can no longer be changed, are ignored.
 
     Raises: RequestRejected INVALID_CONFIG for a value that cannot be read.
     """
@@ -73,7 +73,7 @@ def apply_broker_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -
 
 
 def parse_synonym(name: str, text: str) -> Value:
-    """What ``text`` under a broker-wide name comes to in the unit of the topic setting that it stands for.
+    """Convert ``text`` of a broker-wide name to the unit of its topic setting.
 
     Raises: RequestRejected INVALID_CONFIG for a value that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What a topic is set to."""
+"""The settings of a topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TimestampType(StrEnum):
 
 
 class ProduceValidation(StrEnum):
-    """How much of a produced batch is looked at before it is appended (``firn.produce.validation``)."""
+    """Checks of a produced batch before it is appended (``firn.produce.validation``)."""
 
     BATCH = "batch"
     """The header and the checksum."""
@@ -41,15 +41,15 @@ class TierCompression(StrEnum):
     """How chunks of a segment object are stored (``firn.tier.compression``)."""
 
     AUTO = "auto"
-    """zstd, but verbatim where the batches of a chunk are compressed already, and where the store is a local directory:
-    there a verbatim chunk is served from the object's own file."""
+    """zstd, except for chunks whose batches are already compressed, and except if the store is a local directory: there a verbatim
+    chunk is served from the object's own file."""
     NONE = "none"
     ZSTD = "zstd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Effective settings of one topic: its own overrides over the broker's defaults over Firn's."""
+    """Effective settings of one topic, from its own overrides, the broker's defaults and Firn's defaults."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
@@ -102,14 +102,14 @@ class TopicConfig:
 
     @property
     def local_retention_ms_effective(self) -> int:
-        """How long the local copy is kept; -1 for ever. Without a tier the local copy is all there is."""
+        """How long the local copy is kept; -1 for ever. Without a tier the local copy is the only one."""
         if not self.tiered or self.local_retention_ms == DERIVED:
             return self.retention_ms
         return self.local_retention_ms
 
     @property
     def local_retention_bytes_effective(self) -> int:
-        """How much is kept locally; -1 without a limit."""
+        """How many bytes are kept locally; -1 for no limit."""
         if not self.tiered or self.local_retention_bytes == DERIVED:
             return self.retention_bytes
         return self.local_retention_bytes

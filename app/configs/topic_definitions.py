@@ -55,56 +55,57 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "cleanup.policy",
                 _LIST,
-                "What becomes of old segments: delete removes them by retention.*, compact keeps the newest record of every "
-                "key, both do both, an empty list keeps everything for ever.",
+                "Treatment of old segments. delete: delete them by retention.*. compact: keep the newest record of every key. Both "
+                "values together do both. An empty list keeps all records for ever.",
                 "log.cleanup.policy",
                 choices=("compact", "delete"),
             ),
             _topic(
                 "compression.type",
                 _STRING,
-                "Codec that batches are stored in; producer keeps what the producer chose, uncompressed unpacks them.",
+                "Codec of stored batches. producer keeps the producer's codec; uncompressed decompresses the batches.",
                 choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
             ),
             _topic(
                 "compression.gzip.level",
                 _INT,
-                "Level of gzip where compression.type is gzip: 1 to 9, or -1 for the library's default.",
+                "Compression level if compression.type is gzip: 1 to 9, or -1 for the library's default.",
                 minimum=-1,
                 maximum=9,
             ),
             _topic(
                 "compression.lz4.level",
                 _INT,
-                "Level of lz4 where compression.type is lz4; 9 is its fast mode.",
+                "Compression level if compression.type is lz4. 9 is the fast mode.",
                 minimum=1,
                 maximum=17,
             ),
             _topic(
                 "compression.zstd.level",
                 _INT,
-                "Level of zstd where compression.type is zstd; negative levels are faster.",
+                "Compression level if compression.type is zstd. Negative levels are faster.",
                 minimum=-131072,
                 maximum=22,
             ),
             _topic(
                 "delete.retention.ms",
                 _LONG,
-                "How long a compacted topic keeps tombstones, so that a reader from the start sees every deletion.",
+                "Time that a compacted topic keeps tombstones, so that a reader from the start sees every deletion.",
                 "log.cleaner.delete.retention.ms",
                 minimum=0,
             ),
             _topic(
                 "file.delete.delay.ms",
                 _LONG,
-                "How long the files of a deleted segment stay on disk under another name, for readers that are in them.",
+                "Time that the files of a deleted segment stay on disk under another name, for readers that still use them.",
                 "log.segment.delete.delay.ms",
                 minimum=0,
             ),
             _topic(
                 "flush.messages",
                 _LONG,
-                "Records after which a partition is synced to disk; with firn.durability=disk producers wait for it too.",
+                "Number of records after which a partition is synced to disk. With firn.durability=disk producers wait for "
+                "this sync too.",
                 "log.flush.interval.messages",
                 minimum=1,
             ),
@@ -119,14 +120,14 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "follower.replication.throttled.replicas",
                 _LIST,
-                "Replicas whose fetching is held to a rate.",
+                "Replicas whose fetch rate is limited.",
                 replicas=True,
                 idle=_ONE_REPLICA,
             ),
             _topic(
                 "leader.replication.throttled.replicas",
                 _LIST,
-                "Replicas whose serving of followers is held to a rate.",
+                "Replicas that serve followers at a limited rate.",
                 replicas=True,
                 idle=_ONE_REPLICA,
             ),
@@ -140,42 +141,42 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "max.compaction.lag.ms",
                 _LONG,
-                "Longest time that a record of a compacted topic may stay out of reach of compaction.",
+                "Maximum time until a record of a compacted topic becomes eligible for compaction.",
                 "log.cleaner.max.compaction.lag.ms",
                 minimum=1,
             ),
             _topic(
                 "max.message.bytes",
                 _INT,
-                "Largest record batch that is taken, in bytes and as it is sent (compressed).",
+                "Maximum size of a record batch in bytes, as the producer sends it (compressed).",
                 "message.max.bytes",
                 minimum=0,
             ),
             _topic(
                 "message.timestamp.after.max.ms",
                 _LONG,
-                "How far in the broker's future a record's own timestamp may lie.",
+                "How far a producer's timestamp may be ahead of the broker's clock.",
                 "log.message.timestamp.after.max.ms",
                 minimum=0,
             ),
             _topic(
                 "message.timestamp.before.max.ms",
                 _LONG,
-                "How far in the broker's past a record's own timestamp may lie.",
+                "How far a producer's timestamp may be behind the broker's clock.",
                 "log.message.timestamp.before.max.ms",
                 minimum=0,
             ),
             _topic(
                 "message.timestamp.type",
                 _STRING,
-                "Whether a record's time is its producer's (CreateTime) or the broker's when it is stored (LogAppendTime).",
+                "Timestamp of a record: the producer's (CreateTime), or the time at which the broker stores it (LogAppendTime).",
                 "log.message.timestamp.type",
                 choices=tuple(TimestampType),
             ),
             _topic(
                 "min.cleanable.dirty.ratio",
                 _DOUBLE,
-                "Share of a compacted log that must be new before it is compacted again.",
+                "Share of a compacted log that must be new before the log is compacted again.",
                 "log.cleaner.min.cleanable.ratio",
                 minimum=0,
                 maximum=1,
@@ -183,34 +184,34 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "min.compaction.lag.ms",
                 _LONG,
-                "Shortest time that a record of a compacted topic is left as it is.",
+                "Minimum time that a record of a compacted topic stays uncompacted.",
                 "log.cleaner.min.compaction.lag.ms",
                 minimum=0,
             ),
             _topic(
                 "min.insync.replicas",
                 _INT,
-                "In-sync replicas that must hold a record before a producer with acks=all is answered; never more than a "
-                "partition has replicas.",
+                "Number of in-sync replicas that must have a record before a producer with acks=all gets the acknowledgement. "
+                "Never more than the partition's replicas.",
                 minimum=1,
             ),
             _topic(
                 "preallocate",
                 _BOOLEAN,
-                "Whether a new segment's file is made at its full size.",
+                "Whether the file of a new segment gets its full size at once.",
                 "log.preallocate",
                 idle="a segment's file grows with what is written to it",
             ),
             _topic(
                 "retention.bytes",
                 _LONG,
-                "Size of a partition, over both tiers, beyond which its oldest segments are deleted; -1 is no limit.",
+                "Maximum size of a partition in both tiers together. Beyond it the oldest segments are deleted. -1: no limit.",
                 "log.retention.bytes",
             ),
             _topic(
                 "retention.ms",
                 _LONG,
-                "Age beyond which segments are deleted from both tiers; -1 keeps them for ever.",
+                "Age at which segments are deleted from both tiers. -1: never.",
                 "log.retention.ms",
                 Synonym("log.retention.minutes", _MINUTE_MS),
                 Synonym("log.retention.hours", _HOUR_MS),
@@ -226,14 +227,14 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "segment.index.bytes",
                 _INT,
-                "Size of a local offset index at which its segment is closed.",
+                "Size of the local offset index at which a segment is closed.",
                 "log.index.size.max.bytes",
                 minimum=4,
             ),
             _topic(
                 "segment.jitter.ms",
                 _LONG,
-                "Most that is taken off segment.ms at random, so that partitions do not all roll at once.",
+                "Maximum random time that is subtracted from segment.ms, so that partitions do not all roll at once.",
                 "log.roll.jitter.ms",
                 Synonym("log.roll.jitter.hours", _HOUR_MS),
                 minimum=0,
@@ -249,28 +250,29 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "unclean.leader.election.enable",
                 _BOOLEAN,
-                "Whether a replica that is not in sync may become leader, at the price of losing records.",
+                "Whether a replica that is not in sync may become leader, although this loses records.",
                 idle=_ONE_REPLICA,
             ),
             _topic(
                 "remote.storage.enable",
                 _BOOLEAN,
-                "Whether closed segments go to the object store. A compacted topic stays local: false is its default.",
+                "Whether closed segments are copied to the object store. The default of a compacted topic is false: it stays "
+                "local.",
                 kafka_default="false",
             ),
             _topic(
                 "local.retention.bytes",
                 _LONG,
-                "Local bytes of a partition beyond which segments that are in the object store leave the local disk; -2 is "
-                "as retention.bytes.",
+                "Maximum size of a partition on the local disk. Beyond it the oldest segments that are in the object store are "
+                "deleted from the local disk. -2: as retention.bytes.",
                 "log.local.retention.bytes",
                 minimum=-2,
             ),
             _topic(
                 "local.retention.ms",
                 _LONG,
-                "Age beyond which segments that are in the object store leave the local disk; -2 is as retention.ms. Where "
-                "it is not set it is never more than retention.ms.",
+                "Age at which segments that are in the object store are deleted from the local disk. -2: as retention.ms. The "
+                "default is never more than retention.ms.",
                 "log.local.retention.ms",
                 kafka_default="-2",
                 minimum=-2,
@@ -278,53 +280,54 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "remote.log.copy.disable",
                 _BOOLEAN,
-                "Stops tiering: what is in the object store can still be read and expires, nothing new goes there.",
+                "true stops tiering. Nothing more is copied to the object store. Records in the object store can still be "
+                "read, and expire.",
             ),
             _topic(
                 "remote.log.delete.on.disable",
                 _BOOLEAN,
-                "Says that what is in the object store alone may be deleted when remote.storage.enable becomes false; what is on "
-                "the local disk too stays in both until it expires.",
+                "true allows a loss when remote.storage.enable becomes false: segments that are only in the object store are "
+                "deleted. Segments that are also on the local disk stay in both until they expire.",
             ),
             _topic(
                 "firn.durability",
                 _STRING,
-                "When a record counts as stored: memory is in the operating system's page cache, which survives a crash of "
-                "the broker but not of the machine; disk is after fdatasync. (object is not available in this version.)",
+                "When a record counts as stored. memory: when it is in the operating system's page cache, which survives a "
+                "crash of the broker but not of the machine. disk: after fdatasync. (object is not available in this version.)",
                 importance=Importance.HIGH,
                 choices=tuple(Durability),
             ),
             _topic(
                 "firn.produce.validation",
                 _STRING,
-                "How much of a produced batch is checked before it is stored. batch: its header and checksum, at a cost that does "
-                "not depend on the number of records. records: every record too, as Apache Kafka does: that it decodes, its offset "
-                "and its timestamp. A topic with cleanup.policy compact always has its records decoded, to look at their keys.",
+                "Checks of a produced batch before it is stored. batch: its header and checksum, at a cost that does not "
+                "depend on the number of records. records: also every record, as in Apache Kafka: its encoding, offset and "
+                "timestamp. A topic with cleanup.policy=compact always has its records decoded, to check their keys.",
                 choices=tuple(ProduceValidation),
             ),
             _topic(
                 "firn.tier.max.lag.ms",
                 _LONG,
-                "Age at which a segment with records is closed, even without new appends, so that it can be tiered.",
+                "Age at which a segment with records is closed and can be tiered, even if no more records arrive.",
                 minimum=1,
             ),
             _topic(
                 "firn.tier.chunk.bytes",
                 _INT,
-                "Bytes of whole batches that make up a chunk of a segment object: the unit of reading and caching.",
+                "Size of the chunks of a segment object. A chunk has whole batches, and is the unit of reading and caching.",
                 minimum=64 * 1024,
                 maximum=CHUNK_BYTES_MAX,
             ),
             _topic(
                 "firn.tier.compression",
                 _STRING,
-                "How chunks are stored: zstd, none, or auto, which leaves chunks of compressed batches as they are.",
+                "Compression of chunks: zstd, none, or auto. auto does not compress chunks whose batches are compressed already.",
                 choices=tuple(TierCompression),
             ),
             _topic(
                 "firn.remote.delete.delay.ms",
                 _LONG,
-                "How long an object stays in the store after its segment was given up, for readers that are in it.",
+                "Time that the object of a deleted segment stays in the store, for readers that still use it.",
                 minimum=0,
             ),
         )
@@ -337,7 +340,7 @@ assert {definition.field for definition in TOPIC_DEFINITIONS.values()} == {f.nam
 TOPIC_IDLE: Final[Mapping[str, str]] = MappingProxyType(
     {name: definition.idle for name, definition in TOPIC_DEFINITIONS.items() if definition.idle}
 )
-"""Settings of topics that are described and change nothing here, with the reason."""
+"""Settings of topics that DescribeConfigs shows although they have no effect here, with the reason."""
 
 TOPIC_BY_SYNONYM: Final[Mapping[str, tuple[Definition, Synonym]]] = {
     synonym.name: (definition, synonym) for definition in TOPIC_DEFINITIONS.values() for synonym in definition.synonyms

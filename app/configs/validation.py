@@ -17,7 +17,7 @@ from app.errors import ConfigError, ErrorCode, RequestRejected
 
 
 class TierMustBeEmpty(RequestRejected):
-    """The change can be made if nothing of the topic is in the object store, or on its way there."""
+    """The change is possible only if the object store has no segment of the topic, and none is being copied."""
 
 
 def validate_topic_configs(
@@ -27,14 +27,14 @@ def validate_topic_configs(
     existing: Mapping[str, str] | None = None,
     nothing_tiered: bool = False,
 ) -> TopicConfig:
-    """Check all the overrides that a topic is to have; answers the settings they come to.
+    """Check all overrides of a topic. Returns: the resulting settings.
 
-    ``existing`` are the overrides it has now, None for a topic that is being created. ``nothing_tiered`` says that the caller has
-    made sure of that, and keeps it so until the change is made: the topic may become a compacted one then.
+    ``existing`` are the present overrides, None for a new topic. ``nothing_tiered``: the caller has ensured that nothing is
+    tiered, and keeps it so until the change is made. Then the topic may become compacted.
 
     Raises: RequestRejected INVALID_CONFIG in Kafka's words: an unknown name, a value of the wrong type or out of range,
-    settings that contradict each other, tiering turned off without saying that the tiered data may go (KIP-950). It is
-    TierMustBeEmpty where the change could be made if nothing were tiered.
+    settings that contradict each other, tiering turned off without permission to delete the tiered data (KIP-950). It is
+    TierMustBeEmpty if the change were possible with an empty tier.
     """
     broker = broker or BrokerConfig()
     given: dict[str, str] = {}
@@ -111,7 +111,7 @@ def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: boo
 
 
 def check_broker_config(broker: BrokerConfig) -> None:
-    """Refuse what a broker must not start with, its topic defaults among it. Raises: ConfigError."""
+    """Refuse settings with which a broker must not start, including its topic defaults. Raises: ConfigError."""
     try:
         check_group_bounds(broker)
     except RequestRejected as error:
@@ -125,10 +125,10 @@ def check_broker_config(broker: BrokerConfig) -> None:
 def validate_broker_configs(
     overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None, of_all: bool = False
 ) -> BrokerConfig:
-    """Check the dynamic overrides that one broker, or all (``of_all``), are to have; answers what they come to on ``broker``.
+    """Check dynamic overrides of one broker, or of all brokers (``of_all``). Returns: the resulting settings on ``broker``.
 
-    Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value; INVALID_REQUEST for a setting that only
-    changes by starting the broker again, or only for one broker at a time.
+    Raises: RequestRejected INVALID_CONFIG for an unknown name or a bad value; INVALID_REQUEST for a setting that needs a
+    restart, or that changes only for one broker at a time.
     """
     given: dict[str, str] = {}
     for name, text in overrides.items():

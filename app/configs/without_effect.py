@@ -1,12 +1,18 @@
-"""What Apache Kafka can be set to and Firn has no use for, with the reason; and what Firn refuses rather than leave aside.
+"""Settings of Apache Kafka that have no effect in Firn, with the reason, and settings that Firn refuses.
 
-Together with ``broker_definitions.py`` and ``topic_definitions.py`` these tables name every setting of Apache Kafka 4.3.1. Each one
-takes effect under its name, or is accepted without effect (kept, described, named in one warning), or is refused because its user
-relies on what Firn does not do. A few without effect are in ``topic_definitions.py`` all the same, with ``idle``: DescribeConfigs
-shows them always, because their defaults are what Firn does.
+Together with ``broker_definitions.py`` and ``topic_definitions.py`` these tables name every setting of Apache Kafka 4.3.1. Each
+setting
 
-A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``: ``-`` is no default and ``''`` the empty one;
-``dynamic`` settings can be altered while a broker runs, ``per-broker`` ones for one broker at a time, as in Kafka.
+- takes effect under its name,
+- or is accepted without effect: it is kept, described and named in one warning,
+- or is refused, because its user relies on a behaviour that Firn does not have.
+
+A few settings without effect are in ``topic_definitions.py``, with ``idle``. DescribeConfigs always shows these, because their
+defaults describe what Firn does.
+
+A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``. ``-`` means no default and ``''`` an empty
+default. As in Kafka, ``dynamic`` settings can be altered while a broker runs, and ``per-broker`` settings for one broker at a
+time.
 """
 
 from __future__ import annotations
@@ -23,15 +29,15 @@ from app.errors import ErrorCode, RequestRejected
 
 
 class WithoutEffect(NamedTuple):
-    """A setting that changes nothing here."""
+    """A setting that has no effect in Firn."""
 
     definition: Definition
     reason: str
-    """Why it means nothing: a clause that follows a colon."""
+    """Why the setting has no effect: a clause that follows a colon."""
     harmless: tuple[Value, ...] | None = None
     """The values that are accepted; None for all."""
     refusal: str = ""
-    """Why the others are refused, and what to do."""
+    """Why other values are refused, and what to do."""
 
 
 _TYPES: Final = {kind.name.lower(): kind for kind in ConfigType}
@@ -69,12 +75,12 @@ def _number(text: str) -> float | None:
 
 
 def _refused(line: str, harmless: str, refusal: str) -> WithoutEffect:
-    """A setting of which one value says what Firn does in any case."""
+    """A setting of which one value describes what Firn does in any case."""
     return _read(line, "this is what Firn does in any case", (harmless,), refusal)
 
 
 _NO_STREAMS: Final = "groups of the streams protocol are not coordinated; Streams applications use the classic protocol"
-_NO_JAVA: Final = "Firn runs no Java classes, so that nothing would do what this one is for: take the line out"
+_NO_JAVA: Final = "Firn runs no Java classes, so this class would have no effect: remove the line"
 
 
 def _group(reason: str, lines: str) -> list[WithoutEffect]:
@@ -345,7 +351,7 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "requests that wait are taken out as they end: there is no purgatory to purge",
+        "a waiting request is removed when it ends: there is no purgatory to purge",
         """
         delete.records.purgatory.purge.interval.requests int 1
         fetch.purgatory.purge.interval.requests int 1000
@@ -385,7 +391,7 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "each transaction and each producer has a time of its own: nothing looks for them in intervals",
+        "each transaction and each producer has its own deadline: nothing looks for them at intervals",
         """
         producer.id.expiration.check.interval.ms int 600000 1..
         transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1..
@@ -426,9 +432,9 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         ),
     ),
 )
-"""Settings of brokers that Apache Kafka 4.3.1 knows and that nothing here reads, by name."""
+"""Broker settings of Apache Kafka 4.3.1 that have no effect in Firn, by name."""
 
-_GONE: Final = "Kafka 4.0 has taken it out"
+_GONE: Final = "Kafka 4.0 removed it"
 
 BROKER_OF_OLDER_KAFKA: Final = _named(
     _group(
@@ -448,7 +454,7 @@ BROKER_OF_OLDER_KAFKA: Final = _named(
         """,
     )
 )
-"""What files of Kafka 3 have."""
+"""Settings in configuration files of Kafka 3."""
 
 _PREFIXES: Final = {
     "listener.name.": "there is one listener, and it is PLAINTEXT",
@@ -457,7 +463,7 @@ _PREFIXES: Final = {
     "rsm.config.": "the tier is part of Firn: firn.store.url names it",
     "zookeeper.": _GONE,
 }
-"""Families of names; their values are not looked at, nor kept, because there may be secrets among them."""
+"""Prefixes of names. Firn neither reads nor keeps their values, because some may be secrets."""
 
 TOPIC_WITHOUT_EFFECT: Final = _named(
     _group("it is for tests of Kafka itself; use segment.bytes", "internal.segment.bytes int - 0.."),
@@ -470,7 +476,7 @@ TOPIC_WITHOUT_EFFECT: Final = _named(
         """,
     ),
 )
-"""Settings of topics that change nothing here: Kafka's, and those of Kafka 3 which are still in many files."""
+"""Topic settings that have no effect in Firn: of Kafka 4, and of Kafka 3 because many files still contain them."""
 
 GROUP_WITHOUT_EFFECT: Final = _named(
     _group(
@@ -484,7 +490,7 @@ GROUP_WITHOUT_EFFECT: Final = _named(
         """,
     )
 )
-"""Settings of single groups that change nothing here."""
+"""Settings of single groups that have no effect in Firn."""
 
 OF_REPLICAS: Final = (
     "default.replication.factor",
@@ -493,14 +499,14 @@ OF_REPLICAS: Final = (
     "share.coordinator.state.topic.replication.factor",
 )
 IN_SYNC: Final = "min.insync.replicas"
-"""Settings of which one broker can do no more than 1."""
+"""Settings that one broker lowers to 1."""
 
 NOT_KEPT: Final = "(not kept)"
-"""Stands for a secret that nothing here needs: it reaches no log, no bucket and no answer."""
+"""Placeholder for a secret that Firn does not need: the secret reaches no log, no bucket and no response."""
 
 
 def broker_setting_without_effect(name: str) -> WithoutEffect | None:
-    """What there is to say of a name that no definition of Firn has; None if Kafka does not know it either."""
+    """The entry of a name that Firn does not define; None if Kafka does not know the name either."""
     found = BROKER_WITHOUT_EFFECT.get(name) or BROKER_OF_OLDER_KAFKA.get(name)
     if found is not None:
         return found
@@ -511,9 +517,9 @@ def broker_setting_without_effect(name: str) -> WithoutEffect | None:
 
 
 def checked_text(entry: WithoutEffect, text: str) -> str:
-    """What is kept of a value that was given.
+    """The text of a given value that Firn keeps.
 
-    Raises: RequestRejected INVALID_CONFIG for a value of the wrong type or out of bounds, or that is refused.
+    Raises: RequestRejected INVALID_CONFIG for a value that is refused, of the wrong type or out of bounds.
     """
     definition = entry.definition
     value = parse_value(definition, text)
@@ -526,7 +532,7 @@ def checked_text(entry: WithoutEffect, text: str) -> str:
 
 
 def told(names: Iterable[str], entries: Mapping[str, WithoutEffect] | None = None) -> str:
-    """One clause for a log line: the names, each group of them with its reason.
+    """One clause for a log line: the names, grouped by reason.
 
     Args:
         names: settings; those that take effect are left out.
@@ -543,7 +549,7 @@ def told(names: Iterable[str], entries: Mapping[str, WithoutEffect] | None = Non
 
 
 def set_aside(config: BrokerConfig) -> str | None:
-    """One line for the log about what was given and changes nothing, or less than it says; None if there is nothing."""
+    """One log line about given settings without effect or with less effect than they ask for; None if there are none."""
     parts = []
     if config.without_effect:
         parts.append(f"settings of Kafka that mean nothing here: {told(name for name, _ in config.without_effect)}")

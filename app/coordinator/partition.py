@@ -1,4 +1,4 @@
-"""One led partition of an internal topic, as the coordinator on top of it sees it: append, wait until stored, read it all again."""
+"""One led partition of an internal topic, with the operations of a coordinator: append, wait until stored, read all records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from app.replication.partition import Partition
 
 REPLAY_READ_BYTES: Final = 64 * KIB
-"""Read and decoded between two turns of the event loop: 1,000 to 2,000 records, a few milliseconds."""
+"""Bytes read and decoded before the event loop serves other work: 1,000 to 2,000 records, a few milliseconds."""
 
 REPLAY_TRIES_MAX: Final = 10
-"""Times that a range is looked for again because its segment was swapped (compaction) meanwhile."""
+"""Maximum retries of a read because compaction swapped the segment meanwhile."""
 
 _HEADER: Final = Struct(">qi9xhi16xqh4xi")
-"""Of a batch header: base offset, length, attributes, last offset delta, producer id and epoch, record count."""
+"""Fields of a batch header: base offset, length, attributes, last offset delta, producer id and epoch, record count."""
 _LENGTH_AT, _LENGTH_END = 8, 12
 _KIND_AT, _KIND_END = 21, 27
 """Attributes and last offset delta."""
@@ -45,29 +45,29 @@ _NO_EPOCH: Final = ProducerEpoch(-1)
 assert _HEADER.size == HEADER_BYTES
 
 RawRecord = tuple[bytes, bytes | None]
-"""Key and value; None is a tombstone."""
+"""Key and value. The value None is a tombstone."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """On whose behalf a transactional batch is written."""
+    """The producer for which a transactional batch is written."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
 
 
 class ReplayedBatch(NamedTuple):
-    """What is read back, a batch or some that follow one another: records, or the marker that ends a producer's transaction."""
+    """One or several successive batches that were read: records, or the marker that ends a producer's transaction."""
 
     end_offset: Offset
     producer_id: ProducerId
-    """Of a transactional batch; -1 if it is none."""
+    """Producer id of a transactional batch; -1 for other batches."""
     producer_epoch: ProducerEpoch
     records: Sequence[RawRecord]
     marker: EndTransactionMarker | None
 
 
 class CoordinatedLog:
-    """A led partition of an internal topic. What is appended is in the order of the calls; there is no other writer."""
+    """A led partition of an internal topic. Records are appended in the order of the calls, and there is no other writer."""
 
     __slots__ = ("_log", "_partition")
 
@@ -91,9 +91,9 @@ class CoordinatedLog:
     def append(
         self, records: Sequence[RawRecord], *, now_ms: int, producer: ProducerIdAndEpoch | None = None
     ) -> Offset:
-        """Write records as one batch; answers the offset after them, which is what ``stored`` takes.
+        """Write records as one batch. Returns: the offset after them, which is the argument of ``stored``.
 
-        With ``producer`` the batch belongs to its open transaction, and to nobody until the marker comes (KIP-98).
+        With ``producer`` the batch belongs to its open transaction, and does not count before the marker (KIP-98).
 
         Raises, with nothing written: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull;
         StorageUnavailable.
@@ -113,16 +113,16 @@ class CoordinatedLog:
         return self._log.append_from_coordinator(memoryview(bytearray(batch)), now_ms=now_ms).last_offset_end
 
     def stored(self, offset_end: Offset) -> Awaitable[None] | None:
-        """None if everything below ``offset_end`` is stored as the topic's durability asks; else what to await for that.
+        """None if all records below ``offset_end`` are stored under the topic's durability; else an awaitable until they are.
 
-        The awaitable raises StorageUnavailable if it can no longer be.
+        The awaitable raises StorageUnavailable if they cannot be stored any more.
         """
         return self._partition.wait_stored(offset_end)
 
     async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
-        """Everything in the log, in order, some batches at a time; the event loop turns in between.
+        """All records of the log, in order, some batches at a time. The event loop serves other work in between.
 
-        What is appended meanwhile comes too: nothing is between the last batch and the end of the iteration.
+        Records that are appended meanwhile are included: the iteration ends only at the log end.
 
         Raises: CorruptionError; StorageUnavailable.
         """
@@ -151,8 +151,8 @@ class CoordinatedLog:
 def decode_batches(data: bytes) -> list[ReplayedBatch]:
     """The batches in ``data``, trusted bytes of our own log, with their records. Raises: CorruptionError.
 
-    Batches of neither a transaction nor a codec that follow one another come out as one: most hold a single commit, and start-up
-    waits for this once per batch and once per record.
+    Successive batches without a transaction and without compression are merged into one: most of them have a single commit, and the
+    start of a broker pays for every batch and every record.
     """
     batches: list[ReplayedBatch] = []
     plain: list[RawRecord] = []
@@ -204,11 +204,11 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
 
 
 class _Shape(NamedTuple):
-    """Where everything is in a plain batch of one record. Another batch of its length is laid out alike if these bytes are the
-    same: then it need not be decoded."""
+    """The layout of a plain batch with one record. Another batch of the same length has the same layout if these bytes are
+    equal. Then it need not be decoded."""
 
     unpack: Callable[[bytes, int], tuple[bytes, ...]]
-    """Takes a batch apart: the three below, with the key behind the second and the value behind the third."""
+    """Splits a batch into the three parts below. The key follows the second part, and the value follows the third."""
     kind: bytes
     """Attributes and last offset delta."""
     head: bytes
@@ -219,8 +219,8 @@ class _Shape(NamedTuple):
 
 
 def _shape_of(batch: bytes, key: bytes, value: bytes | None) -> _Shape | None:
-    """The shape of a plain batch of one record, which was decoded; None if it is not as nearly all are: without headers, and with
-    numbers in as few bytes as they need."""
+    """The layout of a decoded plain batch with one record. None if the batch is unusual: if it has headers, or numbers in more
+    bytes than necessary."""
     if value is None:
         return None
     key_length, between = encode_varint(len(key)), encode_varint(len(value))
@@ -241,9 +241,9 @@ def _records(batch: memoryview) -> list[RawRecord]:
 
 
 def _add_plain_records(records: list[RawRecord], data: bytes, position: int, batch_end: int, count: int) -> None:
-    """Keys and values of ``count`` uncompressed records; nothing else of them is looked at.
+    """Keys and values of ``count`` uncompressed records. Other fields are skipped.
 
-    Numbers of one byte, as nearly all are, are read in line. Raises: IndexError, ValueError.
+    Numbers of one byte, the usual case, are decoded inline. Raises: IndexError, ValueError.
     """
     for _ in range(count):
         byte = data[position]

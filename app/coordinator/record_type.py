@@ -1,4 +1,4 @@
-"""What a kind of record in an internal topic is: the row of the tables in ``app/coordinator/schemas``."""
+"""A kind of record in an internal topic: a row of the tables in ``app/coordinator/schemas``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RecordType(NamedTuple):
     key: type
     value: type
     version_first: int
-    """Of the value; keys have one form only."""
+    """Version range of the value. Keys have only one form."""
     version_last: int
     flexible_first: int
     """First version of the value with compact lengths and tagged fields (KIP-482, KIP-915)."""

@@ -1,9 +1,9 @@
 """Keys and values of the records that coordinators keep in internal topics, in Apache Kafka's own schemas.
 
-A key is an int16 that says what kind of record it is, then the fields of the key; a value is an int16 version, then the fields
-of the value in that version, or null for a tombstone. The number of a key means something only within one topic, hence a
-``Family`` for each. The schemas are in ``app/coordinator/schemas``; the codec is the one of the APIs
-(``app/wire/compiler.py``), so a damaged record raises an error and nothing else.
+A key is an int16 for the kind of record, and then the fields of the key. A value is an int16 version, and then the fields of
+the value in that version, or null for a tombstone. The number of a kind has a meaning only within one topic, so each topic has
+a ``Family``. The schemas are in ``app/coordinator/schemas``. The codec is that of the APIs (``app/wire/compiler.py``), so a
+damaged record only raises an error.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from app.wire.compiler import DecoderSource, EncoderSource, Shape
 from app.wire.primitives import TROUBLES, explain
 
 NUMBER: Final = Struct(">h")
-"""What a key and a value begin with."""
+"""The int16 at the start of a key and a value."""
 NUMBER_BYTES: Final = NUMBER.size
 
 _NEVER: Final = 1 << 15
-"""A version that no key reaches: keys are not flexible."""
+"""A version above all versions of keys, because keys are not flexible."""
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record as an internal topic has it; a value of None is a tombstone."""
+    """One record of an internal topic. The value None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class _Codec:
-    """Encodes and decodes one kind of record; what a version needs is compiled when it is first used."""
+    """Encodes and decodes one kind of record. The code for a version is compiled at its first use."""
 
     __slots__ = ("_classes", "_decoders", "_encoders", "_rows", "type")
 
@@ -88,28 +88,28 @@ class Family:
                 self._by_value[record_type.value] = codec
 
     def types(self) -> Mapping[int, RecordType]:
-        """What kinds there are, by number."""
+        """All kinds by number."""
         return {number: codec.type for number, codec in self._by_number.items()}
 
     def encode_key(self, key: Any) -> bytes:
-        """The bytes of a key, an object of one of the schemas' key classes. Raises: ValueError if it cannot be said."""
+        """Encode a key, an object of one of the schemas' key classes. Raises: ValueError if it cannot be encoded."""
         codec = self._by_key[type(key)]
         number = codec.type.number
         return NUMBER.pack(number) + codec.encode(key, codec.type.key, 0, _NEVER)
 
     def encode_value(self, value: Any, version: int) -> bytes:
-        """The bytes of a value in a version. Raises: ValueError if it cannot be said."""
+        """Encode a value in a version. Raises: ValueError if it cannot be encoded."""
         codec = self._by_value[type(value)]
         kind = codec.type
         assert kind.version_first <= version <= kind.version_last, version
         return NUMBER.pack(version) + codec.encode(value, kind.value, version, kind.flexible_first)
 
     def record(self, key: Any, value: Any | None, version: int = 0) -> CoordinatorRecord:
-        """Key and value, or a tombstone, as ``CoordinatedLog.append`` takes them. Raises: ValueError if they cannot be said."""
+        """Key and value, or a tombstone, for ``CoordinatedLog.append``. Raises: ValueError if they cannot be encoded."""
         return CoordinatorRecord(self.encode_key(key), None if value is None else self.encode_value(value, version))
 
     def decode_key(self, data: bytes) -> Any | None:
-        """The key in ``data``; None for a kind that is not known here, which readers pass over.
+        """Decode the key in ``data``; None for an unknown kind, which readers skip.
 
         Raises: CorruptionError.
         """
@@ -121,7 +121,7 @@ class Family:
     def decode_value(self, key: Any, data: bytes) -> Any:
         """The value in ``data`` of the record with ``key``.
 
-        Raises: CorruptionError, also for a version that is not known: what cannot be read must not be taken for nothing.
+        Raises: CorruptionError, also for an unknown version: an unreadable record must not be ignored.
         """
         codec = self._by_key[type(key)]
         kind = codec.type

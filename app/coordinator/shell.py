@@ -1,15 +1,16 @@
-"""The shell around the state machines of a kind of coordinator: which partitions are led, loading them, time, and answers.
+"""The shell around the state machines of a kind of coordinator: led partitions, loading, timers, and responses.
 
-A **shard** is the state machine of one partition of the internal topic: pure, synchronous, without clock or loop. Everything
-happens to it in a **turn**: an event comes in (a request, a timer that is due), the shard appends what has to be remembered,
-changes its memory, sets timers, and answers. The rules that make it a state machine on a log:
+A **shard** is the state machine of one partition of the internal topic: pure, synchronous, without clock or loop. It changes
+only in a **turn**. An event comes in (a request, or a due timer). The shard appends records, changes its memory, sets timers,
+and responds. Three rules make it a state machine on a log:
 
-- **Append first, then apply.** ``Turn.append`` writes at once and raises if it cannot; a shard changes its memory only after
-  it. So a failed append leaves the state as it was, and the answer carries a code on which clients try again.
-- **Answer when stored.** Answers of a turn leave when everything appended so far is stored as the topic's durability asks,
-  also answers that appended nothing: what they say may rest on a record that is not stored yet.
-- **The log is the truth.** A shard begins empty and is told every record again (``load``) when this broker becomes leader of the
-  partition; when it ceases, or the disk fails, the shard is dropped.
+- **Append first, then apply.** ``Turn.append`` writes at once, and raises if it cannot. A shard changes its memory only
+  afterwards. So a failed append leaves the state unchanged, and the response has a code on which clients retry.
+- **Respond when stored.** Responses of a turn are sent when all records appended so far are stored under the topic's
+  durability. This holds even for responses of turns that appended nothing, because they may depend on a record that is not
+  stored yet.
+- **The log is the truth.** When this broker becomes leader of the partition, a shard begins empty and gets every record (``load``).
+  When the leadership ends, or the disk fails, the shard is dropped.
 
     on_leader → loading → active → on_resign
                    └─ failed ─┘ (tried again)
@@ -47,32 +48,32 @@ from app.tiering.waiting import Waiters
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 
 LOADS_AT_ONCE: Final = 4
-"""Partitions being read at a time: one that waits for the disk does not hold up the others."""
+"""Partitions read at the same time, so that one that waits for the disk does not delay the others."""
 
 RELOAD_S: Final = 5.0
-"""After a failed load, until it is tried again."""
+"""Pause after a failed load."""
 
 LOG_IS_MADE_S: Final = 0.02
-"""Between two looks for the log of a partition that was just created."""
+"""Interval at which the log of a new partition is looked for."""
 
 DUE_AT_ONCE: Final = 256
-"""Timers served before the event loop turns."""
+"""Timers served before the event loop serves other work."""
 
 R = TypeVar("R")
 
 TimerKey = tuple[type, Hashable]
-"""With its type, since named tuples of different types are equal if their fields are."""
+"""The key with its type, because named tuples of different types are equal if their fields are equal."""
 
 
 class ShardState(Enum):
     LOADING = "loading"
     ACTIVE = "active"
     FAILED = "failed"
-    """Its log cannot be read, or is not there yet."""
+    """The log cannot be read, or does not exist yet."""
 
 
 class Reply(Generic[R]):
-    """The place of an answer that may come in a later turn: a JoinGroup waits for the other members."""
+    """A response that may come in a later turn. For example, a JoinGroup waits for the other members."""
 
     __slots__ = ("_future", "_refusal", "answer")
 
@@ -82,13 +83,13 @@ class Reply(Generic[R]):
         self._future: asyncio.Future[None] | None = None
 
     def put(self, answer: R) -> None:
-        """Give the answer. Only the shell calls this, once what the answer says is stored."""
+        """Set the response. Only the shell calls this, after all records of the response are stored."""
         assert self.answer is None
         self.answer = answer
         self._wake()
 
     def refuse(self, error: FirnError) -> None:
-        """There will be no answer. Only the shell calls this."""
+        """Set an error instead of a response. Only the shell calls this."""
         self._refusal = copy_of(error)
         self._wake()
 
@@ -97,7 +98,7 @@ class Reply(Generic[R]):
             self._future.set_result(None)
 
     async def wait(self) -> R:
-        """The answer, when it is there. Raises: what it was refused with."""
+        """Wait for the response. Raises: the refusal."""
         if self.answer is None and self._refusal is None:
             self._future = asyncio.get_running_loop().create_future()
             await self._future
@@ -108,26 +109,26 @@ class Reply(Generic[R]):
 
 
 class Turn(Protocol):
-    """What a shard can do while it serves one event. Not to be kept."""
+    """The operations of a shard while it serves one event. Do not keep the object."""
 
     now_ms: int
-    """Wall-clock time, for what is stored or shown."""
+    """Wall-clock time, for stored or displayed times."""
 
     @property
     def steady_ms(self) -> int:
-        """Time that never steps, for limits that are not stored."""
+        """Monotonic time, for limits that are not stored."""
         ...
 
     def append(self, records: Sequence[RawRecord], *, producer: ProducerIdAndEpoch | None = None) -> Offset:
-        """Write records as one batch, now. Raises, with nothing written: RequestRejected with the code for the client."""
+        """Write records as one batch now. Raises, with nothing written: RequestRejected with the code for the client."""
         ...
 
     def answer(self, reply: Reply[R], answer: R) -> None:
-        """Answer a request, this turn's or an older one's, once what was appended so far is stored."""
+        """Respond to a request of this turn or an older one, when all records appended so far are stored."""
         ...
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
-        """Have ``Shard.due`` called with ``key`` in ``delay_ms``, and at no other time."""
+        """Call ``Shard.due`` with ``key`` in ``delay_ms``. This replaces an earlier timer of ``key``."""
         ...
 
     def cancel_timer(self, key: Hashable) -> None: ...
@@ -137,19 +138,19 @@ class Shard(Protocol):
     """The state machine of one partition."""
 
     def load(self, batch: ReplayedBatch) -> None:
-        """Take in what the log holds, in order. Raises: CorruptionError."""
+        """Load records of the log, in order. Raises: CorruptionError."""
         ...
 
     def loaded(self, turn: Turn) -> None:
-        """Everything has been taken in: set timers, put right what only a whole state shows."""
+        """All records are loaded. Set timers, and correct faults that only the whole state shows."""
         ...
 
     def due(self, turn: Turn, key: Any) -> None:
-        """A timer has come. Must not raise; an append that fails is tried again by a timer."""
+        """A timer is due. Must not raise. If an append fails, set a timer to retry."""
         ...
 
     def unloaded(self, turn: Turn) -> None:
-        """This broker is not the coordinator any more: answer everybody who waits with NOT_COORDINATOR."""
+        """This broker is no longer the coordinator: respond to all waiting requests with NOT_COORDINATOR."""
         ...
 
 
@@ -157,7 +158,7 @@ S = TypeVar("S", bound=Shard)
 
 
 def coordinator_code(error: FirnError) -> ErrorCode:
-    """How a client is told of a failed append or load: with codes on which it asks for its coordinator, and then again."""
+    """The client's codes for a failed append or load. On these codes a client looks for its coordinator, and retries."""
     match error:
         case StorageFull():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -171,7 +172,7 @@ def coordinator_code(error: FirnError) -> ErrorCode:
 
 
 class _Seat(Generic[S]):
-    """A partition that is led: its shard, and what the shell needs for it."""
+    """A led partition: its shard, and the shell's state for it."""
 
     __slots__ = ("epoch", "log", "partition", "shard", "state", "timers", "waiting", "waits")
 
@@ -183,7 +184,7 @@ class _Seat(Generic[S]):
         self.log: CoordinatedLog | None = None
         self.timers: Timers[TimerKey] = Timers()
         self.waiting: deque[tuple[Offset, Reply[Any], Any]] = deque()
-        """Answers to be given once the offset is stored."""
+        """Responses to send when the offset is stored."""
         self.waits = False
 
 
@@ -249,7 +250,7 @@ class Coordinator(Generic[S]):
         self._to_load: deque[_Seat[S]] = deque()
         self._wake = asyncio.Event()
         self._seats_changed = Waiters()
-        """Woken when a partition is not being read any more."""
+        """Woken when the read of a partition ends."""
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -268,14 +269,14 @@ class Coordinator(Generic[S]):
             yield (("state", state.value), ("topic", self.topic.name)), float(found[state])
 
     def loop_ms(self) -> int:
-        """Time that never steps, for timers."""
+        """Monotonic time, for timers."""
         # A millisecond that came by a division is not whole any more: without the hair it would be the one before for ever.
         return int(asyncio.get_running_loop().time() * 1000 + 1e-6)
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 
     def follow(self, image: ClusterImage) -> None:
-        """Bring what is led in line with a new image of the cluster."""
+        """Update the led partitions to a new image of the cluster."""
         topic = image.topic(self.topic.name)
         partitions = () if topic is None else topic.partitions
         topic_id = None if topic is None else topic.topic_id
@@ -296,7 +297,7 @@ class Coordinator(Generic[S]):
             self.on_leader(index, epoch)
 
     def on_leader(self, partition: PartitionIndex, epoch: LeaderEpoch) -> None:
-        """This broker leads the partition: load its shard. Nothing is done twice for one leadership."""
+        """This broker leads the partition: load its shard, once for each leadership."""
         seat = self._seats.get(partition)
         if seat is not None:
             seat.epoch = epoch  # its own leadership goes on; nobody else wrote meanwhile
@@ -306,7 +307,7 @@ class Coordinator(Generic[S]):
         self._wake.set()
 
     def on_resign(self, partition: PartitionIndex) -> None:
-        """This broker does not lead the partition any more, or there is no such partition: drop its shard."""
+        """This broker no longer leads the partition, or the partition does not exist: drop its shard."""
         seat = self._seats.pop(partition, None)
         if seat is not None:
             self._unload(seat)
@@ -332,15 +333,15 @@ class Coordinator(Generic[S]):
     def partition_of(self, name: str) -> PartitionIndex:
         """The partition that a group id or transactional id belongs to.
 
-        Raises: RequestRejected COORDINATOR_NOT_AVAILABLE while the topic is not there.
+        Raises: RequestRejected COORDINATOR_NOT_AVAILABLE while the topic does not exist.
         """
         if self._partition_count == 0:
             raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no topic {self.topic.name} yet")
         return partition_for(name, self._partition_count)
 
     def perform(self, partition: PartitionIndex, event: Callable[[S, Turn], R]) -> R | Awaitable[R]:
-        """Let an event happen to a shard, now. Answers what ``event`` returns: at once if all that the shard has appended is
-        stored, else something that waits for that.
+        """Run an event on a shard now. Returns the result of ``event``: at once if all records of the shard are stored, else an
+        awaitable until they are.
 
         Raises: RequestRejected NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, with nothing done;
         what ``event`` raises. The awaitable raises RequestRejected if what was appended cannot be stored.
@@ -355,7 +356,7 @@ class Coordinator(Generic[S]):
         return self._when_stored(seat, waiting, result)
 
     def tell(self, partition: PartitionIndex, event: Callable[[S, Turn], None]) -> None:
-        """As ``perform``, for an event that nobody is answered: whether it is stored is seen by who asks next."""
+        """Like ``perform``, for an event without a response. The next request finds out whether it is stored."""
         self._happens(self._seat(partition), event)
 
     def _happens(self, seat: _Seat[S], event: Callable[[S, Turn], R]) -> R:
@@ -367,7 +368,7 @@ class Coordinator(Generic[S]):
             self._after(seat)
 
     async def request(self, partition: PartitionIndex, event: Callable[[S, Turn, Reply[R]], None]) -> R:
-        """As ``perform``, for an event that is answered through its ``Reply``, in this turn or a later one."""
+        """Like ``perform``, for an event whose response comes through its ``Reply``, in this turn or a later one."""
         reply: Reply[R] = Reply()
 
         def ask(shard: S, turn: Turn) -> None:
@@ -379,7 +380,7 @@ class Coordinator(Generic[S]):
         return await reply.wait()
 
     def look(self, partition: PartitionIndex, read: Callable[[S], R]) -> R:
-        """What a shard knows now, whether or not it is stored: for checks that are made again, not for answers.
+        """The present state of a shard, stored or not. For checks that are repeated, not for responses.
 
         Raises: RequestRejected as ``perform``.
         """
@@ -388,7 +389,7 @@ class Coordinator(Generic[S]):
         return read(shard)
 
     def shards(self) -> list[tuple[PartitionIndex, S]]:
-        """The shards that serve now."""
+        """The active shards."""
         return [
             (index, seat.shard)
             for index, seat in self._seats.items()
@@ -397,11 +398,11 @@ class Coordinator(Generic[S]):
 
     @property
     def loading(self) -> bool:
-        """Whether a partition that is led does not serve yet."""
+        """Whether a led partition is not active yet."""
         return any(seat.state is not ShardState.ACTIVE for seat in self._seats.values())
 
     async def when_loaded(self, partitions: Iterable[PartitionIndex] | None = None, *, timeout_s: float) -> None:
-        """Wait until none of these partitions is being read (without ``partitions``: none that is led).
+        """Wait until none of these partitions is being read (without ``partitions``: no led partition).
 
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if that takes longer than ``timeout_s``.
         """
@@ -451,11 +452,11 @@ class Coordinator(Generic[S]):
         return result
 
     def note_failed_append(self, seat: _Seat[S], error: FirnError) -> None:
-        """Nothing was written: whoever asked is refused, and the operator is told why."""
+        """An append failed: nothing was written. The request is refused, and the reason is logged."""
         self._faults.met_error("writing", f"{self.topic.name}-{seat.partition}", error)
 
     def _fail(self, seat: _Seat[S], error: FirnError) -> None:
-        """What the shard believes may not be in the log: forget it and read the log again."""
+        """The shard's memory may differ from the log: drop the shard, and read the log again."""
         if seat.state is ShardState.ACTIVE and self._seats.get(seat.partition) is seat:
             subject = f"{self.topic.name}-{seat.partition}"
             self._faults.met("storing what was written to", subject, f"{subject} is read again: {error}")
@@ -466,7 +467,7 @@ class Coordinator(Generic[S]):
     # --- answers and time -----------------------------------------------------------------------------------------------
 
     def _after(self, seat: _Seat[S]) -> None:
-        """A turn is over: give answers, arm the timer."""
+        """End a turn: send responses, and arm the timer."""
         if seat.waiting and not seat.waits:
             self._give_answers(seat)
         next_ms = seat.timers.next_ms()
@@ -505,9 +506,9 @@ class Coordinator(Generic[S]):
         self._timer = loop.call_at(next_ms / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Serve what is due, some at a time, and sleep until the next deadline.
+        """Serve due timers, some at a time, and sleep until the next deadline.
 
-        What a shard raises is a bug, and the event loop's to tell; the pass goes on in the loop's next turn.
+        An exception of a shard is a bug, which the event loop reports. The other timers are served in the loop's next turn.
         """
         self._timer = None
         # Loops count time in floating seconds and may be early by a hair: what it was set for is due, or it would be set again.
@@ -520,7 +521,7 @@ class Coordinator(Generic[S]):
                 self._arm(now_ms)
 
     def _serve_due(self, now_ms: int) -> int:
-        """Serve up to ``DUE_AT_ONCE`` timers of all shards; answers how many more it might have."""
+        """Serve up to ``DUE_AT_ONCE`` timers of all shards. Returns: how many more timers it could have served."""
         left = DUE_AT_ONCE
         for seat in tuple(self._seats.values()):
             shard = seat.shard
@@ -540,7 +541,7 @@ class Coordinator(Generic[S]):
     # --- loading ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Load the shards of partitions that are led, and keep time, until cancelled."""
+        """Load the shards of led partitions, and serve timers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -560,7 +561,7 @@ class Coordinator(Generic[S]):
             await self._wake.wait()
 
     async def _load(self, seat: _Seat[S]) -> None:
-        """Read a partition into a new shard. What fails is tried again as long as the partition is led."""
+        """Read a partition into a new shard. Failures are retried while the partition is led."""
         if self._seats.get(seat.partition) is not seat:
             return
         partition = self._partitions.get(self.topic.name, seat.partition)

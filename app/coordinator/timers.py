@@ -1,4 +1,4 @@
-"""Deadlines of many things at once, moved often and met rarely: sessions that every heartbeat extends. Pure."""
+"""Many deadlines that move often and expire rarely, such as sessions that every heartbeat extends. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Timers(Generic[K]):
-    """At most one deadline for a key. Moving one further out costs a dictionary entry; the heap is put right when it is met."""
+    """At most one deadline for each key. A later deadline costs only a dictionary entry; the heap is corrected when it expires."""
 
     __slots__ = ("_count", "_deadlines", "_heap", "_places")
 
@@ -28,7 +28,7 @@ class Timers(Generic[K]):
         return key in self._deadlines
 
     def set(self, key: K, deadline_ms: int) -> None:
-        """The key is due at ``deadline_ms``, and at no other time."""
+        """Set the only deadline of the key."""
         self._deadlines[key] = deadline_ms
         place = self._places.get(key)
         if place is None or deadline_ms < place:
@@ -40,15 +40,15 @@ class Timers(Generic[K]):
         heappush(self._heap, (deadline_ms, self._count, key))
 
     def cancel(self, key: K) -> None:
-        """The key is not due any more; fine if it was not."""
+        """Remove the deadline of the key, if there is one."""
         self._deadlines.pop(key, None)
 
     def next_ms(self) -> int | None:
-        """When ``pop_due`` should be called: no later than the first deadline, perhaps earlier. None if there is none."""
+        """The time for the next call of ``pop_due``: the first deadline, or earlier. None if there is no deadline."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """A key whose deadline has come, which it then no longer has; None if there is none."""
+        """Remove and return a key whose deadline has passed; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             place, _, key = heappop(heap)

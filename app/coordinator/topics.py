@@ -1,7 +1,7 @@
 """The internal topics in which coordinators keep their state, and which partition a group or transactional id belongs to.
 
-They are ordinary compacted topics with Kafka's names, made when a client first asks for a coordinator. The broker that leads a
-partition coordinates everything whose name hashes to it.
+They are ordinary compacted topics with Kafka's names, created when a client first asks for a coordinator. The leader of a partition
+coordinates all names that hash to it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from app.metadata.controller import Controller
 
 HASHES_KEPT_MAX: Final = 16_384
-"""Hashes of names that are kept: a commit's group comes again a second later."""
+"""Number of cached hashes: the group of a commit is needed again a second later."""
 
 
 class InternalTopic(NamedTuple):
-    """One of the topics, and which settings of the broker shape it."""
+    """One of the topics, and the broker settings for it."""
 
     name: str
     partitions_field: str
@@ -52,7 +52,7 @@ SHARE_GROUP_STATE: Final = InternalTopic(
 )
 
 INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)}
-"""By name."""
+"""The topics by name."""
 
 
 @lru_cache(HASHES_KEPT_MAX)
@@ -68,12 +68,12 @@ def name_hash(name: str) -> int:
 
 
 def partition_for(name: str, count: int) -> PartitionIndex:
-    """Which of ``count`` partitions a group id, transactional id or share-partition key belongs to."""
+    """The partition, of ``count``, of a group id, transactional id or share-partition key."""
     return PartitionIndex(name_hash(name) % count)
 
 
 def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
-    """The overrides with which the topic is made."""
+    """The overrides with which the topic is created."""
     return {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -83,9 +83,9 @@ def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
 
 
 async def ensure_topic(controller: Controller, topic: InternalTopic) -> TopicImage:
-    """The topic, made now if it is not there.
+    """The topic. Creates it if it does not exist.
 
-    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be made; StorageUnavailable; FencedError.
+    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created; StorageUnavailable; FencedError.
     """
     found = controller.image.topic(topic.name)
     if found is not None:

@@ -96,9 +96,9 @@ class Bill:
     operations: Mapping[str, float]
     """Requests of the month by operation; empty where nothing is known of them."""
     storage_gib_month: float
-    """Dollars for one GiB of records kept for a month where it lies for most of its life."""
+    """Dollars to keep one GiB of records for a month, in the tier where it lies for most of its life."""
     replayed_gib: float
-    """Dollars for one GiB of records read again: requests and traffic between zones. Machines are in the bill."""
+    """Dollars to read one GiB of records again: requests, and traffic between zones. Machines are not in it."""
 
     @property
     def dollars(self) -> float:
@@ -106,7 +106,7 @@ class Bill:
 
 
 class TooMuchForOneBroker(Exception):
-    """No machine of the list carries the workload with the one broker that Firn has today."""
+    """No machine of the list can carry the workload with the one broker that Firn has today."""
 
 
 def bills(
@@ -118,7 +118,7 @@ def bills(
     volume_gib: float | None = None,
     around: Around = NOTHING_AROUND,
 ) -> tuple[Bill, ...]:
-    """Firn first, then what it is held against.
+    """The bill of Firn first, then the bills to compare it with.
 
     ``projected``: as a cluster of several brokers would cost, which is not there yet. Raises: TooMuchForOneBroker without it;
     ConfigError if ``volume_gib`` is too small.
@@ -131,7 +131,7 @@ def bills(
 
 
 def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
-    """Requests of a month when as much expires as comes."""
+    """Requests of a month in which as much expires as comes in."""
     segments = workload.segments_per_month
     live = workload.retained_gib * GIB / workload.rolled_bytes
     stored = workload.rolled_bytes * workload.stored_share
@@ -235,7 +235,7 @@ def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
 
 
 def _cores(workload: Workload, work: Work, replicas: int, *, tiered: bool) -> float:
-    """Cores in the busiest hour, with room. A follower fetches what it appends, and appending is most of a produce."""
+    """Cores in the busiest hour, with room. A follower fetches and appends, and appending is most of the work of a produce."""
     per_gb = work.produce_s_per_gb + work.fetch_s_per_gb * workload.fan_out
     per_gb += (replicas - 1) * (work.produce_s_per_gb / 2 + work.fetch_s_per_gb)
     per_gb += workload.replay_share * (work.cold_s_per_gb if tiered else work.fetch_s_per_gb)
@@ -255,7 +255,7 @@ def _cheapest(
     ebs_mb_per_s: float = 0.0,
     most: int | None = None,
 ) -> tuple[Instance, int]:
-    """The type and number that carry it for the least money; never fewer than ``least``. ``cores_used`` bounds one machine's.
+    """The cheapest type and number that carry the load, never fewer than ``least``. ``cores_used`` limits one machine's cores.
 
     Raises: TooMuchForOneBroker if more than ``most`` are needed of every type.
     """
@@ -280,7 +280,7 @@ def _instances(instance: Instance, count: int) -> Line:
 
 
 def _volumes(gib: float, count: int, mb_per_s: float, prices: Prices) -> list[Line]:
-    """Volumes that are bought by size, whatever lies on them, with the throughput of the busiest hour."""
+    """Volumes that are paid by size, however full they are, with the throughput of the busiest hour."""
     volumes = Line("EBS", gib * count * prices.ebs_gib_month, f"{count} × {gib:,.0f} GiB of gp3")
     return [volumes, *_bought_throughput(mb_per_s, count, prices)]
 
@@ -343,7 +343,7 @@ def _request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
 def _between_zones(
     workload: Workload, prices: Prices, replicas: int, *, own_zone_reads: bool, tiered: bool = True
 ) -> Line:
-    """Producers and consumers reach a partition's leader in whatever zone it is; a follower is in another zone."""
+    """Producers and consumers reach a partition's leader in any zone. Each follower is in another zone than the leader."""
     share = workload.crossing_share
     consumers = 0.0 if own_zone_reads else workload.fan_out * share
     followers = (replicas - 1) * (1.0 if workload.zones > 1 else 0.0)

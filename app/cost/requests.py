@@ -1,4 +1,4 @@
-"""How many requests Firn puts to its object store, by operation.
+"""How many requests Firn sends to its object store, by operation.
 
 The numbers are those of the code (``tiering/store_work.py``: parts of 8 MiB, one ranged GET a chunk, one a footer;
 ``metadata/manifest.py``: one entry a state change; ``metadata/controller.py``: a heartbeat and a look at the cluster log every
@@ -53,7 +53,7 @@ def replay_segment(raw_bytes: float, batch_bytes: int = 1) -> dict[str, float]:
 
 
 def take_over() -> dict[str, float]:
-    """A partition gets a leader: its manifest is looked for, and sealed before its first change."""
+    """A partition gets a leader, who looks for its manifest and seals it before the first change."""
     return {"list_objects": 1, "put_if_absent": 1}
 
 
@@ -70,7 +70,7 @@ def heartbeats(seconds: float) -> dict[str, float]:
 
 
 def cluster_looks(seconds: float) -> dict[str, float]:
-    """A broker with Redis: the looks alone."""
+    """A broker with Redis: only the looks for new entries."""
     return {"list_objects": seconds / BEAT_INTERVAL_S}
 
 

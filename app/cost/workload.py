@@ -29,11 +29,11 @@ class Workload:
     """A segment is rolled at this age at the latest (``firn.tier.max.lag.ms``)."""
     local_hours: float = 1.0
     stored_share: float = 1.0
-    """Bytes in the object store for one of records; below 1 where chunks are compressed (``firn.tier.compression``)."""
+    """Bytes in the object store for each byte of records; below 1 where chunks are compressed (``firn.tier.compression``)."""
     zones: int = 3
-    """Over which brokers and clients are spread evenly; 1 is everything in one."""
+    """Zones over which brokers and clients are spread evenly; 1 is everything in one."""
     peak: float = 2.0
-    """The busiest hour against the average: machines and provisioned throughput are bought for it."""
+    """The busiest hour divided by the average. Machines and provisioned throughput are bought for it."""
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
@@ -58,17 +58,17 @@ class Workload:
 
     @property
     def gib_per_month(self) -> float:
-        """Written."""
+        """GiB written in a month."""
         return self.write_mb_per_s * 1e6 * SECONDS_PER_MONTH / GIB
 
     @property
     def retained_gib(self) -> float:
-        """Of records, once, when as much expires as comes."""
+        """GiB of records, counted once, when as much expires as comes in."""
         return self.write_mb_per_s * 1e6 * self.retention_days * HOURS_PER_DAY * 3600 / GIB
 
     @property
     def local_gib(self) -> float:
-        """Of records that have not left the hot tier, once: active segments, and the local retention behind them."""
+        """GiB of records in the hot tier, counted once: active segments, and the local retention behind them."""
         per_partition = self.local_hours * 3600 * self.partition_bytes_per_s + self.rolled_bytes
         return min(per_partition * self.partitions / GIB, self.retained_gib)
 
@@ -83,12 +83,12 @@ class Workload:
 
     @property
     def segments_per_month(self) -> float:
-        """Rolled, over all partitions."""
+        """Segments rolled in a month, over all partitions."""
         return self.write_mb_per_s * 1e6 * SECONDS_PER_MONTH / self.rolled_bytes
 
     @property
     def crossing_share(self) -> float:
-        """Of the traffic between a client and a broker chosen without regard to zones, what crosses between two."""
+        """Share of the traffic between a client and a broker that crosses zones, if brokers are chosen without regard to zones."""
         return (self.zones - 1) / self.zones
 
 

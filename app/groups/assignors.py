@@ -1,14 +1,14 @@
-"""Server-side assignors: who of a group should read which partitions (KIP-848). Pure.
+"""Server-side assignors decide which members of a group read which partitions (KIP-848). Pure.
 
-An assignor gets the whole group and gives the whole assignment. What it must keep:
+An assignor gets the whole group and returns the whole assignment. Rules:
 
-- every partition of a topic to which somebody subscribes has exactly one owner, who subscribes to that topic;
-- ``uniform`` balances first: no partition can move to another subscriber of its topic so that the two come closer; with one
-  subscription for all, no two members differ by more than one partition. Within that it is sticky: a member gives up only
-  what balance demands. Within that it prefers a member in a rack of one of the partition's replicas;
-- ``range`` gives every member a run of neighbouring partitions of each topic, in the same order of members for all topics, so
-  that the same partitions of topics of one size meet in one member (joins). It is neither sticky nor rack aware, as in Apache
-  Kafka: either would tear what belongs together apart.
+- Every partition of a subscribed topic has exactly one owner, which subscribes to the topic.
+- ``uniform`` balances first: no move of a partition to another subscriber of its topic would bring the two members closer. If
+  all members have the same subscription, their numbers of partitions differ by at most one. Second, it is sticky: a member
+  gives up only partitions that balance requires. Third, it prefers a member in a rack of one of the partition's replicas.
+- ``range`` gives every member a run of neighbouring partitions of each topic, in the same order of members for all topics. So
+  equal partition numbers of topics of one size meet in one member, as joins need. It is neither sticky nor rack aware, as in
+  Apache Kafka, because either would separate such partitions.
 
 The order of members and of topics never depends on a hash: the same group gives the same assignment in every process.
 """
@@ -23,28 +23,29 @@ from typing import Final
 from uuid import UUID
 
 Assignment = Mapping[UUID, frozenset[int]]
-"""Partitions by topic id. No topic without a partition; never changed, so that members may share it."""
+"""Partitions by topic id. Every topic has a partition. The mapping never changes, so members may share it."""
 
 NO_PARTITIONS: Final[Assignment] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as an assignor sees it."""
+    """An assignor's view of a topic."""
 
     partition_count: int
     racks: Sequence[frozenset[str]] = ()
-    """By partition: where its replicas are. Empty if no broker says."""
+    """Racks of the replicas by partition. Empty if no broker has a rack."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """A member as an assignor sees it."""
+    """An assignor's view of a member."""
 
     topic_ids: frozenset[UUID]
-    """What it subscribes to, of what exists. Members with one subscription should share the object: that is looked at first."""
+    """Existing topics of the subscription. Members with equal subscriptions should share the object, because identity is
+    compared first."""
     owned: Assignment
-    """Its part of the last target assignment."""
+    """The member's part of the last target assignment."""
     instance_id: str | None = None
     rack_id: str | None = None
 
@@ -52,12 +53,12 @@ class MemberSpec:
 Members = Mapping[str, MemberSpec]
 Topics = Mapping[UUID, TopicSpec]
 Assignor = Callable[[Members, Topics], dict[str, Assignment]]
-"""(members by id, every topic that one of them subscribes to) to each member's partitions. A member whose partitions stay the
-same gets the very object that it had."""
+"""Function from (members by id, all subscribed topics) to each member's partitions. A member with unchanged partitions gets the
+same object."""
 
 
 def assign_uniform(members: Members, topics: Topics) -> dict[str, Assignment]:
-    """Balanced, then sticky, then close by."""
+    """Balanced first, then sticky, then rack aware."""
     if not members:
         return {}
     first = next(iter(members.values())).topic_ids
@@ -67,7 +68,7 @@ def assign_uniform(members: Members, topics: Topics) -> dict[str, Assignment]:
 
 
 def assign_range(members: Members, topics: Topics) -> dict[str, Assignment]:
-    """Runs of neighbouring partitions, the same member first for every topic."""
+    """Runs of neighbouring partitions, in the same order of members for every topic."""
     order = sorted(members, key=lambda member_id: _place(member_id, members[member_id]))
     subscribers: dict[UUID, int] = defaultdict(int)
     for member in members.values():
@@ -91,7 +92,7 @@ def assign_range(members: Members, topics: Topics) -> dict[str, Assignment]:
 
 
 def _place(member_id: str, member: MemberSpec) -> tuple[bool, str]:
-    """Static members first and by instance, so that a restart keeps their place."""
+    """Static members first, by instance, so that a restart keeps their place."""
     return (member.instance_id is None, member_id if member.instance_id is None else member.instance_id)
 
 
@@ -125,14 +126,14 @@ def _assign_one_subscription(members: Members, topics: Topics, topic_ids: frozen
 
 
 def _still_there(owned: Assignment, topic_ids: frozenset[UUID]) -> Assignment:
-    """What of it is subscribed to. (A topic never has fewer partitions than it had.)"""
+    """The subscribed part of an assignment. (A topic never loses partitions.)"""
     if topic_ids.issuperset(owned):
         return owned
     return {topic_id: partitions for topic_id, partitions in owned.items() if topic_id in topic_ids}
 
 
 def _keep(owned: Assignment, quota: int) -> Assignment:
-    """A part of ``quota`` partitions, taken evenly from all topics."""
+    """``quota`` partitions, taken evenly from all topics."""
     ranked = sorted(
         (rank, topic_id, partition)
         for topic_id, partitions in owned.items()
@@ -149,7 +150,7 @@ def _gather(pairs: Iterable[tuple[UUID, int]]) -> Assignment:
 
 
 def _unowned(topics: Topics, topic_ids: Iterable[UUID], assigned: Iterable[Assignment]) -> list[tuple[UUID, int]]:
-    """Partitions that nobody has, in order."""
+    """Partitions without an owner, in order."""
     owned: dict[UUID, list[frozenset[int]]] = {}
     for assignment in assigned:
         for topic_id, partitions in assignment.items():
@@ -168,7 +169,7 @@ def _deal(
     topics: Topics,
     assigned: dict[str, Assignment],
 ) -> None:
-    """Give every free partition to a member with room for it, one after the other in turn; first those that are close."""
+    """Give every free partition to a member that needs one, in turn; first to members in a rack of a replica."""
     gained: dict[str, list[tuple[UUID, int]]] = defaultdict(list)
     far = _deal_within_racks(free, room, members, topics, gained)
     turn = sorted(room)
@@ -196,7 +197,7 @@ def _deal_within_racks(
     topics: Topics,
     gained: dict[str, list[tuple[UUID, int]]],
 ) -> list[tuple[UUID, int]]:
-    """Give partitions to members in a rack of one of their replicas, and return those that are left."""
+    """Give partitions to members in a rack of one of their replicas. Returns: the remaining partitions."""
     in_rack: dict[str, list[str]] = defaultdict(list)
     for member_id in sorted(room):
         rack_id = members[member_id].rack_id
@@ -227,16 +228,16 @@ def _deal_within_racks(
 
 
 class _Peers:
-    """Members with one subscription in one rack: who of them has fewest partitions. A member is its place in the order of all.
+    """Members with equal subscription in one rack, ordered by number of partitions. A member is represented by its place in the
+    order of all members.
 
-    Entries of the heap that are not true any more stay until they come up, so that a change costs the logarithm of the number of
-    members.
+    Outdated heap entries stay until they reach the top, so a change takes logarithmic time in the number of members.
     """
 
     __slots__ = ("_counts", "_heap", "places", "rack_id")
 
     def __init__(self, rack_id: str | None, places: Sequence[int], counts: Sequence[int]) -> None:
-        """``counts``: partitions of every member, by place; whoever changes one says so (``changed``)."""
+        """``counts``: number of partitions of every member, by place. Call ``changed`` after each change."""
         self.rack_id = rack_id
         self.places = places
         self._counts = counts
@@ -245,22 +246,22 @@ class _Peers:
 
     @property
     def fewest(self) -> tuple[int, int]:
-        """How many the first of those with fewest has, and its place."""
+        """The smallest number of partitions, and the place of the first member with it."""
         heap, counts = self._heap, self._counts
         while heap[0][0] != counts[heap[0][1]]:
             heappop(heap)
         return heap[0]
 
     def changed(self, place: int) -> tuple[int, int]:
-        """One of them has another count now. Answers ``fewest``."""
+        """The count of a member has changed. Returns: ``fewest``."""
         heappush(self._heap, (self._counts[place], place))
         return self.fewest
 
 
 class _Dealing:
-    """Who has what of which topic, while partitions are dealt out.
+    """The owners of partitions during the assignment.
 
-    Members with one subscription are looked at together: the cost grows with members, with partitions, and with the topics of
+    Members with equal subscriptions are handled together. The cost grows with members, with partitions, and with the topics of
     *different* subscriptions, but not with members times partitions.
     """
 
@@ -276,7 +277,7 @@ class _Dealing:
             for topic_id, partitions in kept.items():
                 self.holders[topic_id][place] = set(partitions)
         self._peers: list[_Peers] = []
-        """Of each member."""
+        """Number of partitions of each member."""
         self._readers: dict[UUID, list[_Peers]] = {topic_id: [] for topic_id in topics}
         self._find_readers(members)
 
@@ -295,14 +296,14 @@ class _Dealing:
                 self._readers[topic_id].append(together)
 
     def topics_in_order(self) -> list[UUID]:
-        """Topics with few subscribers first: who reads only them has no other choice."""
+        """Topics with few subscribers first, because members that read only these topics have no other choice."""
         subscribers = {
             topic_id: sum(len(peers.places) for peers in readers) for topic_id, readers in self._readers.items()
         }
         return sorted(self._topics, key=lambda topic_id: (subscribers[topic_id], topic_id))
 
     def deal(self, topic_id: UUID) -> None:
-        """Give what nobody has of a topic to those who have fewest partitions; if several do, to one in a rack of a replica."""
+        """Give a topic's free partitions to members with the fewest partitions; among several, to one in a rack of a replica."""
         held, spec, counts = self.holders[topic_id], self._topics[topic_id], self._counts
         in_rack: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
         for peers in self._readers[topic_id]:
@@ -318,9 +319,9 @@ class _Dealing:
             heapreplace(in_rack[rack], self._peers[place].changed(place))
 
     def balance(self, topic_id: UUID) -> bool:
-        """Move partitions of a topic from who has most in all to who has fewest, while that brings them closer.
+        """Move partitions of a topic from the member with most partitions to the one with fewest, while that brings them closer.
 
-        Answers whether any moved.
+        Returns: whether any partition moved.
         """
         held, counts = self.holders[topic_id], self._counts
         givers = [(-counts[place], place) for place, partitions in held.items() if partitions]
@@ -368,4 +369,4 @@ def _assign_many_subscriptions(members: Members, topics: Topics) -> dict[str, As
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
-"""By the name that clients ask for (``group.remote.assignor``)."""
+"""Assignors by the name that clients request (``group.remote.assignor``)."""

@@ -1,19 +1,19 @@
-"""A group of the classic protocol: members join, one of them assigns the partitions, all are told (KIP-62 and its successors).
+"""A group of the classic protocol: members join, and one of them assigns the partitions to all (KIP-62 and its successors).
 
-The states, and what leads from one to the next::
+The states and their transitions::
 
     Empty ──first join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──leader's SyncGroup──► Stable
       ▲                        │   ▲                                                │                                    │
       └────nobody is left──────┘   └──────── a member joins anew, leaves, changes its mind, or is silent ────────────────┘
 
-Joining is a barrier: everybody's JoinGroup waits until every member has joined or the rebalance time-out has passed; then the
-generation rises and the leader is told what everybody subscribes to. Its SyncGroup brings everybody's assignment, which is written
-to the log before anybody is told. Two details spare rebalances: an empty group waits a little for more members before its
-first one (KIP-134), and a **static member** (one with ``group.instance.id``, KIP-345) that comes back within its session time-out
-keeps its assignment and changes only its member id; as leader it is told to skip assigning (KIP-814).
+Joining is a barrier. Every JoinGroup waits until all members have joined, or until the rebalance time-out has passed. Then the
+generation rises, and the leader gets all subscriptions. The leader's SyncGroup has all assignments. They are written to the log
+before any member gets its own. Two details save rebalances. An empty group waits a little for more members before its first
+rebalance (KIP-134). A **static member** (with ``group.instance.id``, KIP-345) that returns within its session time-out keeps
+its assignment, and only its member id changes; a static leader is told to skip the assignment (KIP-814).
 
-Only the outcome of a rebalance is in the log, as Kafka's GroupMetadata record: generation, protocol, leader, members with their
-assignments. A group that is loaded with members is Stable, and they have a session time-out to be heard of.
+The log has only the result of a rebalance, as Kafka's GroupMetadata record: generation, protocol, leader, members with their
+assignments. A group that is loaded with members is Stable, and each member must send a request within its session time-out.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from app.coordinator.shell import Reply, Turn
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a member may wait in its first JoinGroup, during which its client sends no heartbeats (KAFKA-7610)."""
+"""Session time-out during the first JoinGroup of a member, because its client sends no heartbeats then (KAFKA-7610)."""
 
 AWAY_WAIT_MS_MIN: Final = 1_000
-"""How long static members that are all away are waited for at least, whatever they say: looking all the time brings nobody back."""
+"""Minimum wait if all static members are away, whatever their time-outs: more frequent checks bring nobody back."""
 
 GROUP_METADATA_VERSION: Final = 3
-"""In which Kafka 4 writes groups, too."""
+"""Version of group records. Kafka 4 writes the same."""
 
 
 class ClassicState(StrEnum):
-    """Kafka's names, as DescribeGroups and ListGroups say them."""
+    """Kafka's names of states, as in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -69,7 +69,7 @@ class ClassicState(StrEnum):
 
 
 class ClassicGroup:
-    """One group. Every method that changes it takes the turn of the event: records, timers and answers go there."""
+    """One group. Every method that changes it takes the event's turn, for records, timers and responses."""
 
     __slots__ = (
         "_config",
@@ -98,7 +98,7 @@ class ClassicGroup:
         self._rng = rng
         self.state = ClassicState.EMPTY
         self._since_ms = now_ms
-        """When it came to its state."""
+        """Time of the last change of state."""
         self.generation = 0
         self.protocol_type = ""
         self.protocol_name: str | None = None
@@ -107,17 +107,17 @@ class ClassicGroup:
         self._static: dict[str, str] = {}
         """Member id by instance id."""
         self._supported: Counter[str] = Counter()
-        """Members that support each protocol."""
+        """Number of members that support each protocol."""
         self.pending_joins: set[str] = set()
-        """Member ids that were given out and have not joined yet (KIP-394)."""
+        """Member ids that were given to clients that have not joined yet (KIP-394)."""
         self.pending_syncs: set[str] = set()
-        """Members of this generation that have not asked for their assignment."""
+        """Members of this generation that have not requested their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
-        """Of all members; None if that cannot be known."""
+        """Subscribed topics of all members; None if unknown."""
         self._was_empty = False
-        """The rebalance that is being prepared is the first one since the group was empty."""
+        """Whether the rebalance in preparation is the first since the group was empty."""
         self._grows = False
-        """A member came since the wait for more of them was last prolonged."""
+        """Whether a member joined since the wait for more members was last extended."""
         self._initial_left_ms = 0
 
     # --- what it is to others: Group ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ClassicGroup:
 
     @property
     def since_ms(self) -> int:
-        """When it came to the state it is in; -1 if that is not known."""
+        """Time of the last change of state; -1 if unknown."""
         return self._since_ms
 
     def subscribes_to(self, topic: str) -> bool:
@@ -159,10 +159,10 @@ class ClassicGroup:
             raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group is being assigned its partitions anew")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Everybody may."""
+        """Everybody may read the offsets."""
 
     def loaded(self, turn: Turn) -> None:
-        """Members that were loaded have a session time-out to be heard of; too many of them must join anew."""
+        """Give loaded members a session time-out for their next request. If there are too many members, they must rejoin."""
         for member in self.members.values():
             self.keep_alive(turn, member.member_id)
         if len(self.members) > self._config.group_max_size:
@@ -171,7 +171,7 @@ class ClassicGroup:
     # --- members ------------------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Whether it is a member, and the one that its instance id belongs to now.
+        """Check that this is a member, and the present owner of its instance id.
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
         """
@@ -187,13 +187,13 @@ class ClassicGroup:
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {member_id}")
 
     def keep_alive(self, turn: Turn, member_id: str) -> None:
-        """A member was heard of: its session begins anew. Nothing happens if it is none."""
+        """Restart a member's session, because it sent a request. Does nothing for an unknown member."""
         member = self.members.get(member_id)
         if member is not None:
             turn.set_timer(member.timer, member.session_timeout_ms)
 
     def committed(self, turn: Turn, member_id: str) -> None:
-        """A member has committed offsets, which is a sign of life as good as a heartbeat."""
+        """A member has committed offsets. This counts like a heartbeat."""
         if self.state is ClassicState.STABLE or self.state is ClassicState.PREPARING_REBALANCE:
             self.keep_alive(turn, member_id)
 
@@ -207,7 +207,7 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def _remove(self, turn: Turn, member_id: str) -> None:
-        """Take a member, or one that was to become one, out of the group; the leader's place goes to another."""
+        """Remove a member, or a future member, from the group. If it was the leader, another member becomes leader."""
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
         turn.cancel_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id))
@@ -225,7 +225,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def _unsupport(self, member: ClassicMember) -> None:
-        """A member is gone, or supports something else now."""
+        """A member is gone, or its supported protocols have changed."""
         for name in member.protocol_names:
             self._supported[name] -= 1
             if not self._supported[name]:
@@ -237,14 +237,14 @@ class ClassicGroup:
         self._supported.update(member.protocol_names)
 
     def _supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these could join: a protocol that all support is left."""
+        """Whether a member with these protocols could join, so that all members still share a protocol."""
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type and protocols)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self._supported[name] == count for name, _ in protocols)
 
     def _select_protocol(self) -> str:
-        """The protocol that most members like best of those that all support."""
+        """The protocol that most members prefer, among those that all members support."""
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -266,9 +266,9 @@ class ClassicGroup:
     # --- joining ------------------------------------------------------------------------------------------------------
 
     def join(self, turn: Turn, join: Join, reply: Reply[JoinGroupResponse]) -> None:
-        """A JoinGroup of somebody: a new member, one that was given its id, or a member that joins anew.
+        """A JoinGroup of a new member, of a client that got a member id, or of a rejoining member.
 
-        It is answered when the rebalance that it belongs to has everybody, or at once where there is none.
+        The response comes when all members of the rebalance have joined, or at once if there is no rebalance.
         """
         member_id = join.member_id
         if not self._has_room(member_id):
@@ -370,7 +370,7 @@ class ClassicGroup:
     def _replace_static(
         self, turn: Turn, join: Join, old: ClassicMember, member_id: str, reply: Reply[JoinGroupResponse]
     ) -> None:
-        """A static member has come back under a new member id; whoever still uses the old one is fenced."""
+        """A static member has returned with a new member id. Clients that still use the old id are fenced."""
         replaced = ClassicMember(
             self.group_id,
             member_id,
@@ -412,7 +412,7 @@ class ClassicGroup:
             self._rebalance(turn)
 
     def _keeps_protocol(self, member: ClassicMember, protocols: Protocols) -> bool:
-        """Whether the same protocol is selected if a member's are changed to these."""
+        """Whether the selected protocol stays the same if a member changes to these protocols."""
         before = member.protocols
         self._set_protocols(member, protocols)
         try:
@@ -424,7 +424,7 @@ class ClassicGroup:
             self._set_protocols(member, before)
 
     def _swap(self, turn: Turn, old: ClassicMember, new: ClassicMember) -> None:
-        """Put a static member's new self into its place; what the old one waits for is answered FENCED_INSTANCE_ID."""
+        """Replace a static member by its new member id. Waiting requests of the old id get FENCED_INSTANCE_ID."""
         if old.join is not None:
             self._answer_join(turn, old, refused_join(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         if old.sync is not None:
@@ -447,14 +447,14 @@ class ClassicGroup:
     # --- rebalancing --------------------------------------------------------------------------------------------------
 
     def _rebalance(self, turn: Turn) -> None:
-        """Something has changed: begin a rebalance, or see whether the one under way has everybody now."""
+        """After a change: begin a rebalance, or check whether the present one now has all members."""
         if self.state is not ClassicState.PREPARING_REBALANCE:
             self._prepare_rebalance(turn)
         elif not self._was_empty and self._all_have_joined:
             self._complete_join(turn)
 
     def _prepare_rebalance(self, turn: Turn) -> None:
-        """Ask everybody to join anew, which they hear with their next heartbeat."""
+        """Ask all members to rejoin. They learn this with their next heartbeat."""
         if self.state is ClassicState.COMPLETING_REBALANCE:
             self._forget_assignments(turn, ErrorCode.REBALANCE_IN_PROGRESS)
         self.pending_syncs.clear()
@@ -479,9 +479,9 @@ class ClassicGroup:
                 self.keep_alive(turn, member.member_id)
 
     def _complete_join(self, turn: Turn) -> None:
-        """Everybody has joined, or had the time to: the next generation begins.
+        """All members have joined, or the time-out has passed: the next generation begins.
 
-        Dynamic members that did not join are out; static ones keep their place until their session is over.
+        Dynamic members that did not join are removed. Static members keep their place until their session ends.
         """
         turn.cancel_timer(ClassicTimer(ClassicDue.JOIN, self.group_id))
         late = [member for member in self.members.values() if member.join is None and member.instance_id is None]
@@ -514,7 +514,7 @@ class ClassicGroup:
         turn.set_timer(ClassicTimer(ClassicDue.SYNC, self.group_id), self._rebalance_timeout_ms)
 
     def _elect_joined_leader(self) -> bool:
-        """Have a leader that has joined; False if nobody has."""
+        """Choose a leader that has joined; False if nobody has joined."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is not None and leader.join is not None:
             return True
@@ -522,7 +522,7 @@ class ClassicGroup:
         return self.leader is not None
 
     def _remember_empty(self, turn: Turn) -> None:
-        """Write that nobody is left. If it cannot be written now, what is loaded later has members who are soon found silent."""
+        """Write that the group is empty. If that fails, a later load finds members that soon count as silent."""
         try:
             turn.append([self._record((), None, turn.now_ms)])
         except RequestRejected:
@@ -562,7 +562,7 @@ class ClassicGroup:
     # --- syncing ------------------------------------------------------------------------------------------------------
 
     def sync(self, turn: Turn, sync: Sync, reply: Reply[SyncGroupResponse]) -> None:
-        """A SyncGroup of a member: the leader's brings the assignments, the others' wait for it.
+        """A SyncGroup of a member. The leader's has the assignments; the others wait for it.
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
         REBALANCE_IN_PROGRESS.
@@ -601,7 +601,7 @@ class ClassicGroup:
             turn.cancel_timer(ClassicTimer(ClassicDue.SYNC, self.group_id))
 
     def _assign(self, turn: Turn, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignments, then tell everybody; if they cannot be written, everybody joins anew."""
+        """Write the leader's assignments, and then respond to all members. If the write fails, all members must rejoin."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         try:
@@ -629,10 +629,10 @@ class ClassicGroup:
     # --- heartbeats, leaving, time ------------------------------------------------------------------------------------
 
     def heartbeat(self, turn: Turn, member_id: str, instance_id: str | None, generation: int) -> None:
-        """A member is there.
+        """A heartbeat of a member.
 
-        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS if it shall
-        join anew, and its session goes on.
+        Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS if the member must
+        rejoin; its session continues.
         """
         self.check_member(member_id, instance_id)
         if generation != self.generation:
@@ -644,7 +644,7 @@ class ClassicGroup:
             raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its members to join")
 
     def leave(self, turn: Turn, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Members leave, by member id or (with an empty one) by instance id; a code for each. One rebalance for all."""
+        """Members leave, by member id or (if it is empty) by instance id. Returns a code for each. One rebalance for all."""
         codes: list[ErrorCode] = []
         for member_id, instance_id in leaving:
             if not member_id:
@@ -668,7 +668,7 @@ class ClassicGroup:
         return codes
 
     def due(self, turn: Turn, timer: ClassicTimer) -> None:
-        """Something that was waited for has not come in time."""
+        """A timer has expired."""
         match timer.due:
             case ClassicDue.MEMBER:
                 self._member_is_silent(turn, timer.member_id)
@@ -703,7 +703,7 @@ class ClassicGroup:
         self._complete_join(turn)
 
     def _syncing_is_over(self, turn: Turn) -> None:
-        """Members that did not ask for their assignment in time are out (KAFKA-13435)."""
+        """Remove members that did not request their assignment in time (KAFKA-13435)."""
         if not self.pending_syncs or self.state not in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
             return
         for member_id in tuple(self.pending_syncs):
@@ -711,7 +711,7 @@ class ClassicGroup:
         self._prepare_rebalance(turn)
 
     def replaced(self, turn: Turn) -> None:
-        """A group of another protocol has taken this one's place, with its members: whoever waits is to join that one."""
+        """A group of another protocol has replaced this one, with its members. Waiting clients must join that group."""
         for timer in (ClassicTimer(ClassicDue.JOIN, self.group_id), ClassicTimer(ClassicDue.SYNC, self.group_id)):
             turn.cancel_timer(timer)
         for member_id in self.pending_joins:
@@ -724,7 +724,7 @@ class ClassicGroup:
                 self._answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
 
     def unloaded(self, turn: Turn) -> None:
-        """This broker is not the coordinator any more: whoever waits is to ask the one that is."""
+        """This broker is no longer the coordinator. Waiting clients must look for the new coordinator."""
         for member in self.members.values():
             if member.join is not None:
                 self._answer_join(turn, member, refused_join(ErrorCode.NOT_COORDINATOR, member.member_id))
@@ -738,7 +738,7 @@ class ClassicGroup:
         return self._record((), None, now_ms)
 
     def tombstone(self) -> CoordinatorRecord:
-        """The record that takes the group out of the log."""
+        """The tombstone of the group."""
         return GROUP_RECORDS.record(GroupMetadataKey(self.group_id), None)
 
     def _record(
@@ -770,9 +770,10 @@ class ClassicGroup:
         )
 
     def record_before_rebalance(self, now_ms: int) -> CoordinatorRecord:
-        """The record of a group that is about to rebalance, already of the next generation.
+        """The record of a group before a rebalance, already with the next generation.
 
-        Whoever loads it instead of what the rebalance comes to finds members of the generation before, and has them join again.
+        If a load finds this record without the result of the rebalance, it finds members of the previous generation, which must
+        rejoin.
         """
         return self._record(self.members.values(), self.leader, now_ms, self.generation + 1)
 
@@ -787,7 +788,7 @@ class ClassicGroup:
         rng: random.Random,
         now_ms: int,
     ) -> ClassicGroup:
-        """A stable group of members that have their assignments, and that all support one protocol."""
+        """A stable group whose members have their assignments and share one protocol."""
         group = cls(group_id, config, rng, now_ms)
         group.generation = generation
         group.protocol_type = protocol_type
@@ -799,7 +800,7 @@ class ClassicGroup:
         return group
 
     def begin_anew(self, turn: Turn) -> None:
-        """Everybody shall join again; members have their session time-outs to be heard of."""
+        """All members must rejoin. Each has its session time-out for its next request."""
         for member in self.members.values():
             self.keep_alive(turn, member.member_id)
         self._prepare_rebalance(turn)
@@ -808,7 +809,7 @@ class ClassicGroup:
     def from_record(
         cls, group_id: str, value: GroupMetadataValue, config: BrokerConfig, rng: random.Random
     ) -> ClassicGroup:
-        """The group that a record says: Stable if it has members."""
+        """Decode a group from its record. It is Stable if it has members."""
         group = cls(group_id, config, rng, value.current_state_timestamp)
         group.generation = value.generation
         group.protocol_type = value.protocol_type
@@ -837,7 +838,7 @@ class ClassicGroup:
 
 
 def new_member_id(prefix: str, rng: random.Random) -> str:
-    """A member id that nobody has, as Kafka makes them; of a very long prefix only as much as the id has room for."""
+    """A new member id in Kafka's form. A very long prefix is shortened to the maximum length."""
     unique = f"-{UUID(bytes=rng.randbytes(16), version=4)}"
     room = STRING_BYTES_MAX - len(unique)
     if len(prefix.encode()) > room:
@@ -846,7 +847,7 @@ def new_member_id(prefix: str, rng: random.Random) -> str:
 
 
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER) -> JoinGroupResponse:
-    """A JoinGroup's answer that gives nothing but a code, and perhaps a member id."""
+    """A JoinGroup response with only a code, and perhaps a member id."""
     return JoinGroupResponse(
         error_code=code, generation_id=-1, protocol_type=None, protocol_name=None, leader="", member_id=member_id
     )

@@ -1,9 +1,10 @@
 """Members of the classic protocol in a group whose assignment the broker makes (KIP-848, online migration).
 
-Such a member sends JoinGroup, SyncGroup and Heartbeat, and is reconciled like any other: joining is a heartbeat that names what it
-owns, and is answered at once, with the member epoch as its generation and without a leader; SyncGroup gives it what it has;
-REBALANCE_IN_PROGRESS to its Heartbeat tells it to join again, so that it gives up or gets partitions. It keeps three time limits:
-its session, the time to join again when it was told to, and the time to ask for its assignment after it has joined.
+Such a member sends JoinGroup, SyncGroup and Heartbeat, and is reconciled like any other member. A JoinGroup is a heartbeat that
+names the owned partitions. Its response comes at once, has the member epoch as generation, and names no leader. SyncGroup
+returns the assignment. REBALANCE_IN_PROGRESS in response to a Heartbeat makes the member rejoin, to give up or get partitions.
+The member has three time limits: its session, the time to rejoin when it was told to, and the time to request its assignment
+after it has joined.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def join(group: ConsumerGroup, turn: Turn, asked: Join, image: ClusterImage, rng: random.Random) -> JoinGroupResponse:
-    """A member joins, or joins again to be brought a step further.
+    """A member joins, or rejoins for its next step.
 
     Raises: RequestRejected GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID;
-    ProtocolError for a subscription that cannot be read. Nothing is changed then.
+    ProtocolError for an unreadable subscription. Then nothing has changed.
     """
     group.check_not_full(asked.member_id)
     if not _supports(group, asked):
@@ -74,7 +75,7 @@ def join(group: ConsumerGroup, turn: Turn, asked: Join, image: ClusterImage, rng
 
 
 def _supports(group: ConsumerGroup, asked: Join) -> bool:
-    """Whether an assignment protocol that all members of the classic protocol know is left."""
+    """Whether all members of the classic protocol still share an assignment protocol."""
     if asked.protocol_type != CONSUMER_PROTOCOL or not asked.protocols:
         return False
     others = [
@@ -114,7 +115,7 @@ def _subscription(member: Member, asked: Join, subscription: ClassicSubscription
 
 
 def sync(group: ConsumerGroup, turn: Turn, asked: Sync, image: ClusterImage) -> SyncGroupResponse:
-    """A member asks for its partitions.
+    """A member requests its partitions.
 
     Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
     REBALANCE_IN_PROGRESS.
@@ -144,10 +145,10 @@ def sync(group: ConsumerGroup, turn: Turn, asked: Sync, image: ClusterImage) -> 
 
 
 def heartbeat(group: ConsumerGroup, turn: Turn, member_id: str, instance_id: str | None, generation: int) -> None:
-    """A member is there.
+    """A heartbeat of a member.
 
-    Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS if it shall join
-    again, because there is something to give up or to get.
+    Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION; REBALANCE_IN_PROGRESS if the member must
+    rejoin, to give up or get partitions.
     """
     member = _classic_member(group, member_id, instance_id, generation)
     group.restart_session(turn, member)
@@ -173,9 +174,9 @@ def _tell_to_join(group: ConsumerGroup, turn: Turn, member: Member) -> None:
 def leave(
     group: ConsumerGroup, turn: Turn, leaving: Iterable[tuple[str, str | None]], image: ClusterImage
 ) -> list[ErrorCode]:
-    """Members leave, by member id or (with an empty one) by instance id; a code for each.
+    """Members leave, by member id or (if it is empty) by instance id. Returns a code for each.
 
-    Raises: RequestRejected if it cannot be written down; nobody has left then.
+    Raises: RequestRejected if it cannot be written; then no member has left.
     """
     codes: list[ErrorCode] = []
     gone: dict[str, Member] = {}
@@ -220,7 +221,7 @@ def _check_classic(member: Member) -> None:
 
 
 def assignment_of(topics: TopicPartitions, image: ClusterImage) -> Assignment:
-    """By topic id, what members of the classic protocol say by name; topics that are gone are left out."""
+    """Convert partitions by topic name, as in the classic protocol, to topic ids. Deleted topics are left out."""
     found: dict[UUID, frozenset[int]] = {}
     for name, partitions in topics:
         topic = image.topic(name)
@@ -230,6 +231,6 @@ def assignment_of(topics: TopicPartitions, image: ClusterImage) -> Assignment:
 
 
 def topic_partitions_of(assignment: Assignment, image: ClusterImage) -> TopicPartitions:
-    """By name, for members of the classic protocol; topics that are gone are left out."""
+    """Convert partitions by topic id to topic names for members of the classic protocol. Deleted topics are left out."""
     named = ((image.topic_by_id(topic_id), partitions) for topic_id, partitions in assignment.items())
     return sorted((topic.name, tuple(sorted(partitions))) for topic, partitions in named if topic is not None)

@@ -1,4 +1,4 @@
-"""A member of a classic group: what it asks for, what it supports, what it waits for."""
+"""A member of a classic group: its requests, its protocols, and its waits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from app.wire.apis.sync_group import SyncGroupResponse
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""Protocol type of groups whose members assign topic partitions: subscriptions can be read."""
+"""Protocol type of groups that assign topic partitions. Their subscriptions can be decoded."""
 
 NO_MEMBER: Final = ""
-"""In the place of a member's id."""
+"""Stands for no member id."""
 
 
 class ClassicDue(Enum):
-    """What a timer of a classic group is for."""
+    """The purpose of a timer of a classic group."""
 
     MEMBER = "member"
-    """A member's session, or the patience for a member id that was given out, is over."""
+    """The end of a member's session, or of the wait for a client that got a member id."""
     JOIN = "join"
-    """No more waiting for members to join."""
+    """The end of the wait for members to join."""
     SYNC = "sync"
-    """No more waiting for members to ask for their assignment."""
+    """The end of the wait for members to request their assignment."""
 
 
 class ClassicTimer(NamedTuple):
@@ -40,11 +40,11 @@ class ClassicTimer(NamedTuple):
 
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Assignment protocols that a member supports, the one it likes best first, with its subscription in each."""
+"""A member's assignment protocols in its order of preference, with its subscription in each."""
 
 
 class Join(NamedTuple):
-    """A JoinGroup request, apart from its group."""
+    """A JoinGroup request without its group id."""
 
     member_id: str
     instance_id: str | None
@@ -54,15 +54,15 @@ class Join(NamedTuple):
     rebalance_timeout_ms: int
     client_id: str
     client_host: str
-    """As Kafka shows it: ``/127.0.0.1``."""
+    """In Kafka's form: ``/127.0.0.1``."""
     requires_member_id: bool
-    """From version 4 on a new member is given its id first, and joins with it (KIP-394)."""
+    """Whether the member must first get an id and then join with it: from version 4 on (KIP-394)."""
     can_skip_assignment: bool
-    """From version 9 on a static leader that returns can be told to leave the assignment alone (KIP-814)."""
+    """Whether a returning static leader can be told to skip the assignment: from version 9 on (KIP-814)."""
 
 
 class Sync(NamedTuple):
-    """A SyncGroup request, apart from its group."""
+    """A SyncGroup request without its group id."""
 
     member_id: str
     instance_id: str | None
@@ -111,19 +111,19 @@ class ClassicMember:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        """It waits in its first JoinGroup."""
+        """Whether the member waits in its first JoinGroup."""
         self.join: Reply[JoinGroupResponse] | None = None
-        """Where its JoinGroup is answered, while it waits."""
+        """The pending response of its JoinGroup."""
         self.sync: Reply[SyncGroupResponse] | None = None
         self.timer = ClassicTimer(ClassicDue.MEMBER, group_id, member_id)
 
     @property
     def protocol_names(self) -> frozenset[str]:
-        """The protocols that it supports. A member may name one twice, and supports it no more for that."""
+        """The supported protocols. A protocol that the member names twice counts once."""
         return frozenset([name for name, _ in self.protocols])
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its subscription in a protocol; empty if it does not support it."""
+        """The member's subscription in a protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
@@ -132,7 +132,7 @@ _INT32: Final = Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics in a subscription of the consumer protocol, of any version; None if it is not sound."""
+    """The topics in a subscription of the consumer protocol, of any version; None if it is malformed."""
     try:
         (count,) = _INT32.unpack_from(metadata, _INT16.size)
         position = _INT16.size + _INT32.size

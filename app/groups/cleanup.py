@@ -1,7 +1,7 @@
-"""Which committed offsets go by themselves: of topics that were deleted, and those that nobody has used for long. Pure.
+"""Deletes committed offsets of deleted topics, and offsets that were unused for long. Pure.
 
-Both look through all groups, of which there may be many, with many offsets; so they look at some of them, let the event loop
-turn, and go on.
+Both searches go through all groups. There may be many groups with many offsets, so a search checks some of them, lets the event
+loop serve other work, and continues.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from app.units import NO_OFFSET, NO_TIMESTAMP, Offset
 MINUTE_MS: Final = 60_000
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""Offsets and groups that are looked at before the event loop turns."""
+"""Offsets and groups that are checked before the event loop serves other work."""
 
 RETRY_MS: Final = 5_000
-"""After an append that failed, until what is due is tried again."""
+"""Pause after a failed append before due work is retried."""
 
 
 class Chore(Enum):
-    """What is due beside groups, whose timers have keys of their own."""
+    """Timer keys of this module. Groups have their own timer keys."""
 
     EXPIRY = "expiry"
     DELETED_TOPICS = "deleted topics"
 
 
 class OffsetCleanup:
-    """Looks after the offsets of one shard."""
+    """Cleans up the offsets of one shard."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class OffsetCleanup:
         forget_offsets: Callable[[Turn, str, Sequence[tuple[str, int]]], None],
         forget_group: Callable[[Turn, Group], None],
     ) -> None:
-        """``forget_offsets`` and ``forget_group`` write tombstones and then forget; they raise what an append raises."""
+        """``forget_offsets`` and ``forget_group`` write tombstones, and then forget. They raise the errors of an append."""
         self._groups = groups
         self._offsets = offsets
         self._config = config
         self._forget_offsets = forget_offsets
         self._forget_group = forget_group
         self._expiring: deque[str] = deque()
-        """Groups that the present search for unused offsets has still to look at, or is looking at."""
+        """Groups that the present search for unused offsets has not finished."""
         self._unexpired: Iterator[tuple[str, int]] | None = None
-        """Of the first of them, the offsets that it has still to look at; None before it has begun."""
+        """Offsets of the first of these groups that are not checked yet; None before the group has begun."""
         self._deleted: dict[str, Offset] = {}
-        """Deleted topics, and where the newest offset of each can be in the log: what is committed later is of a successor."""
+        """Deleted topics, each with the log end at its deletion: later commits belong to a new topic with the same name."""
         self._cleaning: Iterator[str] = iter(())
-        """Groups that have still to be looked at for offsets of deleted topics."""
+        """Groups that are not checked yet for offsets of deleted topics."""
         self._cleaned: tuple[str, Iterator[tuple[str, int, Offset]]] | None = None
-        """The one that is being looked at, and its offsets that have still to be."""
+        """The present group, and its offsets that are not checked yet."""
 
     def start(self, turn: Turn) -> None:
-        """All offsets are known now."""
+        """All offsets are loaded."""
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)
 
     def due(self, turn: Turn, chore: Chore) -> None:
@@ -79,7 +79,7 @@ class OffsetCleanup:
     # --- deleted topics -------------------------------------------------------------------------------------------------
 
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
-        """Topics are gone: nobody can go on where he was in them."""
+        """Topics were deleted: their committed offsets are useless."""
         self._deleted.update(dict.fromkeys(names, self._offsets.newest_log_end))
         self._look_at_all_for_deleted()
         turn.set_timer(Chore.DELETED_TOPICS, 0)
@@ -117,9 +117,9 @@ class OffsetCleanup:
     # --- expiry ---------------------------------------------------------------------------------------------------------
 
     def _expire_some(self, turn: Turn) -> None:
-        """Look for offsets that nobody has used for ``offsets.retention.minutes``, and for groups with nothing left.
+        """Look for offsets that were unused for ``offsets.retention.minutes``, and for groups without any state.
 
-        A group whose records cannot be written is looked at again in the next round.
+        If the records of a group cannot be written, the next round retries.
         """
         if not self._expiring:
             self._expiring.extend(self._groups)
@@ -157,7 +157,7 @@ class OffsetCleanup:
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)
 
     def _expire(self, turn: Turn, group: Group, places: Iterable[tuple[str, int]]) -> None:
-        """Forget those of a group's offsets that are due. Raises: what an append raises."""
+        """Delete a group's due offsets. Raises: the errors of an append."""
         retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
         group_id = group.group_id
         used: dict[str, bool] = {}
@@ -179,7 +179,7 @@ class OffsetCleanup:
 
 
 def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:
-    """Since when nobody has used an offset of a topic that no member reads; None while it may be used."""
+    """The time since which an offset is unused, for a topic that no member reads; None while it may be used."""
     if not isinstance(group, ClassicGroup) or not group.protocol_type:
         return committed.committed_ms
     if group.state is ClassicState.EMPTY:
@@ -194,7 +194,7 @@ def _unused_since_ms(group: Group, committed: CommittedOffset) -> int | None:
 
 
 def _is_expected(group: Group) -> bool:
-    """Whether somebody was given a member id of the group and is about to join, or its progress, which is not offsets, waits."""
+    """Whether a client got a member id and may join, or the group has progress other than offsets."""
     if isinstance(group, ClassicGroup):
         return bool(group.pending_joins)
     return group.group_type is GroupType.SHARE

@@ -1,17 +1,17 @@
 """A consumer group whose assignment the broker makes (KIP-848): members, epochs, target assignment. A pure state machine.
 
-Three numbers drive it. The **group epoch** rises whenever what members subscribe to, or what they subscribe to is, has
-changed. The **target assignment** is computed anew when its epoch is behind, but not twice within
-``group.consumer.assignment.interval.ms`` (KIP-1263): a thousand members that join together cost a few assignments, and are not
-led from one to the next. Until then everybody goes on towards the last one. Each member has a **member epoch**, that of the
-target it has reached, and gets there by itself, heartbeat by heartbeat (``reconciliation.py``): there is no barrier, a slow
-member holds up only those who wait for its partitions.
+Three numbers drive it. The **group epoch** rises when subscriptions or the subscribed topics change. The **target assignment**
+is computed again when its epoch is behind the group epoch, but not twice within ``group.consumer.assignment.interval.ms``
+(KIP-1263). So a thousand members that join together cost only a few assignments, and need not follow each of them. Until then
+all members continue towards the last target. The **member epoch** is the epoch of the target that a member has reached. Each
+member moves by itself, heartbeat by heartbeat (``reconciliation.py``). There is no barrier: a slow member delays only those
+that wait for its partitions.
 
-Every change is a list of records (``consumer_records.py``) that is appended first; memory changes in ``replay`` only, which
-also loads the group. So what is remembered is what can be read again.
+Every change is a list of records (``consumer_records.py``) that is appended first. Memory changes only in ``replay``, which
+also loads the group. So memory always equals the log.
 
-Whoever asks has a code for each way to be wrong: UNKNOWN_MEMBER_ID and FENCED_MEMBER_EPOCH (give everything up and join
-again), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (somebody else is that static member). Nothing changes then.
+Wrong requests get one of these codes, and change nothing: UNKNOWN_MEMBER_ID and FENCED_MEMBER_EPOCH (give up all partitions and
+rejoin), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (another client is this static member).
 """
 
 from __future__ import annotations
@@ -74,31 +74,31 @@ if TYPE_CHECKING:
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_A_WHILE: Final = -2
-"""A static member that will be back; its partitions wait for it as long as its session does."""
+"""The epoch of a static member that will return. Its partitions wait for it until its session ends."""
 
 CLIENT_MAKES_MEMBER_ID: Final = 1
-"""First version of ConsumerGroupHeartbeat in which a member brings its own id (KIP-1082)."""
+"""First version of ConsumerGroupHeartbeat in which a member chooses its own id (KIP-1082)."""
 
 
 class Client(NamedTuple):
-    """Who sends a request."""
+    """The client that sends a request."""
 
     client_id: str
     host: str
-    """As Kafka shows it: ``/127.0.0.1``."""
+    """In Kafka's form: ``/127.0.0.1``."""
 
 
 class MemberDue(Enum):
-    """What a member has a time limit for; it is out when the time is up."""
+    """The time limits of a member. When one passes, the member is removed."""
 
     SESSION = "session"
-    """To be heard of."""
+    """For the next heartbeat."""
     REVOCATION = "revocation"
-    """To give partitions up that were taken from it."""
+    """For giving up revoked partitions."""
     JOIN = "join"
-    """To join again after it was told to (classic protocol)."""
+    """For rejoining after it was told to (classic protocol)."""
     SYNC = "sync"
-    """To ask for its partitions after it has joined (classic protocol)."""
+    """For requesting its partitions after it has joined (classic protocol)."""
 
 
 class MemberTimer(NamedTuple):
@@ -111,7 +111,7 @@ class MemberTimer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member as the log says."""
+    """A member, as in the log."""
 
     member_id: str
     subscription: Subscription = NOBODY
@@ -123,17 +123,17 @@ class Member:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         return self.subscription.classic is not None
 
 
 class ConsumerGroup:
-    """One group. ``turn`` is where its records and timers go (``app/coordinator/shell.py``)."""
+    """One group. ``turn`` takes its records and timers (``app/coordinator/shell.py``)."""
 
     def __init__(self, group_id: str, config: BrokerConfig) -> None:
         self.group_id = group_id
         self.config = config
-        """As it is for this group now; whoever calls keeps it so."""
+        """The present settings for this group. The caller keeps them up to date."""
         self.epoch = 0
         self.metadata_hash = NO_HASH
         self.target_epoch = 0
@@ -144,23 +144,23 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}
         """Member id by instance id."""
         self._name_users: Counter[str] = Counter()
-        """Members by topic name that they subscribe to by name."""
+        """Number of members by the topic names to which they subscribe by name."""
         self._regex_users: Counter[str] = Counter()
         self._assignor_users: Counter[str] = Counter()
         self._holders: dict[UUID, dict[int, str]] = {}
-        """Who has a partition or has not given it up, by topic id and partition."""
+        """Member id of a partition's holder (which has it or has not given it up yet), by topic id and partition."""
         self._joins_due: set[str] = set()
-        """Members that were told to join again."""
+        """Members that were told to rejoin."""
         self._assigned_ms: int | None = None
-        """When the target was last computed here; None if that was not here."""
+        """Time of the last computation of the target on this broker; None if another broker computed it."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
-        """Of the image that the group epoch was last held against."""
+        """Topics of the image with which the group epoch was last compared."""
         self.replaces: Sequence[RawRecord] = ()
-        """Records that put this group into the place of another; they are written with the first that it writes itself."""
+        """Records with which this group replaces another one. They are written together with its own first records."""
         self._regexes_due: dict[str, ResolvedRegex] = {}
-        """What expressions match since topics came or went; written by the next heartbeat."""
+        """Matches of expressions after a change of topics. The next heartbeat writes them."""
         self._regexes_unchecked: set[str] = set()
-        """Expressions that were read from the log and not matched against the topics since."""
+        """Expressions that were loaded from the log and not matched against the topics since."""
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -172,9 +172,9 @@ class ConsumerGroup:
         image: ClusterImage,
         resolved: ResolvedRegex | None = None,
     ) -> ConsumerGroupHeartbeatResponse:
-        """A member says that it lives, what it wants and what it has, and is told what it should have.
+        """A heartbeat: a member reports its subscription and its partitions, and gets its assignment.
 
-        ``request`` has passed ``check_heartbeat`` and has a member id. ``resolved`` is what the request's expression came to if
+        ``request`` has passed ``check_heartbeat`` and has a member id. ``resolved`` is the match of the request's expression, if
         ``unresolved_regex`` asked for it.
 
         Raises: RequestRejected, with nothing changed.
@@ -204,7 +204,7 @@ class ConsumerGroup:
     def unresolved_regex(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> str | None:
         """An expression that has to be matched against all topics before ``heartbeat`` can take the request.
 
-        That is one that nobody in the group has used, or that was matched longer ago than the refresh interval.
+        That is an expression that is new in the group, or whose last match is older than the refresh interval.
         """
         regex = request.subscribed_topic_regex
         if regex is None:
@@ -233,7 +233,7 @@ class ConsumerGroup:
         return ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def leaver(self, request: ConsumerGroupHeartbeatRequest) -> Member:
-        """The member that says it leaves. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """The leaving member. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         if request.instance_id is None:
             return self.member(request.member_id)
         return self.static_member(request.instance_id, request.member_id)
@@ -250,7 +250,7 @@ class ConsumerGroup:
         return member
 
     def static_member(self, instance_id: str, member_id: str) -> Member:
-        """The member that is the instance and has that id. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """The member with this instance id and member id. Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
         member = self.member_of_instance(instance_id)
         if member is None:
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -262,12 +262,12 @@ class ConsumerGroup:
         return member
 
     def member_of_instance(self, instance_id: str) -> Member | None:
-        """The member that is a static instance now."""
+        """The present member of a static instance."""
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def check_not_full(self, member_id: str) -> None:
-        """Raises: RequestRejected GROUP_MAX_SIZE_REACHED for one member too many."""
+        """Raises: RequestRejected GROUP_MAX_SIZE_REACHED if the group is full."""
         size_max = self.config.group_consumer_max_size
         if len(self.members) >= size_max and member_id not in self.members:
             raise RequestRejected(
@@ -278,7 +278,7 @@ class ConsumerGroup:
     def _member_of(
         self, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None
     ) -> tuple[Member, Member | None]:
-        """The member that sends a heartbeat, new if it joins, and the static member that it replaces."""
+        """The member that sends a heartbeat (a new one if it joins), and the static member that it replaces."""
         self.check_not_full(request.member_id)
         joins = request.member_epoch == JOINING
         if request.instance_id is None:
@@ -316,10 +316,10 @@ class ConsumerGroup:
         image: ClusterImage,
         resolved: ResolvedRegex | None = None,
     ) -> tuple[list[ConsumerGroupRecord], Member]:
-        """The records that bring group and member one step further, and the member after them. Nothing is changed yet.
+        """The records for the next step of group and member, and the member afterwards. Changes nothing yet.
 
-        ``member`` is one of the group, one that joins, or the successor of ``replaced``; ``wanted`` is what it subscribes to from
-        now on; ``owned`` what it says it has.
+        ``member`` is a member of the group, a joining one, or the successor of ``replaced``. ``wanted`` is its new subscription.
+        ``owned`` are the partitions that it reports.
 
         Raises: RequestRejected.
         """
@@ -358,16 +358,16 @@ class ConsumerGroup:
         return records, Member(member_id, wanted, current)
 
     def may_assign(self, steady_ms: int) -> bool:
-        """Whether a new target may be computed, as far as the time since the last one goes."""
+        """Whether enough time has passed since the last target to compute a new one."""
         interval_ms = self.config.group_consumer_assignment_interval_ms
         return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
 
     def _has_only(self, member: Member) -> bool:
-        """Whether nobody else is in the group, so that nobody else's joining is worth waiting for."""
+        """Whether the group has no other member, so that there is no reason to wait for other joins."""
         return len(self.members) == (member.member_id in self.members)
 
     def epoch_within_reach(self, steady_ms: int) -> int:
-        """The epoch of the target that a member would be led to now."""
+        """The epoch of the target for which a member would be reconciled now."""
         return self.epoch if self.may_assign(steady_ms) else self.target_epoch
 
     def _regexes_after(
@@ -379,7 +379,7 @@ class ConsumerGroup:
         now_ms: int,
         records: list[ConsumerGroupRecord],
     ) -> Mapping[str, ResolvedRegex]:
-        """What expressions match once the member subscribes to ``wanted``; the very mapping of now if nothing changes."""
+        """The matches of expressions when the member subscribes to ``wanted``. The same mapping if nothing changes."""
         changes: dict[str, ResolvedRegex | None] = dict(self._regexes_due)
         regex, before = wanted.topic_regex, member.subscription.topic_regex
         if resolved is not None and regex:
@@ -405,7 +405,7 @@ class ConsumerGroup:
     def _names_after(
         self, before: Subscription, after: Subscription, regexes: Mapping[str, ResolvedRegex]
     ) -> frozenset[str]:
-        """Topics that the group subscribes to once a member changes from ``before`` to ``after``."""
+        """Topics to which the group subscribes when a member changes from ``before`` to ``after``."""
         names = set(self._name_users)
         names.difference_update(name for name in before.topic_names if self._name_users[name] <= 1)
         names |= after.topic_names
@@ -426,7 +426,7 @@ class ConsumerGroup:
         image: ClusterImage,
         records: list[ConsumerGroupRecord],
     ) -> Assignment:
-        """Compute the target assignment of a new epoch; the member's part of it."""
+        """Compute the target assignment of a new epoch. Returns: the member's part of it."""
         ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
 
         def spec(subscription: Subscription, target: Assignment) -> MemberSpec:
@@ -454,7 +454,7 @@ class ConsumerGroup:
         return assigned[member_id]
 
     def assignor_with(self, preferred: str | None = None, member: Member | None = None) -> str:
-        """The assignor that most members ask for, one of them asking for ``preferred`` instead of what it asked before."""
+        """The assignor that most members request, if one member changes its request to ``preferred``."""
         wishes = Counter(self._assignor_users)
         if member is not None and member.subscription.server_assignor is not None:
             wishes[member.subscription.server_assignor] -= 1
@@ -464,7 +464,7 @@ class ConsumerGroup:
         return min(asked)[1] if asked else self.config.group_consumer_assignors[0]
 
     def _assert_free(self, member_id: str, assigned: Assignment) -> None:
-        """Nobody else holds what a member is about to have."""
+        """Assert that no other member holds the partitions that a member is about to get."""
         for topic_id, partitions in assigned.items():
             holders = self._holders.get(topic_id)
             if holders is not None:
@@ -478,16 +478,16 @@ class ConsumerGroup:
     # --- ends of membership ------------------------------------------------------------------------------------------
 
     def remove(self, turn: Turn, members: Sequence[Member], image: ClusterImage) -> None:
-        """Take members out of the group: they left, or were not heard of. The next heartbeat deals out what they had.
+        """Remove members that left or sent no heartbeat. The next heartbeat assigns their partitions.
 
-        Raises: RequestRejected if it cannot be written down; nothing is changed then.
+        Raises: RequestRejected if it cannot be written; then nothing has changed.
         """
         self.write(turn, self.removal_records(members, image))
         for member in members:
             self.cancel_timers(turn, member.member_id)
 
     def removal_records(self, members: Sequence[Member], image: ClusterImage) -> list[ConsumerGroupRecord]:
-        """The records that take members out and raise the group epoch."""
+        """The records that remove members and raise the group epoch."""
         records: list[ConsumerGroupRecord] = []
         names_left: Counter[str] = Counter(self._name_users)
         regexes_left: Counter[str] = Counter(self._regex_users)
@@ -505,7 +505,7 @@ class ConsumerGroup:
         return records
 
     def due(self, key: MemberTimer) -> Member | None:
-        """The member whose time is up, if it is: whoever calls takes it out of the group."""
+        """The member whose time limit has passed, if any. The caller removes it from the group."""
         self._joins_due.discard(key.member_id)
         member = self.members.get(key.member_id)
         if member is not None and key.due is MemberDue.REVOCATION and not _must_revoke(member):
@@ -513,34 +513,34 @@ class ConsumerGroup:
         return member
 
     def limit(self, turn: Turn, due: MemberDue, member_id: str, limit_ms: int) -> None:
-        """From now on a member has ``limit_ms`` for something."""
+        """Start a time limit of a member."""
         turn.set_timer(MemberTimer(due, self.group_id, member_id), limit_ms)
         if due is MemberDue.JOIN:
             self._joins_due.add(member_id)
 
     def is_told_to_join(self, member_id: str) -> bool:
-        """Whether a member's time to join again runs."""
+        """Whether the time limit of a member for rejoining runs."""
         return member_id in self._joins_due
 
     def cancel(self, turn: Turn, due: MemberDue, member_id: str) -> None:
-        """A member has done something in time, or need not do it any more."""
+        """End a time limit: the member has met it, or it no longer applies."""
         turn.cancel_timer(MemberTimer(due, self.group_id, member_id))
         if due is MemberDue.JOIN:
             self._joins_due.discard(member_id)
 
     def cancel_timers(self, turn: Turn, member_id: str) -> None:
-        """A member is gone: nothing of it comes due any more."""
+        """End all time limits of a member that is gone."""
         for due in MemberDue:
             self.cancel(turn, due, member_id)
 
     def restart_session(self, turn: Turn, member: Member) -> None:
-        """A member was heard of."""
+        """Restart a member's session after a heartbeat."""
         classic = member.subscription.classic
         timeout_ms = self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.limit(turn, MemberDue.SESSION, member.member_id, timeout_ms)
 
     def watch(self, turn: Turn) -> None:
-        """The members are known, but nothing was heard of them yet: they have their whole time-outs for that."""
+        """After a load, give all members their whole time-outs for the next request."""
         for member in self.members.values():
             self.restart_session(turn, member)
             self._watch_revocation(turn, member)
@@ -552,7 +552,7 @@ class ConsumerGroup:
             self.cancel(turn, MemberDue.REVOCATION, member.member_id)
 
     def waits_for_others(self, member: Member) -> bool:
-        """Whether others still hold something that the member is to get."""
+        """Whether other members still hold partitions of the member's target."""
         return any(
             self._is_held(topic_id, partition)
             for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
@@ -575,7 +575,7 @@ class ConsumerGroup:
 
     @property
     def state(self) -> str:
-        """Kafka's name of it."""
+        """Kafka's name of the state."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -600,12 +600,12 @@ class ConsumerGroup:
         api_version: int,
         partitions: Callable[[], Iterable[tuple[UUID | None, int]]] = tuple,
     ) -> None:
-        """Whether somebody may commit offsets of the group now, of ``partitions`` by topic id.
+        """Check that a client may commit offsets of the group now, for ``partitions`` by topic id.
 
-        A member whose epoch has risen meanwhile may commit what it had at the epoch that it names and still has (KIP-1251).
+        If a member's epoch has risen meanwhile, it may commit partitions that it had at the named epoch and still has (KIP-1251).
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION to a member of the classic protocol),
-        UNSUPPORTED_VERSION for a request that cannot say the member epoch.
+        UNSUPPORTED_VERSION for a request version without member epoch.
         """
         if member_epoch < 0 and not self.members:
             return
@@ -629,7 +629,7 @@ class ConsumerGroup:
         _check_same_epoch(member, member_epoch)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether somebody may read the group's offsets now: a member (KIP-848), or who does not say to be one (None).
+        """Check that a client may read the group's offsets now: a member (KIP-848), or a client without member id (None).
 
         Raises: as ``check_offset_commit``.
         """
@@ -640,7 +640,7 @@ class ConsumerGroup:
     # --- records ------------------------------------------------------------------------------------------------------
 
     def write(self, turn: Turn, records: Sequence[ConsumerGroupRecord]) -> None:
-        """Append records, then take them in. Raises: RequestRejected, with nothing changed."""
+        """Append records, then apply them. Raises: RequestRejected, with nothing changed."""
         if not records:
             return
         try:
@@ -660,7 +660,7 @@ class ConsumerGroup:
                 self._watch_revocation(turn, self.members[record.member_id])
 
     def replay(self, record: ConsumerGroupRecord) -> None:
-        """Take in a record that was appended, now or before this broker led the partition."""
+        """Apply a record that was appended now, or before this broker led the partition."""
         match record:
             case CurrentOfMember(member_id, current):
                 if current is not None:
@@ -692,12 +692,12 @@ class ConsumerGroup:
                 pass
 
     def loaded(self, turn: Turn) -> None:
-        """Everything was taken in: members have a whole session time-out to be heard of again."""
+        """All records are loaded. Members have a whole session time-out for their next heartbeat."""
         self._regexes_unchecked = set(self.regexes)
         self.watch(turn)
 
     def tombstones(self) -> list[ConsumerGroupRecord]:
-        """The records that take the whole group out of the log."""
+        """The tombstones of the whole group."""
         records: list[ConsumerGroupRecord] = [CurrentOfMember(member_id, None) for member_id in self.members]
         records += [TargetOfMember(member_id, None) for member_id in self.targets]
         records.append(TargetEpoch(None))
@@ -731,7 +731,7 @@ class ConsumerGroup:
             self._uncount(member)
 
     def _uncount(self, member: Member) -> None:
-        """Take a member out of everything that is kept by what members say."""
+        """Remove a member from all derived state."""
         subscription = member.subscription
         for name in subscription.topic_names:
             _decrease(self._name_users, name)
@@ -756,7 +756,7 @@ class ConsumerGroup:
     # --- the cluster's topics ------------------------------------------------------------------------------------------
 
     def topics_changed(self, added: Set[str], removed: Set[str], image: ClusterImage, now_ms: int) -> None:
-        """Topics came or went: bring what expressions match up to date. The next heartbeat of any member acts on it."""
+        """Topics were created or deleted: update the matches of expressions. The next heartbeat of any member acts on them."""
         for regex, known in self.regexes.items():
             latest = self._regexes_due.get(regex, known)
             topics = (latest.topics - removed) | matches(regex, added)
@@ -768,7 +768,7 @@ _GONE: Final = CurrentAssignment(member_epoch=LEAVING, previous_member_epoch=LEA
 
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
-    """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Check a request by itself. Raises: RequestRejected INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if not request.member_id.strip() and (api_version >= CLIENT_MAKES_MEMBER_ID or epoch != JOINING):
         raise _invalid("MemberId can't be empty.")
@@ -799,7 +799,7 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
 
 
 def successor_of(previous: Member, member_id: str) -> Member:
-    """A static member that came back under another member id, with everything that it had."""
+    """A static member that returned with another member id, with all its former state."""
     current = replace(previous.current, member_epoch=0, previous_member_epoch=0)
     return Member(member_id, previous.subscription, current)
 
@@ -813,7 +813,7 @@ def _removal(member_id: str) -> list[ConsumerGroupRecord]:
 
 
 def _must_revoke(member: Member) -> bool:
-    """Whether the member is being waited for. One that speaks the classic protocol has other deadlines."""
+    """Whether the member must still give up partitions. Members of the classic protocol have other deadlines."""
     return member.current.state is MemberState.UNREVOKED_PARTITIONS and member.epoch >= 0 and not member.is_classic
 
 
@@ -830,7 +830,8 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
 
 
 def _says_everything(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """A member that joins, or is not sure what the broker knows, fills in every field; it is told everything then."""
+    """Whether the request has every field. A member sends this when it joins or resynchronizes, and gets the full state in
+    return."""
     return request.member_epoch == JOINING or (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -839,7 +840,7 @@ def _says_everything(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def _merged(known: Subscription, request: ConsumerGroupHeartbeatRequest, client: Client) -> Subscription:
-    """What a member is and wants, after a request that says only what has changed."""
+    """The member after a request that contains only changes."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     merged = Subscription(
         client_id=client.client_id,

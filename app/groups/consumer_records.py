@@ -1,7 +1,7 @@
-"""What a consumer group writes down: its records, in Kafka's schemas (keys 3 to 8 and 16 of ``__consumer_offsets``).
+"""The records of a consumer group, in Kafka's schemas (keys 3 to 8 and 16 of ``__consumer_offsets``).
 
-The state machine (``consumer.py``) speaks of frozen parts of its state: each kind of record is one such part, and its value in
-a record is None when that part is gone. ``to_bytes`` and ``from_bytes`` are the only places that know the schemas.
+The state machine (``consumer.py``) uses frozen parts of its state. Each kind of record is one such part; the value None means
+that the part is gone. Only ``to_bytes`` and ``from_bytes`` know the schemas.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from app.units import TimestampMs
 
 
 class MemberState(IntEnum):
-    """How far a member is with its assignment; numbers as in Kafka's records."""
+    """The progress of a member towards its assignment; numbers as in Kafka's records."""
 
     STABLE = 0
-    """It has what the target assignment of its epoch gives it."""
+    """The member has its part of the target assignment of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It was told to give partitions up and has not said that it did."""
+    """The member was told to give up partitions, and has not confirmed it."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have not given up yet."""
+    """The member waits for partitions that other members have not given up yet."""
     UNKNOWN = 127
     """Written by a newer version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicMetadata:
-    """What a member that speaks the classic protocol said when it joined."""
+    """The join data of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -61,7 +61,7 @@ class ClassicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Who a member is and what it wants."""
+    """Identity and subscription of a member."""
 
     client_id: str = ""
     client_host: str = ""
@@ -81,23 +81,23 @@ NO_EPOCHS: Final[AssignmentEpochs] = {}
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Where a member is."""
+    """The present assignment of a member."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
     pending_revocation: Assignment = field(default_factory=lambda: NO_PARTITIONS)
-    """Taken from it, until it says that it no longer reads them."""
+    """Revoked partitions that the member may still read."""
     epochs: AssignmentEpochs = field(default_factory=lambda: NO_EPOCHS)
-    """Of what it has and what was taken from it; where none is said, it is the member's."""
+    """Epochs of assigned and revoked partitions. A partition without an entry has the member's epoch."""
 
     def epoch_of(self, topic_id: UUID, partition: int) -> int:
-        """The epoch at which the member was given a partition that it has, or that was taken from it (KIP-1251)."""
+        """The epoch at which the member got an assigned or revoked partition (KIP-1251)."""
         return self.epochs.get(topic_id, {}).get(partition, self.member_epoch)
 
     def left_with(self, member_epoch: int) -> CurrentAssignment:
-        """Of a member that goes: it keeps what it is assigned, and no longer reads what was taken from it."""
+        """The assignment of a leaving member: it keeps its assigned partitions, and no longer reads the revoked ones."""
         epochs = {
             topic_id: {partition: self.epoch_of(topic_id, partition) for partition in partitions}
             for topic_id, partitions in self.assigned.items()
@@ -117,7 +117,7 @@ class GroupEpoch(NamedTuple):
     """Key 3."""
 
     epoch: int | None
-    """None: the group is gone."""
+    """None if the group is gone."""
     metadata_hash: int = 0
 
 
@@ -156,7 +156,7 @@ class RegexTopics(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """Key 4, which Kafka wrote until 4.0 in place of the hash in key 3: known so that it can be passed over."""
+    """Key 4, which Kafka wrote before 4.0 instead of the hash in key 3. Firn knows it in order to skip it."""
 
 
 ConsumerGroupRecord = (
@@ -172,11 +172,11 @@ KEY_TYPES: Final = (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupRegularExpressionKey,
 )
-"""Keys that are a consumer group's."""
+"""Keys of consumer groups."""
 
 
 def to_bytes(group_id: str, record: ConsumerGroupRecord) -> CoordinatorRecord:
-    """A record as it is appended."""
+    """Encode a record for the append."""
     match record:
         case GroupEpoch(epoch, metadata_hash):
             value: Any = None if epoch is None else ConsumerGroupMetadataValue(epoch, metadata_hash)
@@ -217,7 +217,7 @@ def to_bytes(group_id: str, record: ConsumerGroupRecord) -> CoordinatorRecord:
 
 
 def from_bytes(key: Any, value: bytes | None) -> ConsumerGroupRecord:
-    """The record of a decoded key, one of ``KEY_TYPES``, and a value as it was appended. Raises: CorruptionError."""
+    """The record of a decoded key, one of ``KEY_TYPES``, and an encoded value. Raises: CorruptionError."""
     read = None if value is None else GROUP_RECORDS.decode_value(key, value)
     match key:
         case ConsumerGroupMetadataKey():
@@ -306,7 +306,7 @@ def _topic_partitions(current: CurrentAssignment, assignment: Assignment) -> lis
 
 
 def _epochs(topics: Iterable[TopicPartitions]) -> AssignmentEpochs:
-    """Epochs of partitions, as far as they were written: versions before did not."""
+    """Epochs of partitions, if written: earlier versions did not write them."""
     found: dict[UUID, dict[int, int]] = {}
     for topic in topics:
         if topic.assignment_epochs and len(topic.assignment_epochs) == len(topic.partitions):

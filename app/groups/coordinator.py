@@ -1,4 +1,4 @@
-"""The group coordinator of this broker: its part of ``__consumer_offsets``, and what happens to groups there."""
+"""The group coordinator of this broker: its partitions of ``__consumer_offsets``, and the groups there."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class GroupCoordinator:
         log_line: Callable[[str], None],
         faults: Faults | None = None,
     ) -> None:
-        """``config``: the broker's settings as they are now."""
+        """``config`` returns the broker's present settings."""
         self.config = config
         self._log_line = Limited(log_line)
         self._clock = clock
         self.image = ClusterImage()
-        """The cluster as of now."""
+        """The present image of the cluster."""
         self._topic_names: dict[object, str] = {}
         counters = GroupCounters(registry)
         self.shell: Coordinator[GroupShard] = Coordinator(
@@ -73,11 +73,11 @@ class GroupCoordinator:
         )
 
     async def run(self) -> None:
-        """Load what is led, and keep time, until cancelled."""
+        """Load led partitions, and serve timers, until cancelled."""
         await self.shell.run()
 
     def start(self, image: ClusterImage) -> None:
-        """The logs are there: coordinate what this broker leads of ``image``."""
+        """The logs are open: coordinate the partitions of ``image`` that this broker leads."""
         self.image = image
         self._topic_names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
         self.shell.follow(image)
@@ -104,7 +104,7 @@ class GroupCoordinator:
             self._topics_deleted(deleted)
 
     def _topics_deleted(self, names: Collection[str]) -> None:
-        """What cannot be deleted now goes when it expires."""
+        """Delete offsets of deleted topics. Offsets that cannot be deleted now are deleted when they expire."""
         for partition, _ in self.shell.shards():
             try:
                 self.shell.tell(partition, lambda shard, turn: shard.topics_deleted(turn, names))
@@ -120,9 +120,9 @@ class GroupCoordinator:
     def perform(
         self, group_id: str, event: Callable[[GroupShard, Turn], R], *, nameless: bool = False
     ) -> R | Awaitable[R]:
-        """Let something happen to a group, now; answers what ``event`` answers, once that is stored.
+        """Run an event on a group now. Returns the result of ``event`` when its records are stored.
 
-        ``nameless``: the group may be the one whose id is empty, which has offsets but cannot have members.
+        ``nameless``: the group id may be empty. Such a group has offsets but cannot have members.
 
         Raises: as ``Coordinator.perform``; RequestRejected INVALID_GROUP_ID.
         """
@@ -137,7 +137,7 @@ class GroupCoordinator:
     async def request(
         self, group_id: str, event: Callable[[GroupShard, Turn, Reply[R]], None], *, nameless: bool = False
     ) -> R:
-        """As ``perform``, for an event that may be answered in a later turn."""
+        """Like ``perform``, for an event whose response may come in a later turn."""
         if not group_id and not nameless:
             raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
         return await self.shell.request(self.partition_of(group_id), event)
@@ -156,7 +156,7 @@ class GroupCoordinator:
     ) -> Awaitable[None] | None:
         """Commit offsets; with ``producer``, as part of its open transaction (TxnOffsetCommit).
 
-        Raises: RequestRejected with the code for all of them; nothing is committed then.
+        Raises: RequestRejected with the code for all of them; then nothing is committed.
         """
 
         def event(shard: GroupShard, turn: Turn) -> None:
@@ -174,9 +174,9 @@ class GroupCoordinator:
         return self.perform(group_id, event, nameless=producer is None)
 
     def complete_transaction(self, partition: PartitionIndex, producer_id: int, *, commit: bool) -> None:
-        """The marker that ends a producer's transaction was appended to a partition of ``__consumer_offsets``.
+        """Called after the marker of a producer's transaction was appended to a partition of ``__consumer_offsets``.
 
-        A partition that is being loaded, or will be, finds the marker in its log.
+        A partition that is not loaded yet will find the marker in its log.
         """
         if any(index == partition for index, _ in self.shell.shards()):
             self.shell.look(partition, lambda shard: shard.complete_transaction(producer_id, commit=commit))

@@ -1,4 +1,4 @@
-"""What is counted of groups of all types. State machines count, ``app/metrics.py`` sums up."""
+"""Counters of groups of all types. State machines count; ``app/metrics.py`` adds up."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from app.metrics import Registry
 
 
 class GroupCounters:
-    """What happens to groups and their offsets."""
+    """Events of groups and their offsets."""
 
     __slots__ = ("assignments", "members_expired", "offsets_committed", "offsets_deleted", "offsets_pending")
 
     def __init__(self, registry: Registry) -> None:
-        text = (
-            "Offsets that groups committed, by whether a transaction committed them; such count once it is committed."
-        )
+        text = "Offsets that groups committed, by whether a transaction committed them (they count when it commits)."
         self.offsets_committed = registry.counter("firn_group_offsets_committed_total", text, transactional="false")
         self.offsets_pending = registry.counter("firn_group_offsets_committed_total", text, transactional="true")
         self.offsets_deleted = registry.counter(
             "firn_group_offsets_deleted_total", "Committed offsets that expired or were deleted."
         )
-        text = "Members of groups that were taken out because nothing was heard of them in time, by type of group."
+        text = "Members of groups that were removed because they sent no heartbeat in time, by type of group."
         self.members_expired = {
             group_type: registry.counter("firn_group_members_expired_total", text, type=group_type.value)
             for group_type in GroupType
@@ -34,7 +32,7 @@ class GroupCounters:
 
 
 class ShareCounters:
-    """What happens to records of share groups."""
+    """Events of records of share groups."""
 
     __slots__ = ("acknowledged", "acquired", "locks_expired")
 
@@ -42,12 +40,12 @@ class ShareCounters:
         self.acquired = registry.counter(
             "firn_share_records_acquired_total", "Records given to members of share groups."
         )
-        text = "Records that members of share groups have said something of."
+        text = "Records that members of share groups acknowledged, by type of acknowledgement."
         self.acknowledged = {
             kind: registry.counter("firn_share_records_acknowledged_total", text, type=kind.name.lower())
             for kind in AcknowledgeType
         }
         self.locks_expired = registry.counter(
             "firn_share_locks_expired_total",
-            "Records taken back from members of share groups that had them for too long.",
+            "Records taken back from members of share groups because their lock expired.",
         )

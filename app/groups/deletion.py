@@ -1,7 +1,8 @@
-"""Deletions of more offsets than one turn should write tombstones for: the others follow, some at a time. Pure.
+"""Large deletions of offsets: one turn writes only some tombstones, and later turns write the others. Pure.
 
-The batch that decides on a deletion has as many tombstones as one turn should write and, if those are not all, sweeps
-(``sweeps.py``), so that all is gone at once and whoever loads the log after a crash goes on. What is committed meanwhile stays.
+The batch of a deletion has as many tombstones as one turn may write. If these are not all, it also has sweep records
+(``sweeps.py``). So all offsets are gone at once, and a broker that loads the log after a crash continues the deletion. Offsets
+committed meanwhile stay.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from app.limits import KIB
 from app.metrics import Counter
 
 TOMBSTONES_AT_ONCE: Final = 1_000
-"""Tombstones of one batch, and offsets that are looked at before the event loop turns."""
+"""Tombstones of one batch, and offsets that are checked before the event loop serves other work."""
 
 TOMBSTONES_BYTES_MAX: Final = 512 * KIB
-"""Of one batch, for groups with long ids: half of what the topic takes."""
+"""Maximum bytes of one batch, for groups with long ids: half of the topic's limit."""
 
 _PLACE_BYTES_MAX: Final = 300
-"""Of one tombstone beside the group: the longest name of a topic, and what is around it."""
+"""Bytes of one tombstone without the group id: the longest topic name, and the framing."""
 
 RETRY_MS: Final = 5_000
-"""After an append that failed, until it is tried again, and until transactions are looked at again that have not ended."""
+"""Pause after a failed append, and before open transactions are checked again."""
 
 
 SWEEPS_BYTES_MAX: Final = 384 * KIB
-"""Of one batch beside those tombstones. What it takes more to name is decided on by further batches of the same turn."""
+"""Bytes of sweep records in one batch beside the tombstones. More sweeps go into further batches of the same turn."""
 
 
 def sweeps_at_once(group_id: str) -> int:
@@ -46,18 +47,19 @@ def tombstones_at_once(group_id: str) -> int:
 
 
 class DeletionDue(NamedTuple):
-    """Key of the timer by which a deletion goes on."""
+    """Timer key with which a deletion continues."""
 
     number: int
 
 
 class Deletion:
-    """Offsets of one group that were deleted and have no tombstones yet."""
+    """Deleted offsets of one group that have no tombstones yet."""
 
     def __init__(
         self, group_id: str, places: Iterable[bytes], sweeps: Sequence[int], offsets: OffsetStore, deleted: Counter
     ) -> None:
-        """``places``: what follows the group in their keys; ``sweeps``: numbers of those that name them. ``deleted`` counts."""
+        """``places``: their keys without the group id. ``sweeps``: numbers of the sweep records that name them. ``deleted``
+        counts."""
         self._group_id = group_id
         self._prefix = group_prefix(group_id)
         self._at_once = tombstones_at_once(group_id)
@@ -66,15 +68,15 @@ class Deletion:
         self._deleted = deleted
         self._places = iter(places)
         self._next: list[bytes] = []
-        """Taken from ``_places``, and not written yet."""
+        """Places taken from ``_places`` whose tombstones are not written yet."""
         self._open: list[bytes] = []
-        """Those that an open transaction commits anew. A tombstone would undo that; but if the transaction is aborted, what was
-        deleted must not come back."""
+        """Places to which an open transaction commits again. A tombstone would undo this commit. But if the transaction is
+        aborted, the deleted offset must not come back."""
 
     def go_on(self, turn: Turn) -> int | None:
-        """Write some tombstones; answers in how many ms to go on, None if those were the last.
+        """Write some tombstones. Returns: the delay in ms until the next call; None if all are written.
 
-        Raises: what an append raises, and may be called again.
+        Raises: the errors of an append. May be called again.
         """
         places = self._next = self._next or list(islice(self._places, self._at_once))
         found = [(place, *self._offsets.look_at(self._group_id, place)) for place in places]
@@ -99,21 +101,21 @@ class Deletion:
 
 
 class Deletions:
-    """Those under way in one shard."""
+    """Deletions under way in one shard."""
 
     def __init__(self) -> None:
         self._under_way: dict[DeletionDue, Deletion] = {}
         self._count = 0
 
     def begin(self, turn: Turn, deletion: Deletion) -> None:
-        """Have it go on in other turns: it was decided in this one, or by a coordinator before this one."""
+        """Continue a deletion in later turns. It was decided in this turn, or by a previous coordinator."""
         self._count += 1
         key = DeletionDue(self._count)
         self._under_way[key] = deletion
         turn.set_timer(key, 0)
 
     def due(self, turn: Turn, key: DeletionDue) -> None:
-        """Go on with a deletion."""
+        """Continue a deletion."""
         try:
             wait_ms = self._under_way[key].go_on(turn)
         except RequestRejected:

@@ -1,7 +1,7 @@
-"""What consumers of the classic protocol say to each other through the broker: subscriptions and assignments. Pure.
+"""Subscriptions and assignments that consumers of the classic protocol exchange through the broker. Pure.
 
-In the classic protocol these bytes are the clients' own affair. The broker reads them where a group speaks both protocols: then
-it makes the assignment for clients that expect it from one of their own (Kafka's ``ConsumerProtocolSubscription`` and
+In the classic protocol only clients interpret these bytes. If a group uses both protocols, the broker reads them too, because
+it makes the assignment that clients expect from one of their members (Kafka's ``ConsumerProtocolSubscription`` and
 ``ConsumerProtocolAssignment``, versions 0 to 3; a newer version begins with the fields of version 3).
 """
 
@@ -27,7 +27,7 @@ TopicPartitions = Sequence[tuple[str, tuple[int, ...]]]
 
 
 class ClassicSubscription(NamedTuple):
-    """What a member subscribes to, and what it says it has."""
+    """A member's subscription, and the partitions that it reports."""
 
     version: int
     topics: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Reader:
         return int(value)
 
     def count(self, smallest: int) -> int:
-        """Elements of an array that follows, which must fit."""
+        """Number of elements of the next array, checked against the remaining bytes."""
         count = self.int32()
         if not 0 <= count <= (len(self._data) - self._at) // smallest:
             raise ValueError(f"an array of {count} elements")
@@ -103,12 +103,12 @@ def decode_subscription(data: bytes) -> ClassicSubscription:
 
 
 def subscription_version(data: bytes) -> int:
-    """The version that a member writes, whatever follows it: the oldest one of those that say none, at most the newest known."""
+    """The version that a member writes: the oldest if there is none, and at most the newest known one. The rest is not read."""
     return min(max(int.from_bytes(data[: _INT16.size], signed=True), 0), NEWEST) if len(data) >= _INT16.size else 0
 
 
 def decode_assignment(data: bytes) -> TopicPartitions:
-    """Nothing for no bytes, which a member has before its first assignment. Raises: as ``decode_subscription``."""
+    """Decode an assignment. It is empty for no bytes, as before the first assignment. Raises: as ``decode_subscription``."""
     if not data:
         return ()
     reader = _Reader(data)
@@ -120,7 +120,7 @@ def decode_assignment(data: bytes) -> TopicPartitions:
 
 
 def encode_assignment(version: int, topics: TopicPartitions) -> bytes:
-    """An assignment without user data, in a version that its reader knows."""
+    """Encode an assignment without user data, in a version that its reader knows."""
     pieces = [_INT16.pack(version), _INT32.pack(len(topics))]
     for name, partitions in topics:
         encoded = name.encode()

@@ -1,4 +1,4 @@
-"""What a group of any type is to the rest of the broker: offsets are committed to it, it is listed, described and deleted."""
+"""The interface of groups of all types: offsets are committed to a group, and it is listed, described and deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class GroupType(StrEnum):
-    """By the protocol that its members speak, or spoke last; the names are those of ListGroups."""
+    """The protocol of the members, or of the last members. Names as in ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -19,7 +19,7 @@ class GroupType(StrEnum):
 
 
 class Group(Protocol):
-    """One group of any type. Its own protocol is its own affair; see ``classic.py`` and ``consumer.py``."""
+    """One group of any type. For the protocols see ``classic.py`` and ``consumer.py``."""
 
     group_id: str
 
@@ -28,22 +28,22 @@ class Group(Protocol):
 
     @property
     def state(self) -> str:
-        """Kafka's name of the state it is in."""
+        """Kafka's name of the group's state."""
         ...
 
     @property
     def protocol_type(self) -> str:
-        """``consumer``, or what clients call it (Connect: ``connect``); empty for a group that only has offsets."""
+        """``consumer``, or the clients' own type (Connect: ``connect``); empty for a group that only has offsets."""
         ...
 
     @property
     def members(self) -> Sized:
-        """Who is in it."""
+        """The members."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members, so that it may be deleted, or replaced by a group of another type."""
+        """Whether the group has no members. Then it may be deleted, or replaced by a group of another type."""
         ...
 
     def subscribes_to(self, topic: str) -> bool:
@@ -53,16 +53,16 @@ class Group(Protocol):
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
     ) -> None:
-        """Whether somebody may commit offsets of the group now; ``member_epoch`` is the generation of a classic group.
+        """Check that a client may commit offsets of the group now. ``member_epoch`` is the generation of a classic group.
 
         Raises: RequestRejected with the code for the client.
         """
         ...
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether somebody may read the group's offsets now. Raises: RequestRejected."""
+        """Check that a client may read the group's offsets now. Raises: RequestRejected."""
         ...
 
     def loaded(self, turn: Turn) -> None:
-        """The log was read to its end, and this is what the group is: set timers."""
+        """The group is completely loaded. Set timers."""
         ...

@@ -1,4 +1,4 @@
-"""Gauges of groups of all types: what is shown is read from the shards."""
+"""Gauges of groups of all types. Their values are read from the shards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def show_lag(
     end_of: Callable[[str, int], int | None],
     series_max: int,
 ) -> None:
-    """Have the registry show how far groups have got, for at most ``series_max`` partitions of groups, those with members first.
+    """Register gauges of the groups' progress, for at most ``series_max`` partitions, groups with members first.
 
     ``end_of`` returns the high watermark of a partition; None if this broker does not lead it.
     """
     registry.describe("firn_group_offset", "gauge", "Offset that a group has committed in a partition.")
     registry.describe(
-        "firn_group_lag_records", "gauge", "Offsets from what a group has committed to the high watermark."
+        "firn_group_lag_records", "gauge", "Offsets between a group's committed offset and the high watermark."
     )
     text = "Committed offsets beyond firn.metrics.lag.series.max, whose lag is not shown."
     registry.describe("firn_group_lag_left_out", "gauge", text)
@@ -70,7 +70,7 @@ def show_lag(
 
 
 def show_groups(registry: Registry, shards: Callable[[], Iterable[GroupShard]]) -> None:
-    """Have the registry show what groups there are."""
+    """Register gauges of the groups."""
 
     def count() -> Iterable[tuple[Labels, float]]:
         found = Counter((group.group_type, group.state) for shard in shards() for group in shard.groups.values())

@@ -1,8 +1,9 @@
 """From the classic protocol to the consumer protocol and back, while a group has members (KIP-848, online migration). Pure.
 
-A classic group becomes a consumer group when the first member of the consumer protocol joins it; the others stay as members
-of the classic protocol (``classic_in_consumer.py``) with what they have. It becomes classic again when the last member of the
-consumer protocol has left it and members of the classic protocol remain. ``group.consumer.migration.policy`` allows either.
+A classic group becomes a consumer group when the first member of the consumer protocol joins. The others keep their partitions,
+and stay as members of the classic protocol (``classic_in_consumer.py``). The group becomes classic again when the last member
+of the consumer protocol has left and members of the classic protocol remain. ``group.consumer.migration.policy`` allows each
+direction.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def can_upgrade(group: ClassicGroup, config: BrokerConfig) -> bool:
 
 
 def upgraded(classic: ClassicGroup, config: BrokerConfig, image: ClusterImage) -> ConsumerGroup:
-    """A consumer group with the members and assignment of a classic one, whose first records put it into its place.
+    """A consumer group with the members and the assignment of a classic one. Its first records replace the classic group.
 
-    Raises: RequestRejected GROUP_ID_NOT_FOUND if what the members said cannot be read.
+    Raises: RequestRejected GROUP_ID_NOT_FOUND if the members' subscriptions cannot be decoded.
     """
     records: list[ConsumerGroupRecord] = []
     owners: dict[tuple[UUID, int], str] = {}
@@ -102,7 +103,7 @@ def _upgraded_member(
 
 
 def can_downgrade(group: ConsumerGroup, leaving_id: str | None, config: BrokerConfig) -> bool:
-    """Whether a consumer group becomes classic once ``leaving_id`` is gone: only members of the classic protocol are left."""
+    """Whether a consumer group becomes classic without ``leaving_id``: then only members of the classic protocol are left."""
     left = [member for member in group.members.values() if member.member_id != leaving_id]
     return (
         0 < len(left) <= config.group_max_size
@@ -119,7 +120,7 @@ def downgraded(
     image: ClusterImage,
     now_ms: int,
 ) -> ClassicGroup:
-    """A classic group with the members of a consumer group but the one that leaves, and the assignment that they were to have."""
+    """A classic group with the members of a consumer group except the leaving one, and with their target assignment."""
     members = [
         _downgraded_member(group.group_id, member, group.targets.get(member.member_id, NO_PARTITIONS), image)
         for member in group.members.values()

@@ -1,9 +1,9 @@
-"""Committed offsets of the groups of one partition, and those of transactions that are not decided. Pure.
+"""Committed offsets of the groups of one partition, and offsets of undecided transactions. Pure.
 
-An offset that a transaction commits is **pending** until the transaction's marker comes: then it takes the place of the
-committed one, unless a commit outside a transaction has come since, or it goes. Reading a million offsets at start-up must be
-quick, so values that are loaded stay bytes until somebody asks for them; who asks for all of a large group has them decoded some
-at a time first (``OffsetStore.decode_some``).
+An offset that a transaction commits is **pending** until the transaction's marker. A commit marker makes it the committed
+offset, unless a later commit outside a transaction exists. An abort marker drops it. A start must read a million offsets
+quickly, so loaded values stay undecoded until they are requested. Before a request for all offsets of a large group, they are
+decoded some at a time (``OffsetStore.decode_some``).
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from app.groups import sweeps
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
 _OFFSET_PREFIXES: Final = (b"\0\1", b"\0\0")
-"""What keys of committed offsets begin with; those of Kafka before 0.9 have the second."""
+"""First bytes of keys of committed offsets. Keys of Kafka before 0.9 have the second form."""
 
 _KEY_NUMBER: Final = 1
 _LENGTH: Final = Struct(">h")
 _GROUP_START: Final = NUMBER_BYTES + _LENGTH.size
-"""Where in a key the group's id begins."""
+"""Position of the group id in a key."""
 _PARTITION: Final = Struct(">i")
 _PARTITION_BYTES: Final = _PARTITION.size
 ALIKE_MAX: Final = 4096
-"""Groups with a topic that are remembered while loading: a megabyte."""
+"""Cached pairs of group and topic during a load: a megabyte."""
 _VALUE: Final = 3
-"""Version in which offsets are written, as Kafka does."""
+"""Version of written offsets, as in Kafka."""
 _VALUE_HEAD: Final = Struct(">hqih")
 """Version, offset, leader epoch, length of the metadata."""
 _EXPIRING: Final = 1
-"""Version for an offset whose client said how long it is to be kept, which the newer ones cannot say."""
+"""Version for an offset with a retention time from the client. Newer versions have no such field."""
 _EXPIRING_HEAD: Final = Struct(">hqh")
 _TIME: Final = Struct(">q")
 _TIMES: Final = Struct(">qq")
 
 _NAMELESS: Final = OffsetCommitKey()
 _SWEEP_START: Final = _LENGTH.pack(len(sweeps.TOPIC))
-"""What follows the group in the key of a sweep begins with this, and in no other."""
+"""First bytes after the group id in the key of a sweep. No other key has them."""
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group has got to in a partition."""
+    """A group's committed offset in a partition."""
 
     offset: Offset
     leader_epoch: int
-    """Of the record before it, as far as the client knew; -1 if it did not."""
+    """Leader epoch of the previous record, if the client knew it; -1 if not."""
     metadata: str
     committed_ms: TimestampMs
     expires_ms: TimestampMs
-    """When it goes, if the client said so (OffsetCommit up to version 4); -1 leaves that to the broker."""
+    """Expiry time from the client (OffsetCommit up to version 4); -1 if the broker decides."""
     log_end: Offset
-    """Where in the log its record ends: what decides between a transaction's commit and another."""
+    """End of its record in the log. It decides between a transaction's commit and another commit."""
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -67,13 +67,13 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def group_prefix(group_id: str) -> bytes:
-    """What the keys of a group's offsets begin with."""
+    """First bytes of the keys of a group's offsets."""
     group = group_id.encode()
     return b"".join((NUMBER.pack(_KEY_NUMBER), _LENGTH.pack(len(group)), group))
 
 
 def offset_place(topic: str, partition: int) -> bytes:
-    """What follows the group in a key."""
+    """The part of a key after the group id."""
     name = topic.encode()
     return b"".join((_LENGTH.pack(len(name)), name, _PARTITION.pack(partition)))
 
@@ -89,7 +89,7 @@ def offset_value(
 
 
 def parse_offset_value(value: bytes, log_end: Offset) -> CommittedOffset:
-    """What ``offset_value`` of any version says. Raises: CorruptionError."""
+    """Decode ``offset_value`` of any version. Raises: CorruptionError."""
     try:
         if value[:NUMBER_BYTES] == b"\0\3":
             _, offset, leader_epoch, length = _VALUE_HEAD.unpack_from(value)
@@ -124,14 +124,15 @@ class _GroupOffsets:
 
     def __init__(self) -> None:
         self.decoded: Topics = {}
-        """All but ``raw``."""
+        """Decoded committed offsets."""
         self.raw: dict[bytes, bytes] = {}
-        """Loaded and not asked for yet: values by what follows the group in their keys. Newer than what is in ``decoded``."""
+        """Loaded, undecoded values, by the part of their keys after the group id. Newer than values in ``decoded``."""
         self.pending: dict[int, Topics] = {}
-        """By producer id."""
+        """Pending offsets by producer id."""
 
     def decode(self, count_max: int) -> None:
-        """Take some from ``raw`` to ``decoded``. Raises: CorruptionError; what is not sound stays, and is not taken for nothing."""
+        """Move some values from ``raw`` to ``decoded``. Raises: CorruptionError; a damaged value stays, so that it is not
+        ignored."""
         raw = self.raw
         for _ in range(min(count_max, len(raw))):
             place, value = raw.popitem()
@@ -145,12 +146,12 @@ class _GroupOffsets:
 
     @property
     def topics(self) -> Topics:
-        """Committed offsets, all of them. Raises: CorruptionError."""
+        """All committed offsets. Raises: CorruptionError."""
         self.decode(len(self.raw))
         return self.decoded
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
-        """A committed offset; no other is decoded. Raises: CorruptionError."""
+        """One committed offset. No other value is decoded. Raises: CorruptionError."""
         value = self.raw.get(offset_place(topic, partition)) if self.raw else None
         if value is not None:
             self.decoded.setdefault(topic, {})[partition] = parse_offset_value(value, Offset(0))
@@ -159,7 +160,7 @@ class _GroupOffsets:
         return None if found is None else found.get(partition)
 
     def committed(self, topic: str, partition: int, offset: CommittedOffset) -> None:
-        """An offset takes the place of what was known."""
+        """Set a committed offset."""
         if self.raw:
             self.raw.pop(offset_place(topic, partition), None)
         found = self.decoded.get(topic)
@@ -169,7 +170,7 @@ class _GroupOffsets:
             found[partition] = offset
 
     def places(self) -> Iterator[bytes]:
-        """What follows the group in the key of everything that is committed or pending. Not for a group that still changes."""
+        """The key parts after the group id of all committed and pending offsets. Do not use it for a group that still changes."""
         yield from self.raw
         for topic, partitions in self.decoded.items():
             for partition in partitions:
@@ -184,17 +185,17 @@ class _GroupOffsets:
                         yield place
 
     def written_by(self, producer_id: int) -> Topics:
-        """What the open transaction of a producer commits; without one, what is committed."""
+        """The offsets of a producer's open transaction; without a producer the committed offsets."""
         return self.decoded if producer_id == NO_PRODUCER_ID else self.pending.get(producer_id, {})
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is to be remembered of it."""
+        """Whether the group has no state."""
         return not (self.raw or self.decoded or self.pending)
 
     @property
     def has_offsets(self) -> bool:
-        """Whether anything is committed or pending. A transaction whose offsets were deleted is remembered until it ends."""
+        """Whether an offset is committed or pending. A transaction whose offsets were deleted is remembered until it ends."""
         return bool(self.raw or self.decoded or any(self.pending.values()))
 
 
@@ -221,19 +222,19 @@ class OffsetStore:
         self._loading: dict[bytes, _GroupOffsets] = {}
         self._new: list[str] = []
         self._alike: dict[bytes, tuple[dict[bytes, bytes], int]] = {}
-        """While loading, by how a key begins up to the partition: where values of such keys go, and where in them the group ends.
-        Only of groups without open transactions."""
+        """During a load, by the first bytes of a key up to the partition: the target of such values, and the end of the group
+        id in the key. Only for groups without open transactions."""
         self._unfinished: dict[str, dict[int, dict[bytes, None]]] = {}
-        """Deletions whose end was not loaded yet, by group and number of the sweep: what has no tombstones yet."""
+        """Unfinished deletions by group and number of the sweep: offsets without tombstones."""
         self.next_sweep = 0
-        """A number that no sweep in the log has."""
+        """An unused number for a sweep."""
         self.newest_log_end = Offset(0)
-        """Where in the log the newest offset's record ends."""
+        """End of the newest offset's record in the log."""
 
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def load(self, records: Iterable[RawRecord], producer_id: int, log_end: Offset) -> list[RawRecord]:
-        """Take in the offsets among records that were read from the log; answers the others. Raises: CorruptionError."""
+        """Load the offsets among records of the log. Returns: the other records. Raises: CorruptionError."""
         others: list[RawRecord] = []
         self.newest_log_end = log_end
         loading = self._loading
@@ -276,7 +277,7 @@ class OffsetStore:
         return others
 
     def take_new(self) -> list[str]:
-        """Groups of which the first offset was loaded since this was last called."""
+        """Groups whose first offset was loaded since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -299,7 +300,7 @@ class OffsetStore:
             self.put(group_id, topic, partition, parse_offset_value(value, log_end), producer_id)
 
     def _load_sweep(self, raw_id: bytes, place: bytes, value: bytes | None) -> None:
-        """Offsets were deleted, or all of their tombstones were written. Raises: CorruptionError."""
+        """Load a sweep: offsets were deleted, or all their tombstones were written. Raises: CorruptionError."""
         group_id = raw_id.decode()
         _, number = _parse_place(place)
         self.next_sweep = max(self.next_sweep, number + 1)
@@ -320,7 +321,7 @@ class OffsetStore:
         self._unfinished.setdefault(group_id, {})[number] = places
 
     def take_unfinished(self) -> list[tuple[str, Iterable[bytes], Sequence[int]]]:
-        """By group what follows it in the keys of offsets that are deleted but have no tombstones yet, and the sweeps of them."""
+        """By group: the key parts of deleted offsets without tombstones, and the numbers of their sweeps."""
         unfinished, self._unfinished = self._unfinished, {}
         return [
             (group_id, dict.fromkeys(chain.from_iterable(by_number.values())), tuple(by_number))
@@ -329,7 +330,7 @@ class OffsetStore:
         ]
 
     def finish_loading(self) -> None:
-        """Forget groups of which nothing is left. Raises: nothing."""
+        """Forget groups without state. Raises: nothing."""
         self._loading, self._alike = {}, {}
         for group_id in [group_id for group_id, group in self._groups.items() if group.is_blank]:
             del self._groups[group_id]
@@ -339,7 +340,7 @@ class OffsetStore:
     def put(
         self, group_id: str, topic: str, partition: int, committed: CommittedOffset, producer_id: int = NO_PRODUCER_ID
     ) -> None:
-        """An offset was committed, by the open transaction of ``producer_id`` if there is one."""
+        """Note a committed offset, or a pending one of the open transaction of ``producer_id``."""
         self.newest_log_end = max(self.newest_log_end, committed.log_end)
         group = self._groups.get(group_id)
         if group is None:
@@ -351,7 +352,7 @@ class OffsetStore:
             self._open.setdefault(producer_id, set()).add(group_id)
 
     def delete(self, group_id: str, topic: str, partition: int) -> None:
-        """A tombstone: what is committed goes, and what is pending too."""
+        """Note a tombstone: it removes the committed and the pending offset."""
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -367,14 +368,14 @@ class OffsetStore:
             del self._groups[group_id]
 
     def places(self, group_id: str) -> Iterator[bytes]:
-        """What follows the group in the keys of everything that it has committed, or is about to; not to be gone on with once
-        something has changed. Raises: nothing."""
+        """The key parts after the group id of all committed and pending offsets. Do not continue the iteration after a change.
+        Raises: nothing."""
         group = self._groups.get(group_id)
         return iter(()) if group is None else group.places()
 
     def detach(self, group_id: str) -> Iterator[bytes]:
-        """Forget everything that a group has committed, or is about to; answers its ``places``, for tombstones. Open transactions
-        of the group go on, and commit what they write from now on. Raises: nothing.
+        """Forget all committed and pending offsets of a group. Returns: its ``places``, for tombstones. Open transactions of
+        the group continue, and commit the offsets that they write from now on. Raises: nothing.
         """
         group = self._groups.pop(group_id, None)
         if group is None:
@@ -385,7 +386,7 @@ class OffsetStore:
         return group.places()
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The marker of a producer's transaction has come; nothing happens if it committed no offsets here."""
+        """Apply the marker of a producer's transaction. Does nothing if the transaction has no offsets here."""
         for group_id in self._open.pop(producer_id, ()):
             group = self._groups[group_id]
             pending = group.pending.pop(producer_id)
@@ -401,12 +402,12 @@ class OffsetStore:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def topics(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """The committed offsets of a group, by topic and partition. Not to be kept or changed. Raises: CorruptionError."""
+        """The committed offsets of a group, by topic and partition. Do not keep or change the mapping. Raises: CorruptionError."""
         group = self._groups.get(group_id)
         return _NONE if group is None else group.topics
 
     def decode_some(self, group_id: str, count_max: int) -> bool:
-        """Decode some of what was loaded of a group; whether nothing is left to be decoded. Raises: CorruptionError."""
+        """Decode some loaded values of a group. Returns: whether all are decoded. Raises: CorruptionError."""
         group = self._groups.get(group_id)
         if group is None:
             return True
@@ -441,7 +442,7 @@ class OffsetStore:
         return [group_id for group_id, group in self._groups.items() if group.has_offsets]
 
     def those_there(self, group_id: str, topic: str, partitions: Iterable[int]) -> set[int]:
-        """Partitions of which anything is committed or pending."""
+        """Partitions with a committed or pending offset."""
         group = self._groups.get(group_id)
         if group is None:
             return set()
@@ -452,7 +453,7 @@ class OffsetStore:
         return there
 
     def look_at(self, group_id: str, place: bytes) -> tuple[bool, bool]:
-        """Of what follows the group in a key, whether something is committed, and whether something is pending."""
+        """Whether an offset is committed, and whether one is pending, for the key part after the group id."""
         group = self._groups.get(group_id)
         if group is None:
             return False, False
@@ -466,8 +467,8 @@ class OffsetStore:
         )
 
     def committed_places(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topic and partition of everything that is committed and was decoded. May be left between two steps and gone on with:
-        what comes or goes meanwhile may be in it or not. Raises: nothing."""
+        """Topic and partition of all decoded committed offsets. The iteration may be interrupted and continued: offsets that
+        change meanwhile may be included or not. Raises: nothing."""
         group = self._groups.get(group_id)
         if group is not None:
             for topic in tuple(group.decoded):
@@ -475,9 +476,9 @@ class OffsetStore:
                     yield topic, partition
 
     def places_of(self, group_id: str, names: Collection[str]) -> Iterator[tuple[str, int, Offset]]:
-        """Topic, partition and end in the log of what is committed or pending of some topics, maybe more than once; what was
-        loaded only is not decoded, and is shown whatever its topic is. May be left between two steps and gone on with: what is
-        shown is so when it is shown. Raises: CorruptionError."""
+        """Topic, partition and log end of committed and pending offsets of some topics, maybe more than once. Undecoded values
+        are not decoded, and are included for all topics. The iteration may be interrupted and continued: each item is correct
+        when it is yielded. Raises: CorruptionError."""
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -493,9 +494,9 @@ class OffsetStore:
                         yield name, partition, committed.log_end
 
     def walk(self, group_id: str, count_max: int) -> Iterator[tuple[str, int, CommittedOffset] | None]:
-        """Topic, partition and offset of at most ``count_max`` that a group has committed; None for one that is not sound.
+        """Topic, partition and offset of at most ``count_max`` committed offsets of a group; None for a damaged one.
 
-        Nothing is kept decoded, and what is changed meanwhile may be missing.
+        Decoded values are not kept, and offsets that change meanwhile may be missing.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -516,11 +517,11 @@ class OffsetStore:
 
     @property
     def total(self) -> int:
-        """How many offsets all groups have, committed and pending."""
+        """Number of committed and pending offsets of all groups."""
         return sum(map(self.count, self._groups))
 
     def count(self, group_id: str) -> int:
-        """How many offsets a group has, committed and pending."""
+        """Number of committed and pending offsets of a group."""
         group = self._groups.get(group_id)
         if group is None:
             return 0
@@ -529,4 +530,4 @@ class OffsetStore:
 
 
 NO_COMMITTED_OFFSET: Final = CommittedOffset(NO_OFFSET, -1, "", NO_TIMESTAMP, NO_TIMESTAMP, NO_OFFSET)
-"""What is answered where nothing is committed."""
+"""The result if nothing is committed."""

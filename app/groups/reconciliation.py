@@ -1,11 +1,11 @@
-"""How one member of a consumer group gets from what it has to what it should have (KIP-848). Pure.
+"""Moves one member of a consumer group from its present partitions to its target (KIP-848). Pure.
 
-A member first gives up what the target assignment takes from it, says so, and only then moves on to the target's epoch; it
-gets a partition only when nobody holds it any more. Hence no partition is ever held by two members:
+First a member gives up the partitions that are not in its target, and confirms it. Only then it moves on to the target's epoch.
+It gets a partition only when no other member holds it. So two members never hold the same partition:
 
     STABLE ──(newer target)──► UNREVOKED_PARTITIONS ──(revoked)──► UNRELEASED_PARTITIONS ──(all free)──► STABLE
 
-with either middle state left out if there is nothing to revoke, or nothing that others still hold.
+A middle state is skipped if there is nothing to revoke, or if others hold nothing of the target.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ def reconcile(
     owned: Assignment | None,
     is_held: Callable[[UUID, int], bool],
 ) -> CurrentAssignment:
-    """The member's next step towards ``target``; ``current`` itself if there is none to take now.
+    """The member's next step towards ``target``; ``current`` itself if no step is possible now.
 
-    ``owned`` is what the member says that it reads, None if it does not say. ``is_held`` tells whether some member, this one
+    ``owned`` are the partitions that the member reports; None if it reports none. ``is_held`` returns whether a member, this one
     included, holds a partition or has not given it up.
 
-    Raises: RequestRejected FENCED_MEMBER_EPOCH if the state is one that only a newer version knows and the member does not
-    begin anew.
+    Raises: RequestRejected FENCED_MEMBER_EPOCH if only a newer version knows the member's state, and the member does not rejoin.
     """
     match current.state:
         case MemberState.STABLE:
@@ -62,7 +61,7 @@ def reconcile(
 
 
 def _still_reads(owned: Assignment | None, revoked: Assignment) -> bool:
-    """Whether the member may still read something that was taken from it. A member that does not say may."""
+    """Whether the member may still read a revoked partition. A member without a report may."""
     if owned is None:
         return True
     return any(not partitions.isdisjoint(revoked.get(topic_id, ())) for topic_id, partitions in owned.items())
@@ -131,7 +130,7 @@ def _next(
 
 
 def _epochs(current: CurrentAssignment, assignments: Iterable[Assignment], new_epoch: int = 0) -> AssignmentEpochs:
-    """When the member was given what it has now: what is new to it, at ``new_epoch``."""
+    """The epochs at which the member got its present partitions. New ones have ``new_epoch``."""
     epochs: dict[UUID, dict[int, int]] = {}
     for assignment in assignments:
         for topic_id, partitions in assignment.items():

@@ -1,8 +1,7 @@
-"""All groups and committed offsets of one partition of ``__consumer_offsets``: events in, records and answers out. Pure.
+"""All groups and committed offsets of one partition of ``__consumer_offsets``. Input: events. Output: records and responses. Pure.
 
-``app/coordinator/shell.py`` says when which method is called. What a group of a protocol does with its members is in ``classic.py``
-and ``consumer.py``; here is what concerns groups of any type: which there are, their offsets, listing, deletion, expiry, and how
-one type takes the place of another.
+``app/coordinator/shell.py`` calls the methods. ``classic.py`` and ``consumer.py`` handle the members of a group. This module
+handles groups of all types: their existence, offsets, listing, deletion, expiry, and the replacement of one type by another.
 """
 
 from __future__ import annotations
@@ -46,16 +45,17 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, Shar
 from app.wire.apis.sync_group import SyncGroupResponse
 
 RETRY_MS: Final = 5_000
-"""After an append that failed, until what is due is tried again."""
+"""Pause after a failed append before due work is retried."""
 
 GENERATIONLESS: Final = -1
-"""Generation of a commit by somebody who is no member of any generation."""
+"""Generation of a commit by a client that is not a member."""
 
 EPOCHS_FROM: Final = 9
-"""First version of OffsetCommit in which the generation may be a member epoch, and in which no such group is said to be so."""
+"""First version of OffsetCommit whose generation may be a member epoch, and whose response can say that the group does not
+exist."""
 
 CommittedPartition = tuple[int, int, int, str | None]
-"""Partition, offset, leader epoch, metadata: what a commit says."""
+"""The fields of a commit: partition, offset, leader epoch, metadata."""
 
 
 class GroupShard:
@@ -69,7 +69,8 @@ class GroupShard:
         image: Callable[[], ClusterImage] = ClusterImage,
         counters: GroupCounters | None = None,
     ) -> None:
-        """``config``, ``image``: the broker's settings and the cluster as they are now; without ``counters`` nobody looks."""
+        """``config``, ``image``: functions that return the broker's present settings and cluster image. ``counters`` is
+        optional."""
         self.partition = partition
         self.config = config
         self.image = image
@@ -78,9 +79,9 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
-        """Groups of which only offsets were loaded so far."""
+        """Groups with offsets but without a loaded group record."""
         self._dropped: set[str] = set()
-        """Groups that were deleted while loading; offsets may have been committed to them again."""
+        """Groups with a tombstone in the loaded log. Later offsets may have been committed to them."""
         self._deletions = Deletions()
         self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
 
@@ -181,7 +182,7 @@ class GroupShard:
     # --- which groups there are ---------------------------------------------------------------------------------------
 
     def _config_of(self, group_id: str) -> BrokerConfig:
-        """The broker's settings with what the group does differently."""
+        """The broker's settings with the group's overrides."""
         return config_of_group(self.config(), self.image().group_configs.get(group_id))
 
     def _new_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
@@ -195,17 +196,17 @@ class GroupShard:
         return group
 
     def classic_group(self, group_id: str) -> ClassicGroup:
-        """Raises: RequestRejected UNKNOWN_MEMBER_ID if there is none of that id and type: then nobody is its member."""
+        """Raises: RequestRejected UNKNOWN_MEMBER_ID if there is no group of that id and type, because then it has no members."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
         return group
 
     def classic_group_to_join(self, turn: Turn, group_id: str, member_id: str) -> ClassicGroup:
-        """The group that somebody joins by the classic protocol; a new one, or one in the place of an empty one of another type.
+        """The group for a join by the classic protocol. It may be new, or replace an empty group of another type.
 
-        Raises: RequestRejected UNKNOWN_MEMBER_ID (no group, and not a new member), INCONSISTENT_GROUP_PROTOCOL; what an append
-        raises.
+        Raises: RequestRejected UNKNOWN_MEMBER_ID (no group, and not a new member), INCONSISTENT_GROUP_PROTOCOL; the errors of
+        an append.
         """
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
@@ -236,10 +237,10 @@ class GroupShard:
         client: Client,
         resolved: ResolvedRegex | None = None,
     ) -> ConsumerGroupHeartbeatResponse | TopicPattern:
-        """A heartbeat of the consumer protocol. The first one makes the group, in the place of an empty one of another type.
+        """A heartbeat of the consumer protocol. The first one creates the group, or replaces an empty group of another type.
 
-        An expression whose matching would hold up the event loop is given back, to be matched elsewhere: come again with
-        what it was ``resolved`` to.
+        If matching an expression would delay the event loop, the expression is returned. Match it elsewhere, and call again
+        with the result as ``resolved``.
 
         Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ConsumerGroup.heartbeat``; nothing is changed then.
         """
@@ -268,7 +269,7 @@ class GroupShard:
         return response
 
     def _consumer_group_to_join(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
-        """The group that a heartbeat is for; one that is new is not known yet. Raises: RequestRejected GROUP_ID_NOT_FOUND."""
+        """The group of a heartbeat. A new group is not registered yet. Raises: RequestRejected GROUP_ID_NOT_FOUND."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -280,14 +281,14 @@ class GroupShard:
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
 
     def _new_consumer_group(self, group_id: str, group: Group | None) -> ConsumerGroup:
-        """A group without members, perhaps in the place of one of another type that has none either."""
+        """An empty group, which may replace an empty group of another type."""
         new = ConsumerGroup(group_id, self._config_of(group_id))
         if group is not None:
             new.replaces = self.tombstones(group)
         return new
 
     def _consumer_member_due(self, turn: Turn, key: MemberTimer) -> None:
-        """A member of the consumer protocol has not kept a time limit."""
+        """A member of the consumer protocol has missed a time limit."""
         group = self.groups.get(key.group_id)
         member = group.due(key) if isinstance(group, ConsumerGroup) else None
         if member is None:
@@ -301,9 +302,9 @@ class GroupShard:
             self._counters.members_expired[GroupType.CONSUMER].value += 1
 
     def _take_out(self, turn: Turn, group: ConsumerGroup, member: Member) -> None:
-        """A member of a consumer group is gone. If only members of the classic protocol are left, so is the group's type.
+        """Remove a member of a consumer group. If only members of the classic protocol are left, the group becomes classic.
 
-        Raises: what an append raises; nothing is changed then.
+        Raises: the errors of an append; then nothing has changed.
         """
         if can_downgrade(group, member.member_id, self.config()):
             self._downgrade(turn, group, member.member_id)
@@ -311,7 +312,7 @@ class GroupShard:
             group.remove(turn, [member], self.image())
 
     def _downgrade(self, turn: Turn, group: ConsumerGroup, leaving_id: str | None) -> None:
-        """Put a classic group into the place of a consumer group. Raises: what an append raises."""
+        """Replace a consumer group by a classic group. Raises: the errors of an append."""
         classic = downgraded(group, leaving_id, self.config(), self.rng, self.image(), turn.now_ms)
         turn.append([*self.tombstones(group), classic.record_before_rebalance(turn.now_ms)])
         for member_id in group.members:
@@ -329,7 +330,7 @@ class GroupShard:
         return group
 
     def make_share_group(self, turn: Turn, group_id: str) -> None:
-        """Make a share group without members, if there is no group of that id. Raises: what an append raises."""
+        """Create a share group without members, if there is no group of that id. Raises: the errors of an append."""
         if group_id not in self.groups:
             group = ShareGroup(group_id, self._config_of(group_id))
             group.begin(turn)
@@ -341,16 +342,16 @@ class GroupShard:
         return isinstance(group, ShareGroup) and group.subscribes_to(topic)
 
     def shared_topics(self, group_id: str) -> SharedTopics:
-        """What a share group of that id has progress of, or would have if it had begun to read it."""
+        """The topics in which a share group of that id has progress, or is about to begin."""
         group = self.groups.get(group_id)
         return group.topics if isinstance(group, ShareGroup) else share_records.NO_TOPICS
 
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
     ) -> ShareGroupHeartbeatResponse:
-        """A heartbeat of a member of a share group. The first one makes the group.
+        """A heartbeat of a member of a share group. The first one creates the group.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ShareGroup.heartbeat``; nothing is changed then.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND; as ``ShareGroup.heartbeat``; then nothing has changed.
         """
         group = self.groups.get(request.group_id)
         if group is None and request.member_epoch == JOINING:
@@ -365,7 +366,7 @@ class GroupShard:
         return response
 
     def _share_member_due(self, turn: Turn, key: ShareTimer) -> None:
-        """A member of a share group was not heard of."""
+        """A member of a share group sent no heartbeat in time."""
         group = self.groups.get(key.group_id)
         member = group.members.get(key.member_id) if isinstance(group, ShareGroup) else None
         if member is None:
@@ -411,21 +412,21 @@ class GroupShard:
             self.classic_group(group_id).heartbeat(turn, member_id, instance_id, generation)
 
     def leave(self, turn: Turn, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """A LeaveGroup, to a group of either type; a code for each member. Raises: RequestRejected."""
+        """A LeaveGroup, to a group of either type. Returns a code for each member. Raises: RequestRejected."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return classic_in_consumer.leave(group, turn, leaving, self.image())
         return self.classic_group(group_id).leave(turn, leaving)
 
     def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> None:
-        """Topics came or went, by name: groups look whether their expressions match them."""
+        """Topics were created or deleted: groups match their expressions with these names."""
         image = self.image()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 group.topics_changed(added, removed, image, now_ms)
 
     def tombstones(self, group: Group) -> list[RawRecord]:
-        """The records that take a group, but not its offsets, out of the log."""
+        """The tombstones of a group, without those of its offsets."""
         if isinstance(group, ClassicGroup):
             return [group.tombstone()]
         if isinstance(group, ShareGroup):
@@ -434,17 +435,17 @@ class GroupShard:
         return [to_bytes(group.group_id, record) for record in group.tombstones()]
 
     def empty_group(self, group_id: str) -> Group:
-        """A group without members, which can be deleted. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """An empty group, which can be deleted. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self.group(group_id)
         if not group.is_empty:
             raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
     def delete_group(self, turn: Turn, group_id: str) -> None:
-        """Delete a group without members, and its offsets: nobody sees it any more, also after a crash. Tombstones that are too
-        many for this turn follow in others.
+        """Delete an empty group and its offsets. They are gone at once, also after a crash. If there are too many tombstones
+        for one turn, later turns write the rest.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; what an append raises. Nothing is changed then.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; the errors of an append. Then nothing has changed.
         """
         group = self.empty_group(group_id)
         prefix, at_once = group_prefix(group_id), tombstones_at_once(group_id)
@@ -459,7 +460,7 @@ class GroupShard:
         self._go_on_deleting(turn, group_id, rest, range(number, number + len(sweeps)))
 
     def _go_on_deleting(self, turn: Turn, group_id: str, places: Iterable[bytes], sweeps: Sequence[int]) -> None:
-        """Have tombstones follow of what sweeps say is deleted, if there are any."""
+        """Write tombstones in later turns for the offsets that sweeps name, if there are sweeps."""
         if sweeps:
             self.offsets.next_sweep = max(self.offsets.next_sweep, *(number + 1 for number in sweeps))
             deletion = Deletion(group_id, places, sweeps, self.offsets, self._counters.offsets_deleted)
@@ -478,7 +479,7 @@ class GroupShard:
         api_version: int,
         places: Callable[[], Iterable[tuple[str, int]]] = tuple,
     ) -> Group | None:
-        """The group that offsets of ``places`` may be committed to; None for one that is made by committing to it.
+        """Check that offsets of ``places`` may be committed to a group, and return it; None for a group that the commit creates.
 
         Raises: RequestRejected ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND; as ``Group.check_offset_commit``.
         """
@@ -526,10 +527,10 @@ class GroupShard:
     ) -> None:
         """Commit offsets by topic, which ``check_commit`` allowed to ``group``.
 
-        Raises: what an append raises; then nothing is committed.
+        Raises: the errors of an append; then nothing is committed.
         """
         now_ms = turn.now_ms
-        # Who says how long may mean for ever.
+        # A retention time from the client may mean for ever.
         expires_ms = NO_TIMESTAMP if retention_ms == -1 else min(now_ms + retention_ms, LONG_MAX)
         records: list[RawRecord] = []
         taken: list[tuple[str, int, int, int, str]] = []
@@ -563,12 +564,12 @@ class GroupShard:
     def delete_offsets(
         self, turn: Turn, group_id: str, asked: Iterable[tuple[str, Collection[int]]]
     ) -> list[tuple[str, ErrorCode]]:
-        """Delete committed offsets of topics that no member reads; a code for each topic. They are gone at once, also after a
-        crash; tombstones that are too many for this turn follow in others. A crash may leave some if it takes more than one batch
-        to name them, as it does for more than 7,000 topics with names of 25 characters.
+        """Delete committed offsets of topics that no member reads. Returns a code for each topic. The offsets are gone at once,
+        also after a crash. If there are too many tombstones for one turn, later turns write the rest. If naming the offsets
+        takes more than one batch (more than 7,000 topics with names of 25 characters), a crash may leave some offsets.
 
-        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); what an append
-        raises. Nothing is changed then, but for what earlier batches have named.
+        Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (a group whose members may read anything); the errors of an
+        append. Then only offsets that earlier batches named are deleted.
         """
         group = self.group(group_id)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:
@@ -595,8 +596,8 @@ class GroupShard:
         first: Sequence[tuple[str, int]],
         parts: Sequence[Sequence[tuple[str, int]]],
     ) -> None:
-        """Delete offsets by one batch: the first by their tombstones, parts by sweeps. Raises: what an append raises; nothing is
-        deleted then."""
+        """Delete offsets with one batch: ``first`` by tombstones, ``parts`` by sweeps. Raises: the errors of an append; then
+        nothing is deleted."""
         if not first and not parts:
             return
         number = self.offsets.next_sweep
@@ -609,16 +610,16 @@ class GroupShard:
         self._go_on_deleting(turn, group_id, places, range(number, number + len(sweeps)))
 
     def _forget_offsets(self, turn: Turn, group_id: str, gone: Sequence[tuple[str, int]]) -> None:
-        """Delete some offsets. Raises: what an append raises; those are not deleted that it would have told of."""
+        """Delete some offsets. Raises: the errors of an append; the offsets of the failed batch are not deleted."""
         at_once = tombstones_at_once(group_id)
         for start in range(0, len(gone), at_once):
             self._delete_offsets(turn, group_id, gone[start : start + at_once], ())
 
     def _forget_group(self, turn: Turn, group: Group) -> None:
-        """Take a group without members, but not its offsets, out of the log. Raises: what an append raises."""
+        """Delete an empty group, but not its offsets. Raises: the errors of an append."""
         turn.append(self.tombstones(group))
         del self.groups[group.group_id]
 
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
-        """Topics are gone: nobody can go on where he was in them."""
+        """Topics were deleted: their committed offsets are useless."""
         self._cleanup.topics_deleted(turn, names)

@@ -1,9 +1,9 @@
 """A share group: members that read the same partitions together, record by record (KIP-932). A pure state machine.
 
-As in a consumer group (``consumer.py``) what members subscribe to raises the group epoch and makes a new target assignment, at most
-once in ``group.share.assignment.interval.ms``; but several members may have one partition, so that nobody has to give anything up
-first: a member has its target with its next heartbeat. Who comes to a small group has it at once. Who gets which record is not
-decided here, but by the share-partitions (``share_state.py``).
+As in a consumer group (``consumer.py``), changed subscriptions raise the group epoch and lead to a new target assignment, at
+most once in ``group.share.assignment.interval.ms``. But several members may share a partition, so no member has to give up
+partitions first: a member gets its target with its next heartbeat. A new member of a small group gets it at once. The
+share-partitions decide which member gets which record (``share_state.py``).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage, TopicImage
 
 SIMPLE: Final = "simple"
-"""The one assignor that there is."""
+"""The only assignor."""
 ASSIGNED_AT_ONCE_MAX: Final = 8
-"""Members of a group up to which a new one does not wait for ``group.share.assignment.interval.ms``, and then for its next
-heartbeat, 5 s later: until then the members before it would read alone."""
+"""Up to this group size, a new member does not wait for ``group.share.assignment.interval.ms`` and then for its next heartbeat, 5 s
+later. Until then the earlier members would read alone."""
 
 
 class ShareTimer(NamedTuple):
@@ -68,7 +68,7 @@ class ShareTimer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareMember:
-    """A member as the log says."""
+    """A member, as in the log."""
 
     member_id: str
     subscription: ShareSubscription = field(default_factory=ShareSubscription)
@@ -76,29 +76,29 @@ class ShareMember:
 
 
 class ShareGroup:
-    """One group. ``turn`` is where its records and timers go."""
+    """One group. ``turn`` takes its records and timers."""
 
     def __init__(self, group_id: str, config: BrokerConfig) -> None:
         self.group_id = group_id
         self.config = config
-        """As it is for this group now; whoever calls keeps it so."""
+        """The present settings for this group. The caller keeps them up to date."""
         self.epoch = 0
         self.metadata_hash = NO_HASH
         self.target_epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.topics: SharedTopics = NO_TOPICS
-        """What members have subscribed to, also those that have left, and what offsets were set of; until it is forgotten."""
+        """Topics to which present and former members have subscribed, or whose offsets were set, until they are forgotten."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         self._assigned_ms: int | None = None
-        """When the target was computed, in steady time; None before the first one here."""
+        """Time of the last target, in monotonic time; None before the first target on this broker."""
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client, image: ClusterImage
     ) -> ShareGroupHeartbeatResponse:
-        """A member joins, goes on or leaves. ``request`` has passed ``check_share_heartbeat``.
+        """A member joins, stays or leaves. ``request`` has passed ``check_share_heartbeat``.
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED, with nothing changed.
         """
@@ -163,7 +163,7 @@ class ShareGroup:
     def _advance(
         self, member: ShareMember, wanted: ShareSubscription, image: ClusterImage, steady_ms: int
     ) -> tuple[list[ShareGroupRecord], ShareAssignment]:
-        """The records that bring group and member up to date, and where the member is then. Nothing is changed yet."""
+        """The records that update group and member, and the member's assignment afterwards. Changes nothing yet."""
         records: list[ShareGroupRecord] = []
         member_id, before = member.member_id, member.subscription
         if wanted != before or member_id not in self.members:
@@ -206,7 +206,7 @@ class ShareGroup:
         return records, current
 
     def _topics_with(self, names: Iterable[str], image: ClusterImage) -> SharedTopics:
-        """What is remembered and still exists, and what is subscribed to now."""
+        """The remembered topics that still exist, and the subscribed topics."""
         topics = {topic_id: topic for topic_id, topic in self.topics.items() if topic_id in image.topics_by_id}
         for name in names:
             topic = image.topic(name)
@@ -215,22 +215,22 @@ class ShareGroup:
         return topics
 
     def _may_assign(self, steady_ms: int) -> bool:
-        """Whether a new target may be computed, as far as the time since the last one goes."""
+        """Whether enough time has passed since the last target to compute a new one."""
         interval_ms = self.config.group_share_assignment_interval_ms
         return self._assigned_ms is None or steady_ms - self._assigned_ms >= interval_ms
 
     def _need_not_wait(self, member_id: str, members: int) -> bool:
-        """Whether a member is alone, or was never assigned anything and is one of few, whose assignments cost little."""
+        """Whether a member is alone, or is new in a small group, where assignments are cheap."""
         return members == 1 or (member_id not in self.targets and members <= ASSIGNED_AT_ONCE_MAX)
 
     def begin(self, turn: Turn) -> None:
-        """Write a new group down that has no members yet. Raises: what an append raises; nothing is changed then."""
+        """Write a new group without members. Raises: the errors of an append; then nothing has changed."""
         self._write(turn, [ShareEpoch(1, NO_HASH), ShareTargetEpoch(1)])
 
     # --- topics that it has progress of ------------------------------------------------------------------------------
 
     def remember(self, turn: Turn, asked: SharedTopics) -> None:
-        """Somebody sets offsets of these. Raises: what an append raises; nothing is changed then."""
+        """Note that offsets of these topics are set. Raises: the errors of an append; then nothing has changed."""
         topics = dict(self.topics)
         for topic_id, topic in asked.items():
             known = topics.get(topic_id)
@@ -241,9 +241,9 @@ class ShareGroup:
             self._write(turn, [ShareTopics(topics)])
 
     def forget(self, turn: Turn, topic_id: UUID) -> None:
-        """The group has no progress of a topic any more; not of one to which somebody has come to subscribe.
+        """Forget topics without progress, except topics with a new subscriber.
 
-        Raises: what an append raises; nothing is changed then.
+        Raises: the errors of an append; then nothing has changed.
         """
         topic = self.topics.get(topic_id)
         if topic is not None and not self.subscribes_to(topic.name):
@@ -252,7 +252,7 @@ class ShareGroup:
     # --- ends of membership ------------------------------------------------------------------------------------------
 
     def remove(self, turn: Turn, member: ShareMember, image: ClusterImage) -> None:
-        """Take a member out. Raises: what an append raises; nothing is changed then."""
+        """Remove a member. Raises: the errors of an append; then nothing has changed."""
         names = frozenset[str]().union(
             *(other.subscription.topic_names for other in self.members.values() if other is not member)
         )
@@ -286,7 +286,7 @@ class ShareGroup:
 
     @property
     def state(self) -> str:
-        """Kafka's name of it."""
+        """Kafka's name of the state."""
         return "Stable" if self.members else "Empty"
 
     def subscribes_to(self, topic: str) -> bool:
@@ -295,7 +295,7 @@ class ShareGroup:
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
     ) -> None:
-        """Raises: RequestRejected GROUP_ID_NOT_FOUND: its progress is not offsets that somebody commits."""
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND, because nobody commits offsets of a share group."""
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -303,14 +303,14 @@ class ShareGroup:
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
 
     def loaded(self, turn: Turn) -> None:
-        """Members have a whole session time-out to be heard of again."""
+        """After a load, give members a whole session time-out for their next heartbeat."""
         for member_id in self.members:
             turn.set_timer(self._timer(member_id), self.config.group_share_session_timeout_ms)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
     def _write(self, turn: Turn, records: Sequence[ShareGroupRecord]) -> None:
-        """Append records, then take them in. Raises: RequestRejected, with nothing changed."""
+        """Append records, then apply them. Raises: RequestRejected, with nothing changed."""
         if not records:
             return
         try:
@@ -322,7 +322,7 @@ class ShareGroup:
             self.replay(record)
 
     def replay(self, record: ShareGroupRecord) -> None:
-        """Take in a record that was appended, now or before this broker led the partition."""
+        """Apply a record that was appended now, or before this broker led the partition."""
         match record:
             case ShareEpoch(epoch, hashed):
                 self.epoch, self.metadata_hash = (0, NO_HASH) if epoch is None else (epoch, hashed)
@@ -347,7 +347,7 @@ class ShareGroup:
                 self.topics = topics
 
     def tombstones(self) -> list[RawRecord]:
-        """The records that take the whole group out of the log."""
+        """The tombstones of the whole group."""
         records: list[ShareGroupRecord] = []
         for member_id in self.members:
             records += [ShareCurrent(member_id, None), ShareMemberSubscription(member_id, None)]
@@ -359,7 +359,7 @@ class ShareGroup:
 
 
 def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
-    """Whether a request makes sense by itself. Raises: RequestRejected INVALID_REQUEST."""
+    """Check a request by itself. Raises: RequestRejected INVALID_REQUEST."""
     if not request.member_id.strip():
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     if len(request.member_id) > SHARE_MEMBER_ID_CHARS_MAX:
@@ -375,8 +375,8 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str, Assignment]:
-    """Every partition to at least one subscriber, every subscriber to at least one partition, evenly; within that, everybody keeps
-    what it has. A member whose partitions stay the same gets the very object that it had."""
+    """Assign every partition to at least one subscriber, and at least one partition to every subscriber, evenly. Within that,
+    members keep their partitions. A member with unchanged partitions gets the same object."""
     assigned: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in members}
     counts = dict.fromkeys(members, 0)
     for topic_id in sorted(topics):
@@ -400,7 +400,7 @@ def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str
 
 
 def _deal_partitions(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, set[int]]:
-    """``count`` partitions, each to one of no more readers, in whose order longer shares are given."""
+    """Divide ``count`` partitions among at most as many readers. Earlier readers get the larger shares."""
     share, longer = divmod(count, len(owned))
     order = sorted(owned, key=lambda member_id: len(owned[member_id]) <= share)  # who has a longer share keeps it
     quotas = {member_id: share + (place < longer) for place, member_id in enumerate(order)}
@@ -421,7 +421,7 @@ def _deal_partitions(count: int, owned: Mapping[str, frozenset[int]]) -> dict[st
 
 
 def _deal_readers(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, set[int]]:
-    """One of ``count`` partitions for each of more readers."""
+    """One of ``count`` partitions for each reader, if there are more readers than partitions."""
     share, longer = divmod(len(owned), count)
     loads = [0] * count
     dealt: dict[str, set[int]] = {}

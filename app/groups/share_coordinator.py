@@ -1,4 +1,4 @@
-"""What this broker keeps of share groups beside their members: share-partitions, and the sessions in which members read them."""
+"""The state of share groups except their members: share-partitions, and the sessions in which members read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from app.units import BrokerId
 R = TypeVar("R")
 
 LOAD_WAIT_S: Final = 10.0
-"""How long an operator's request waits for partitions of ``__share_group_state`` that are being read."""
+"""How long an operator's request waits for partitions of ``__share_group_state`` that are loading."""
 
 
 class ShareCoordinator:
@@ -49,7 +49,7 @@ class ShareCoordinator:
         log_line: Callable[[str], None],
         faults: Faults | None = None,
     ) -> None:
-        """``config``: the broker's settings as they are now."""
+        """``config`` returns the broker's present settings."""
         self.config = config
         self._controller = controller
         self._log_line = Limited(log_line)
@@ -68,7 +68,7 @@ class ShareCoordinator:
         )
 
     def settings(self, group_id: str) -> ShareSettings:
-        """How a group's records are shared."""
+        """The sharing settings of a group."""
         overrides = self._controller.image.group_configs.get(group_id, {})
         config = config_of_group(self.config(), overrides)
         return ShareSettings(
@@ -82,11 +82,11 @@ class ShareCoordinator:
         )
 
     async def run(self) -> None:
-        """Load what is led, and keep time, until cancelled."""
+        """Load led partitions, and serve timers, until cancelled."""
         await self.shell.run()
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None = None) -> None:
-        """The cluster has changed; without a ``delta``, it is looked at for the first time."""
+        """Apply a change of the cluster, or the first image if there is no ``delta``."""
         self.shell.follow(image)
         deleted = {topic_id for topic_id in delta.topics if topic_id not in image.topics_by_id} if delta else set()
         if not deleted:
@@ -102,34 +102,34 @@ class ShareCoordinator:
                 )
 
     async def ready(self) -> None:
-        """Make the topic if it is not there. Raises: as ``ensure_topic``."""
+        """Create the topic if it does not exist. Raises: as ``ensure_topic``."""
         if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
             await ensure_topic(self._controller, SHARE_GROUP_STATE)
 
     def perform(self, key: ShareKey, event: Callable[[ShareStateShard, Turn], R]) -> R | Awaitable[R]:
-        """Let something happen to a share-partition, now; answers what ``event`` answers, once that is stored.
+        """Run an event on a share-partition now. Returns the result of ``event`` when its records are stored.
 
         Raises: as ``Coordinator.perform``.
         """
         return self.shell.perform(self.shell.partition_of(key.name), event)
 
     async def when_loaded(self, keys: Iterable[ShareKey]) -> None:
-        """Wait until the progress of these share-partitions is known here.
+        """Wait until the progress of these share-partitions is loaded.
 
-        When the topic has just been made, all its partitions are read, which takes a moment. Clients do not retry what operators
-        ask of offsets. Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if it takes longer than ``LOAD_WAIT_S``.
+        After the topic was created, all its partitions are loaded, which takes a moment. Clients do not retry operators'
+        requests about offsets. Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if it takes longer than ``LOAD_WAIT_S``.
         """
         if self._controller.image.topic(SHARE_GROUP_STATE.name) is not None:
             await self.shell.when_loaded([self.shell.partition_of(key.name) for key in keys], timeout_s=LOAD_WAIT_S)
 
     def find(self, key: ShareKey) -> SharePartition | None:
-        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic is made."""
+        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic exists."""
         if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
             return None
         return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
 
     def release(self, group_id: str, member_id: str, session: ShareSession) -> None:
-        """What a member has in a session that is over is for others. What cannot be written down is taken back when time is up."""
+        """Release the records of an ended session. If that cannot be written, their locks expire later."""
         for place in session.places:
             key = ShareKey(group_id, *place)
             try:
@@ -139,14 +139,14 @@ class ShareCoordinator:
                 self._log_line(f"{key.name} is not given back by {member_id} before its time is up: {error}")
 
     def keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
-        """Share-partitions that are known here."""
+        """Number of loaded share-partitions."""
         return sorted(key for _, shard in self.shell.shards() for key in shard.partitions if wanted(key))
 
     async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
-        """Forget the progress of share-partitions, once all progress is known: what is not known yet would come back.
+        """Forget the progress of share-partitions, after all progress is loaded: progress that loads later would come back.
 
-        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if that takes longer than ``LOAD_WAIT_S``; what an append raises.
-        What was forgotten before stays so.
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if the load takes longer than ``LOAD_WAIT_S``; the errors of an append.
+        Progress forgotten until then stays forgotten.
         """
         await self.shell.when_loaded(timeout_s=LOAD_WAIT_S)
         if self.shell.loading:

@@ -1,6 +1,6 @@
-"""What a share group writes down about its members: Kafka's records of kinds 10 to 15 of ``__consumer_offsets`` (KIP-932).
+"""Records of a share group's members: Kafka's kinds 10 to 15 of ``__consumer_offsets`` (KIP-932).
 
-As in ``consumer_records.py``: the state machine speaks of frozen parts of its state, and a value of None is a part that is gone.
+As in ``consumer_records.py``, the state machine uses frozen parts of its state. The value None means that a part is gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from app.groups.assignors import NO_PARTITIONS, Assignment
 
 @dataclass(frozen=True, slots=True)
 class ShareSubscription:
-    """Who a member is and what it wants."""
+    """Identity and subscription of a member."""
 
     client_id: str = ""
     client_host: str = ""
@@ -43,7 +43,7 @@ class ShareSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """Where a member is."""
+    """The present assignment of a member."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
@@ -51,7 +51,7 @@ class ShareAssignment:
 
 
 class SharedTopic(NamedTuple):
-    """A topic of which a group has progress, or would have if it had begun to read it."""
+    """A topic in which a group has progress, or is about to begin."""
 
     name: str
     partitions: frozenset[int]
@@ -98,7 +98,7 @@ class ShareCurrent(NamedTuple):
 
 
 class ShareTopics(NamedTuple):
-    """Kind 15: what the members have subscribed to since the group was made, or somebody has set offsets of."""
+    """Kind 15: topics to which members have subscribed since the creation of the group, or whose offsets were set."""
 
     topics: SharedTopics
 
@@ -116,7 +116,7 @@ SHARE_KEY_TYPES: Final = (
 
 
 def to_bytes(group_id: str, record: ShareGroupRecord) -> CoordinatorRecord:
-    """A record as it is appended."""
+    """Encode a record for the append."""
     value: Any = None
     match record:
         case ShareEpoch(epoch, metadata_hash):
@@ -163,7 +163,7 @@ def to_bytes(group_id: str, record: ShareGroupRecord) -> CoordinatorRecord:
 
 
 def from_bytes(key: Any, value: bytes | None) -> ShareGroupRecord:
-    """The record of a decoded key, one of ``SHARE_KEY_TYPES``, and a value as it was appended. Raises: CorruptionError."""
+    """The record of a decoded key, one of ``SHARE_KEY_TYPES``, and an encoded value. Raises: CorruptionError."""
     read = None if value is None else GROUP_RECORDS.decode_value(key, value)
     match key:
         case ShareGroupMetadataKey():

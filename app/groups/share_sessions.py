@@ -1,7 +1,7 @@
-"""Share sessions: what each member reads, so that its requests need not say it again (KIP-932). Pure.
+"""Share sessions: they remember the partitions of each member, so that requests need not repeat them (KIP-932). Pure.
 
-As with fetch sessions an epoch counts the requests: 0 begins a session, -1 ends it, and any other must be the next one. A session
-is of a member; it ends with the connection that it was begun on, so that what its member has is for others at once.
+As in fetch sessions, an epoch counts the requests: 0 begins a session, -1 ends it, and any other value must be the next one. A
+session belongs to a member. It ends with its connection, so that other members can get the member's records at once.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ FIRST: Final = 0
 FINAL: Final = -1
 
 PLACES_MAX: Final = 1_000_000
-"""Partitions in all sessions together, as in fetch sessions: a member may name any, whether or not there are such."""
+"""Maximum partitions in all sessions together, as in fetch sessions: a member may name partitions that do not exist."""
 
 Place = tuple[UUID, int]
 """Topic id and partition."""
 
 
 class ShareSession:
-    """One member's."""
+    """The session of one member."""
 
     __slots__ = ("epoch", "gives_back", "is_over", "on_end", "over", "places", "turn", "used_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.is_over = False
         self.gives_back = False
-        """It is over, and what its member has is for others; not if a new session of the member took its place."""
+        """Whether the session has ended, so that its member's records are released. Not set if a new session of the member
+        replaced it."""
         self.on_end: Callable[[], None] | None = None
-        """Called once, when it is over."""
+        """Called once, when the session ends."""
         self.over = Waiters()
         self.used_ms = now_ms
-        """When its last request came."""
+        """Time of the last request."""
         self.epoch = 1
-        """Of the request that is expected next."""
+        """Epoch of the next expected request."""
         self.places: dict[Place, None] = {}
-        """What it reads, in the order in which it was added."""
+        """The partitions, in the order in which they were added."""
         self.turn = 0
-        """Which place is looked at first; another one each time."""
+        """Index of the first partition to serve. It changes each time."""
 
     def end(self, *, gives_back: bool) -> None:
-        """There will be no more requests."""
+        """End the session."""
         if self.is_over:
             return
         self.is_over, self.gives_back = True, gives_back
@@ -56,7 +57,7 @@ class ShareSession:
         self.over.wake()
 
     def in_turn(self) -> list[Place]:
-        """What it reads, beginning with another place each time, so that none starves."""
+        """The partitions, starting at another index each time, so that none starves."""
         places = list(self.places)
         if not places:
             return places
@@ -72,13 +73,13 @@ class ShareSessions:
         self._config = config
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._places = 0
-        """Of all sessions together."""
+        """Number of partitions in all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, group_id: str, member_id: str, now_ms: int) -> ShareSession:
-        """A new session in the place of the member's old one. Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED."""
+        """Begin a session, which replaces the member's old one. Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED."""
         key = (group_id, member_id)
         config = self._config()
         if key not in self._sessions and len(self._sessions) >= config.group_share_max_share_sessions:
@@ -95,7 +96,7 @@ class ShareSessions:
         return session
 
     def drop(self, group_id: str, member_id: str, session: ShareSession) -> None:
-        """Nobody is there any more to go on with a session, if it is still the member's."""
+        """Drop a session without a client, if it is still the member's session."""
         if self._sessions.get((group_id, member_id)) is session:
             del self._sessions[group_id, member_id]
             self._end(session, gives_back=True)
@@ -105,9 +106,9 @@ class ShareSessions:
         session.end(gives_back=gives_back)
 
     def change(self, session: ShareSession, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
-        """What a session reads besides from now on, and what it does not read any more. Nothing happens if it is over.
+        """Add and remove partitions of a session. Does nothing if the session has ended.
 
-        Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED if all sessions together would read too much; nothing is changed then.
+        Raises: RequestRejected SHARE_SESSION_LIMIT_REACHED if all sessions together would have too many; then nothing has changed.
         """
         if session.is_over:
             return
@@ -123,13 +124,13 @@ class ShareSessions:
         self._places += len(session.places) - before
 
     def _drop_idle(self, before_ms: int) -> None:
-        """Members that were not heard of for so long are not members any more, and may not have said so."""
+        """Drop sessions whose last request was before ``before_ms``: their members have left, perhaps without notice."""
         for (group_id, member_id), session in tuple(self._sessions.items()):
             if session.used_ms < before_ms:
                 self.drop(group_id, member_id, session)
 
     def next(self, group_id: str, member_id: str, epoch: int, now_ms: int) -> ShareSession:
-        """The member's session, for its next request; with ``FINAL``, for its last one, after which it is to be dropped.
+        """The member's session for its next request. With ``FINAL``: for its last request, after which the caller drops it.
 
         Raises: RequestRejected SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
         """

@@ -1,12 +1,12 @@
-"""The share-partitions of one partition of ``__share_group_state``: who has which records, and what is done with (KIP-932). Pure.
+"""The share-partitions of one partition of ``__share_group_state``: acquired and finished records (KIP-932). Pure.
 
-A share-partition is one partition of a topic, read by one share group. ``share_window.py`` says what may happen to its records;
-here it is written down before it counts, and time limits are kept. That records are acquired is not written: after a restart they
-are available again, and were delivered as often as the log says.
+A share-partition is one partition of a topic that one share group reads. ``share_window.py`` has the rules for its records.
+This module writes changes before they count, and keeps time limits. Acquisitions are not written: after a restart the records
+are available again, with the delivery counts of the log.
 
-What is written is a snapshot (Kafka's ShareSnapshot: the whole window), and after it updates (ShareUpdate), each of which says
-everything that has changed since the snapshot. So the newest snapshot and the newest update are enough, which is what compaction
-leaves. As updates grow with what they repeat, a new snapshot is due when they have said together as much as it would.
+The log has a snapshot (Kafka's ShareSnapshot: the whole window), and then updates (ShareUpdate). Each update has all changes
+since the snapshot. So the newest snapshot and the newest update are enough, and compaction keeps these. Updates grow because
+they repeat earlier changes, so a new snapshot is due when the updates together contain as much as it would.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from app.tiering.waiting import Waiters
 from app.units import PartitionIndex
 
 RETRY_MS: Final = 1000
-"""After an append that failed, until what is due is tried again."""
+"""Pause after a failed append before due work is retried."""
 
 UPDATES_MAX: Final = 500
-"""Between two snapshots, unless it is set otherwise."""
+"""Default maximum of updates between two snapshots."""
 RUNS_FREE: Final = 8
-"""Updates may repeat so many runs more than a snapshot has before it is due: with a few runs they are smaller all the same."""
+"""Updates may repeat so many runs more than a snapshot has before the next snapshot is due. With few runs, updates are smaller."""
 
 
 class ShareKey(NamedTuple):
@@ -52,14 +52,14 @@ class ShareKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is hashed to find the partition of ``__share_group_state``, and how clients name it: the topic's id as Kafka
-        writes it, in base64."""
+        """The text that is hashed for the partition of ``__share_group_state``, and that clients use as name. The topic id is
+        in Kafka's form, Base64."""
         topic_id = urlsafe_b64encode(self.topic_id.bytes).rstrip(b"=").decode()
         return f"{self.group_id}:{topic_id}:{self.partition}"
 
     @classmethod
     def parse(cls, name: str) -> ShareKey:
-        """The share-partition of a name; there may be colons in the group's id. Raises: ValueError if it is none."""
+        """Parse the name of a share-partition. The group id may contain colons. Raises: ValueError."""
         group_id, topic_id, partition = name.rsplit(":", 2)
         if not group_id.strip():
             raise ValueError("the group's id is empty")
@@ -67,7 +67,7 @@ class ShareKey(NamedTuple):
 
 
 class ShareSettings(NamedTuple):
-    """How a group's records are shared."""
+    """The sharing settings of a group."""
 
     lock_ms: int
     deliveries_max: int
@@ -75,11 +75,11 @@ class ShareSettings(NamedTuple):
     committed: bool = False
     """Whether records of open and aborted transactions are held back."""
     reset: str = LATEST
-    """Where a partition is begun that the group has not read before."""
+    """The start position in a partition that the group has not read before."""
     renews: bool = True
-    """Whether a member may ask for more time."""
+    """Whether a member may request more time."""
     updates_max: int = UPDATES_MAX
-    """Updates that are written after a snapshot, before the next one."""
+    """Maximum updates between two snapshots."""
 
 
 class SharePartition:
@@ -99,17 +99,17 @@ class SharePartition:
     def __init__(self, window: Window, state_epoch: int = 0, snapshot_epoch: int = 0) -> None:
         self.window = window
         self.state_epoch = state_epoch
-        """Rises whenever the progress is begun anew."""
+        """Rises whenever the progress is reset."""
         self.snapshot_epoch = snapshot_epoch
-        """Of the newest snapshot in the log; 0 if there is none."""
+        """Epoch of the newest snapshot in the log; 0 if there is none."""
         self.snapshot: frozenset[Run] = frozenset()
         """The runs of that snapshot."""
         self.updates = 0
-        """In the log after it."""
+        """Number of updates in the log after the snapshot."""
         self.repeated = 0
-        """Runs in these updates, all told."""
+        """Number of runs in all these updates."""
         self.is_begun_anew = False
-        """The snapshot in the log is of what was before."""
+        """Whether the snapshot in the log is from before a reset."""
         self.changed = Waiters()
         """Woken when records may have become available."""
 
@@ -123,7 +123,7 @@ class ShareStateShard:
         settings: Callable[[str], ShareSettings],
         counters: ShareCounters | None = None,
     ) -> None:
-        """``settings``: those of a group, as they are now; without ``counters`` nobody looks."""
+        """``settings`` returns the present settings of a group. ``counters`` is optional."""
         self._counters = ShareCounters(Registry()) if counters is None else counters
         self.partition = partition
         self._settings = settings
@@ -161,14 +161,14 @@ class ShareStateShard:
         shared.repeated += len(runs)
 
     def loaded(self, turn: Turn) -> None:
-        """Nothing is acquired, so nothing is due."""
+        """Nothing to do: no records are acquired after a load, so no time limits run."""
 
     def unloaded(self, turn: Turn) -> None:
         for shared in self.partitions.values():
             shared.changed.wake()
 
     def due(self, turn: Turn, key: ShareKey) -> None:
-        """Time is up for records that somebody has acquired."""
+        """The locks of acquired records have expired."""
         shared = self.partitions.get(key)
         if shared is None:
             return
@@ -187,7 +187,7 @@ class ShareStateShard:
         return self.partitions.get(key)
 
     def begin(self, turn: Turn, key: ShareKey, start: int) -> None:
-        """Have the group read the partition from ``start`` on, whatever it has read before. Raises: what an append raises."""
+        """Make the group read the partition from ``start`` on, regardless of its progress. Raises: the errors of an append."""
         known = self.partitions.get(key)
         shared = SharePartition(Window(start))
         if known is not None:
@@ -200,14 +200,14 @@ class ShareStateShard:
             known.changed.wake()
 
     def reset(self, turn: Turn, key: ShareKey, start: int | None) -> None:
-        """Have the group read the partition from ``start`` on, or begin there anew. Raises: what an append raises."""
+        """Begin the group's progress in the partition at ``start``, or reset it to there. Raises: the errors of an append."""
         if start is not None:
             self.begin(turn, key, start)
         elif key in self.partitions:
             self.forget(turn, [key])
 
     def forget(self, turn: Turn, keys: Sequence[ShareKey]) -> None:
-        """The group no longer reads these. Raises: what an append raises."""
+        """Delete the progress in these share-partitions. Raises: the errors of an append."""
         tombstones = []
         for key in keys:
             tombstones.append(SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None))
@@ -229,9 +229,9 @@ class ShareStateShard:
         *,
         whole_batches: bool = False,
     ) -> list[Acquired]:
-        """Give a member what is available of batches that were read, but not what nobody shall get.
+        """Give a member the available records of batches that were read, without the records that nobody must get.
 
-        Raises: RequestRejected if the progress cannot be written down (which it is only if something was done with).
+        Raises: RequestRejected if the progress cannot be written (it is written only if records were finished).
         """
         shared = self.partitions.get(key)
         if shared is None:
@@ -268,7 +268,7 @@ class ShareStateShard:
                 self._counters.acknowledged[kind].value += end - first
 
     def release(self, turn: Turn, key: ShareKey, member_id: str) -> None:
-        """A member gives back all that it has. Raises: what an append raises."""
+        """Release all records of a member. Raises: the errors of an append."""
         shared = self.partitions.get(key)
         if shared is not None:
             deliveries_max = self._settings(key.group_id).deliveries_max
@@ -291,7 +291,7 @@ class ShareStateShard:
             turn.set_timer(key, max(0, due_ms - turn.steady_ms))
 
     def _write(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
-        """Write a window down, as what has changed since the snapshot, or as a new snapshot. Raises: what an append raises."""
+        """Write a window as an update since the snapshot, or as a new snapshot. Raises: the errors of an append."""
         runs = tuple([_written(run) for run in window.runs])
         changed = [run for run in runs if run not in shared.snapshot]
         repeated = shared.repeated + len(changed)
@@ -331,7 +331,7 @@ class ShareStateShard:
 
 
 def _written(run: Run) -> Run:
-    """A run as it is written: who has acquired it is not."""
+    """A run in its written form, without its acquirer."""
     state = RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
     return Run(run.first, run.end, state, run.delivery_count)
 

@@ -1,14 +1,14 @@
-"""The records of a share-partition that are between "not looked at yet" and "done with": a share group's progress (KIP-932). Pure.
+"""The window of a share-partition: its unfinished records, and so the progress of a share group (KIP-932). Pure.
 
     start                                  end
       │ acked │ acquired │ available │ … │  │ not looked at yet
       └────────── the window ─────────────┘
 
-Everything before ``start`` is done with. In the window runs of neighbouring offsets share a state; a record is **acquired** by a
-member for a while, and then acknowledged, given back, rejected, or taken back when time is up. What was delivered too often is
-archived, so that a poisonous record does not stop a group. Whatever is done with at the front leaves the window.
+All records before ``start`` are finished. In the window, runs of neighbouring offsets share a state. A member **acquires** a
+record for a limited time. Then the record is acknowledged, released, rejected, or its lock expires. A record that was delivered
+too often is archived, so that a poisonous record does not stop a group. Finished records at the front leave the window.
 
-Windows are values: an operation answers a new one, which takes the place of the old one once it is written down.
+Windows are values. An operation returns a new window, which replaces the old one after it is written.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ DONE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says of a record."""
+    """A member's acknowledgement of a record."""
 
     GAP = 0
-    """There is no record at this offset."""
+    """A gap: there is no record at this offset."""
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
     RENEW = 4
-    """It needs more time (KIP-1222)."""
+    """The member needs more time (KIP-1222)."""
 
 
 class Run(NamedTuple):
@@ -57,13 +57,13 @@ class Run(NamedTuple):
     state: RecordState = RecordState.AVAILABLE
     delivery_count: int = 0
     member_id: str = NOBODY
-    """Who has acquired them."""
+    """The member that has acquired them."""
     until_ms: int = 0
-    """When they are taken back."""
+    """The time at which the lock expires."""
 
 
 class Acquired(NamedTuple):
-    """Offsets ``[first, end)`` that a member was just given."""
+    """Offsets ``[first, end)`` that a member has just acquired."""
 
     first: int
     end: int
@@ -71,7 +71,7 @@ class Acquired(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says of ``[first, end)``: one type for all, or one for each."""
+    """A member's acknowledgement of ``[first, end)``: one type for all offsets, or one for each."""
 
     first: int
     end: int
@@ -84,7 +84,7 @@ class Window:
 
     start: int
     runs: tuple[Run, ...] = ()
-    """In order, without gaps, from ``start`` on."""
+    """Runs in order, without gaps, from ``start`` on."""
 
     @property
     def end(self) -> int:
@@ -92,17 +92,17 @@ class Window:
 
     @property
     def next_offset(self) -> int:
-        """The first offset that may be given to somebody."""
+        """The first available offset."""
         return next((run.first for run in self.runs if run.state is RecordState.AVAILABLE), self.end)
 
     @property
     def done_count(self) -> int:
-        """Records in the window that are done with."""
+        """Number of finished records in the window."""
         return sum(run.end - run.first for run in self.runs if run.state in DONE)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first acquired records are taken back."""
+        """The time at which the first lock expires."""
         return min((run.until_ms for run in self.runs if run.state is RecordState.ACQUIRED), default=None)
 
     def acquire(
@@ -115,9 +115,9 @@ class Window:
         window_max: int,
         whole_batches: bool = False,
     ) -> tuple[Window, list[Acquired]]:
-        """Give a member what is available of ``batches``, offset ranges in order, and of as many records as it may get.
+        """Give a member the available records of ``batches``, offset ranges in order, up to its limit of records.
 
-        With ``whole_batches`` the last batch is not cut where that many are reached (KIP-1206: batch-optimized).
+        With ``whole_batches`` the last batch is not cut at the limit (KIP-1206: batch-optimized).
 
         The window grows over the batches, up to ``window_max`` offsets.
         """
@@ -141,8 +141,8 @@ class Window:
         return self._with([*after, *before]), acquired
 
     def archive(self, ranges: Iterable[tuple[int, int]], *, window_max: int) -> Window:
-        """Nobody shall get these offset ranges, in order, of what is available: control records, or records of aborted
-        transactions. Those that begin more than ``window_max`` behind the start are left for later."""
+        """Finish the available records in these offset ranges, in order, because nobody must get them: control records, or
+        records of aborted transactions. Ranges that begin more than ``window_max`` after the start are handled later."""
         runs = list(self.runs)
         start, end, done = self.start, self.end, 0
         for first, range_end in ranges:
@@ -160,10 +160,10 @@ class Window:
     def acknowledge(
         self, member_id: str, said: Iterable[Acknowledgement], until_ms: int, *, deliveries_max: int
     ) -> Window:
-        """Take in what a member says of records that it has; of what left the window meanwhile it may say anything.
+        """Apply a member's acknowledgements of its records. Acknowledgements of records that have left the window are ignored.
 
-        Raises: RequestRejected INVALID_RECORD_STATE for records that it does not have, INVALID_REQUEST for what makes no sense or
-        lies behind the window; then nothing of it counts.
+        Raises: RequestRejected INVALID_RECORD_STATE for records that the member does not have, INVALID_REQUEST for malformed
+        acknowledgements or offsets beyond the window; then no part of the request counts.
         """
         runs = list(self.runs)
         for each in said:
@@ -185,15 +185,15 @@ class Window:
         return self._with(runs)
 
     def expire(self, now_ms: int, *, deliveries_max: int) -> Window:
-        """Take back what was acquired for too long."""
+        """Release records whose lock has expired."""
         return self._with(
             _given_back(run, deliveries_max) if run.state is RecordState.ACQUIRED and run.until_ms <= now_ms else run
             for run in self.runs
         )
 
     def release(self, member_id: str, *, deliveries_max: int) -> Window:
-        """A member is gone: what it has is given back. These deliveries count, or a record that ends its readers would go round
-        for ever."""
+        """A member is gone: release its records. These deliveries count; otherwise a record that crashes its readers would be
+        delivered for ever."""
         return self._with(
             _given_back(run, deliveries_max)
             if run.state is RecordState.ACQUIRED and run.member_id == member_id
@@ -203,18 +203,18 @@ class Window:
 
     @property
     def acquired_count(self) -> int:
-        """Offsets that members have now."""
+        """Number of acquired offsets."""
         return sum(run.end - run.first for run in self.runs if run.state is RecordState.ACQUIRED)
 
     def begin_at(self, start: int) -> Window:
-        """Nothing below ``start`` is there any more."""
+        """Move the window's start to ``start``, because earlier records no longer exist."""
         if start <= self.start:
             return self
         runs = [run._replace(first=max(run.first, start)) for run in self.runs if run.end > start]
         return Window(start)._with(runs)
 
     def with_runs(self, start: int, runs: Sequence[Run]) -> Window:
-        """Beginning at ``start``, and with these runs, in order, in the place of what there was at their offsets."""
+        """A window that begins at ``start``, in which these runs, in order, replace the runs at their offsets."""
         kept: list[Run] = []
         for run in self.begin_at(start).runs:
             first = run.first
@@ -227,7 +227,7 @@ class Window:
         return Window(max(start, self.start))._with(sorted([*kept, *runs], key=_first))
 
     def _with(self, runs: Iterable[Run]) -> Window:
-        """With other runs; what is done with at the front leaves, equal neighbours become one."""
+        """A window with other runs. Finished runs at the front leave it, and equal neighbours are merged."""
         start = self.start
         merged: list[Run] = []
         for run in runs:
@@ -251,7 +251,7 @@ def _acquire(
     *,
     whole: bool,
 ) -> Iterator[Run]:
-    """Give what is available of a batch to a member, run by run. What no later batch can reach moves from ``before`` to
+    """Give the available records of a batch to a member, run by run. Runs that no later batch can reach move from ``before`` to
     ``after``."""
     left = max(left, end - first) if whole else left
     while before and before[0].end <= first:
@@ -277,7 +277,7 @@ def _acquire(
 
 
 def _span(runs: Sequence[Run], first: int, end: int) -> tuple[int, int]:
-    """Where the runs are that overlap ``[first, end)``."""
+    """Indexes of the runs that overlap ``[first, end)``."""
     return max(bisect_right(runs, first, key=_first) - 1, 0), bisect_left(runs, end, key=_first)
 
 
@@ -290,7 +290,7 @@ def _end(run: Run) -> int:
 
 
 def _change(runs: list[Run], first: int, end: int, change: Callable[[Run], Run]) -> None:
-    """Change what lies in ``[first, end)``, in place."""
+    """Change the runs in ``[first, end)``, in place."""
     here, behind = _span(runs, first, end)
     after: list[Run] = []
     for run in runs[here:behind]:
@@ -346,7 +346,7 @@ def _check(said: Acknowledgement) -> None:
 
 
 def pieces(said: Acknowledgement) -> list[tuple[int, int, AcknowledgeType]]:
-    """By type, neighbours together."""
+    """Acknowledgements by type, with neighbours merged."""
     if len(said.types) == 1:
         return [(said.first, said.end, AcknowledgeType(said.types[0]))]
     found: list[tuple[int, int, AcknowledgeType]] = []

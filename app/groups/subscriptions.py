@@ -1,7 +1,7 @@
-"""What members subscribe to, seen against the cluster's topics: regular expressions, and the fingerprint of what was found. Pure.
+"""Subscriptions matched with the cluster's topics: regular expressions, and a fingerprint of the result. Pure.
 
-Regular expressions are of RE2 (KIP-848), which Apache Kafka has too: matching takes time linear in the name, whatever the
-expression. They match whole names. ``ResolvedRegex`` is what one came to.
+Regular expressions are those of RE2 (KIP-848), as in Apache Kafka: a match takes linear time in the length of the name,
+whatever the expression. They match whole names. ``ResolvedRegex`` is the result of a match.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 INLINE_STEPS_MAX: Final = 20_000
-"""Topics times the size of the compiled expression that are matched on the event loop, in about 5 ms."""
+"""Limit for matching on the event loop, about 5 ms: number of topics times size of the compiled expression."""
 PROGRAM_BYTES_MAX: Final = 1 << 20
-"""Memory that RE2 may take for one expression."""
+"""Memory limit of RE2 for one expression."""
 NO_HASH: Final = 0
 
 
@@ -34,7 +34,7 @@ class ResolvedRegex:
 
     topics: frozenset[str]
     version: int
-    """Of the cluster image that was looked at."""
+    """Version of the matched cluster image."""
     resolved_ms: TimestampMs
 
 
@@ -52,7 +52,7 @@ class TopicPattern:
         return self._compiled is not None and self._compiled.fullmatch(name) is not None
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names that match, none of them internal."""
+        """The matching names, without internal topics."""
         return frozenset([name for name in names if self.matches(name) and name not in INTERNAL_TOPICS])
 
     def resolve(self, image: ClusterImage, now_ms: int) -> ResolvedRegex:
@@ -60,12 +60,12 @@ class TopicPattern:
         return ResolvedRegex(self.among(image.topics_by_name), image.sequence, TimestampMs(now_ms))
 
     def is_quick(self, names: Collection[str]) -> bool:
-        """Whether ``among`` is short enough for the event loop."""
+        """Whether matching is quick enough for the event loop."""
         return self._compiled is None or self._compiled.programsize * len(names) <= INLINE_STEPS_MAX
 
 
 def matches(regex: str, names: Iterable[str]) -> frozenset[str]:
-    """Those of a few names that an expression matches which was taken before; none if today's limits would refuse it."""
+    """The names, of a few, that a formerly accepted expression matches; none if the present limits would refuse the expression."""
     try:
         pattern = TopicPattern(regex)
     except RequestRejected:
@@ -76,7 +76,7 @@ def matches(regex: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=REGEX_CACHE_MAX)
 def _compile(regex: str) -> Any:
-    """None for the empty expression, which by the protocol subscribes to nothing."""
+    """None for the empty expression: by the protocol it subscribes to nothing."""
     # Most brokers never see one, and the library takes as long to load as a quarter of everything else at start.
     import re2
 
@@ -106,7 +106,7 @@ def _invalid(regex: str, reason: str) -> RequestRejected:
 
 
 def topic_specs(names: Iterable[str], image: ClusterImage) -> dict[UUID, TopicSpec]:
-    """The topics that exist, for an assignor."""
+    """The existing topics, for an assignor."""
     specs: dict[UUID, TopicSpec] = {}
     for name in names:
         topic = image.topic(name)
@@ -126,16 +126,16 @@ def _racks(topic: TopicImage, image: ClusterImage) -> tuple[frozenset[str], ...]
 
 
 def topic_ids(names: Set[str], image: ClusterImage) -> frozenset[UUID]:
-    """Ids of the topics that exist."""
+    """Ids of the existing topics."""
     found = (image.topic(name) for name in names)
     return frozenset([topic.topic_id for topic in found if topic is not None])
 
 
 def metadata_hash(names: Set[str], image: ClusterImage) -> int:
-    """Fingerprint, as an int64, of what an assignor would see of the topics that exist; 0 if none does (KIP-1101).
+    """Fingerprint, as an int64, of an assignor's view of the existing topics; 0 if there are none (KIP-1101).
 
-    Equal for the same topics, partition counts and racks in every process, so that a coordinator that loads a group knows
-    whether something changed while nobody looked.
+    It is equal in every process for the same topics, partition counts and racks. So a coordinator that loads a group sees
+    whether they have changed meanwhile.
     """
     digest = blake2b(digest_size=8)
     found = False
@@ -150,6 +150,6 @@ def metadata_hash(names: Set[str], image: ClusterImage) -> int:
 
 
 def topics_of_regex(resolved: Mapping[str, ResolvedRegex], regex: str | None) -> frozenset[str]:
-    """Topics that an expression was resolved to; none if there is no expression, or it was not resolved."""
+    """The topics that matched an expression; none if there is no expression, or it is not resolved."""
     found = resolved.get(regex) if regex else None
     return found.topics if found is not None else frozenset()

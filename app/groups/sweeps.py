@@ -1,9 +1,9 @@
-"""Records that say of many committed offsets at once that they are deleted. Pure.
+"""Sweeps: records that delete many committed offsets at once. Pure.
 
-Tombstones of many offsets take more than one batch, and a crash may come between two. So the batch that decides on the deletion
-has **sweeps** besides: everything that they name, and that is before them in the log, is gone. They stay, also through compaction,
-until all tombstones are written; then each gets its own. To Kafka's tools a sweep is a committed offset of the topic without a
-name; what it names is the metadata: JSON, or nothing for all offsets of the group.
+Tombstones of many offsets take more than one batch, and the broker may crash between two batches. So the first batch of the
+deletion also has **sweeps**: all offsets that they name, and that are before them in the log, are deleted. Sweeps stay, also
+through compaction, until all tombstones are written. Then each sweep gets its own tombstone. For Kafka's tools a sweep is a
+committed offset of a topic without a name. Its metadata lists the offsets as JSON, or is empty for all offsets of the group.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from app.limits import KIB
 from app.units import NO_OFFSET
 
 TOPIC: Final = ""
-"""In the key; its partition is the sweep's number."""
+"""Topic name in the key. The partition in the key is the sweep's number."""
 
 _VALUE: Final = 3
-"""Version in which sweeps are written, as offsets are."""
+"""Version of written sweeps, as of offsets."""
 
 TEXT_BYTES_MAX: Final = 24 * KIB
-"""Of what one sweep names: a string of this version has less than 32 KiB, and the last run may go beyond it."""
+"""Maximum bytes of a sweep's list. A string of this version has less than 32 KiB, and the last run may exceed the limit."""
 
 _AROUND_TOPIC_BYTES: Final = len(":[],")
 _NUMBER_BYTES_MAX: Final = len("2147483648,")
-"""Of where a run ends."""
+"""Bytes for the end of a run."""
 
 Names = dict[str, list[int]]
-"""By topic: where runs of neighbouring partitions begin and end."""
+"""By topic: starts and ends of runs of neighbouring partitions."""
 
 
 def sweep_records(
     group_id: str, first_number: int, parts: Iterable[Sequence[tuple[str, int]]] | None, now_ms: int
 ) -> list[RawRecord]:
-    """Sweeps of a group, numbered from ``first_number`` on, for what ``cut`` made of topics and partitions; without them, one for
-    all."""
+    """Sweeps of a group, numbered from ``first_number`` on, for the pieces of ``cut``. Without pieces, one sweep for all
+    offsets."""
     texts = [""] if parts is None else [msgspec.json.encode(_runs(part)).decode() for part in parts]
     return [
         GROUP_RECORDS.record(
@@ -54,12 +54,12 @@ def sweep_records(
 
 
 def sweep_tombstones(group_id: str, numbers: Iterable[int]) -> list[RawRecord]:
-    """What says that all tombstones of the offsets are written."""
+    """The tombstones of sweeps, written after all tombstones of their offsets."""
     return [GROUP_RECORDS.record(OffsetCommitKey(group_id, TOPIC, number), None) for number in numbers]
 
 
 def parse_sweep(value: bytes) -> Sequence[tuple[str, range]] | None:
-    """Runs of partitions by topic; None for everything. Raises: CorruptionError."""
+    """Decode runs of partitions by topic; None for all offsets. Raises: CorruptionError."""
     text = GROUP_RECORDS.decode_value(OffsetCommitKey(), value).metadata
     if not text:
         return None
@@ -75,7 +75,7 @@ def parse_sweep(value: bytes) -> Sequence[tuple[str, range]] | None:
 
 
 def cut(named: Iterable[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
-    """Topics and partitions in order, by as many as one sweep can name."""
+    """Topics and partitions in order, in pieces that fit into one sweep."""
     part: list[tuple[str, int]] = []
     size = 0
     last = "", -1

@@ -1,11 +1,11 @@
-"""Whether responses may leave: not while this broker is in doubt about its place.
+"""Decides whether responses may leave. They may not while this broker cannot be sure that nobody has replaced it.
 
-A produced record is acknowledged when the local disk has it; nothing is written that would meet the seal of a successor. So a
-broker that may have been replaced without having had a chance to notice looks at the cluster log first (ADR 0018). It may
-have been replaced if its loop stood still, by a clock that counts suspended time, or if somebody told it so.
+A produced record is acknowledged when the local disk has it. No write to the store is part of that, so the seal of a successor
+does not stop it. A broker that may have been replaced without noticing therefore reads the cluster log first (ADR 0018). It may
+have been replaced if its event loop stood still (by a clock that counts suspended time), or if somebody told it so.
 
-The check is made just before a connection writes its responses: what they acknowledge was appended before it. A pause after the
-check delays an acknowledgement as a slow network would.
+The check comes just before a connection writes its responses. The records that they acknowledge were appended before it. A pause
+after the check delays an acknowledgement as a slow network would.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from app.metadata.place import STOOD_STILL_S
 TICK_S: Final = STOOD_STILL_S / 6
 LOOK_AGAIN_S: Final = 0.5
 TOLD_INTERVAL_S: Final = 2.0
-"""Between two times that this broker lets itself be told: a forged message costs a LIST and its time."""
+"""Least time between two such messages that this broker heeds. A forged one costs it a LIST, and time."""
 
 
 class AcknowledgementGate:
-    """One broker's. ``run`` must be running; whoever writes responses asks ``boot_s() > sure_until_s and holds(…)`` first."""
+    """The gate of one broker. ``run`` must be running. Writers of responses first ask ``boot_s() > sure_until_s and holds(…)``."""
 
     __slots__ = (
         "_doubts",
@@ -42,10 +42,10 @@ class AcknowledgementGate:
     def __init__(
         self, boot_s: Callable[[], float] = lambda: 0.0, log_line: Callable[[str], None] = lambda line: None
     ) -> None:
-        """``boot_s``: seconds from any moment on, suspended time included. The default is of a broker that nobody can replace."""
+        """``boot_s``: seconds since any moment, suspended time included. The default is for a broker that nobody can replace."""
         self.boot_s = boot_s
         self.sure_until_s = boot_s() + STOOD_STILL_S
-        """Responses may leave until then; no such time while in doubt."""
+        """Responses may leave until this time. In doubt it is minus infinity."""
         self._ticked_s = boot_s()
         self._log_line = log_line
         self._wake = asyncio.Event()
@@ -65,7 +65,7 @@ class AcknowledgementGate:
         self._open_calls.append(call)
 
     def holds(self, connection: object) -> bool:
-        """Whether responses must stay, once ``boot_s() > sure_until_s``. ``connection`` is what is its own of whoever asks."""
+        """Whether responses must wait, once ``boot_s() > sure_until_s``. ``connection`` identifies the caller."""
         if not self.shut:
             self._note_stall(self.boot_s())
         if self._lets_out is connection:
@@ -83,9 +83,9 @@ class AcknowledgementGate:
             self.sure_until_s = now_s + STOOD_STILL_S
 
     def be_told(self, connection: object) -> bool:
-        """Somebody says that this broker was replaced. Returns: whether it looks before its next response, this one excepted.
+        """Somebody says that this broker was replaced. Returns whether it reads the cluster log before its next response.
 
-        The response to that leaves all the same: the caller gives it within the same callback of ``connection``.
+        The response to this message itself may leave. The caller sends it within the same callback of ``connection``.
         """
         now_s = self.boot_s()
         if now_s - self._told_s < TOLD_INTERVAL_S:
@@ -109,13 +109,13 @@ class AcknowledgementGate:
         self._wake.set()
 
     async def run(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Watch the time, and in doubt ``look`` whether this broker has its place. Raises: FencedError, as ``look``."""
+        """Watch the time. In doubt, ``look`` whether this broker still has its place. Raises: FencedError, as ``look``."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.keep_ticking())
             group.create_task(self._look_forever(look))
 
     async def keep_ticking(self) -> None:
-        """Watch the time alone, for a broker that serves nothing yet. Until cancelled."""
+        """Only watch the time, for a broker that serves nothing yet. Runs until cancelled."""
         while True:
             self.tick()
             await asyncio.sleep(TICK_S)

@@ -1,8 +1,8 @@
-"""Which transactional batches may be appended: nothing is written that no marker would ever end (KIP-890).
+"""Decides which transactional batches may be appended, so that a marker will end every one that is written (KIP-890).
 
-A batch that continues a transaction in its partition may. One that begins it there may only if the coordinator knows that the
-transaction writes to the partition. Clients of the first protocol have told it before; for those of the second, which speak
-Produce 12 or newer, this broker tells it now, which may have to wait.
+A batch may continue a transaction in its partition. It may begin one there only if the coordinator knows that the transaction
+writes to the partition. Clients of the first protocol have told the coordinator before. For clients of the second (Produce 12 or
+newer) this broker tells it now, which may have to wait.
 """
 
 from __future__ import annotations

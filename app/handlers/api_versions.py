@@ -1,6 +1,6 @@
 """ApiVersions (key 18): what this broker serves.
 
-The one request that is answered in every version; the answer to one that is not known is made where connections are served
+Only this request is answered in every version. Unknown versions are answered where connections are served
 (``app.wire.negotiation``).
 """
 

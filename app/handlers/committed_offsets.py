@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8), OffsetFetch (9), OffsetDelete (47): where groups have got to."""
+"""OffsetCommit (key 8), OffsetFetch (9), OffsetDelete (47): the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from app.wire.apis.offset_fetch import (
 from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 
 TOPIC_IDS_FROM: Final = 10
-"""First version of OffsetCommit and OffsetFetch that speaks of topics by id (KIP-848)."""
+"""First version of OffsetCommit and OffsetFetch that names topics by id (KIP-848)."""
 GROUPS_FROM: Final = 8
 """First version of OffsetFetch that asks for many groups (KIP-709)."""
 CODE_OF_ALL_FROM: Final = 2
 """First version of OffsetFetch with a code for the whole answer."""
 
 DECODED_AT_ONCE: Final = 2_000
-"""Offsets that were loaded and are decoded before the event loop turns: a few milliseconds."""
+"""So many loaded offsets are decoded before the event loop turns. It takes a few milliseconds."""
 
 # --- OffsetCommit ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def sort_partitions(
 def commit(
     context: Context, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Commit what names partitions that there are and has no over-long metadata; the rest is refused partition by partition.
+    """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one.
 
     Raises: RequestRejected for the request as a whole.
     """

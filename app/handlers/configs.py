@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and ListConfigResources (74): settings.
 
-What a setting is and what may be said of it is in ``app/configs/``; what was said is in the cluster image; changes go
-through the controller. A broker describes itself, and (under the empty name) what was said for all brokers.
+``app/configs/`` defines the settings and their allowed values. The cluster image has the values that were set. Changes go through
+the controller. A broker describes itself, and under the empty name what was set for all brokers.
 """
 
 from __future__ import annotations

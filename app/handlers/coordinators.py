@@ -1,7 +1,7 @@
-"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share-partition: the one that leads its
+"""FindCoordinator (key 10): which broker coordinates a group, a transactional id or a share-partition. It is the leader of its
 partition of the internal topic.
 
-The internal topic is made when somebody first asks, as Kafka does; unlike there, the first answer waits until it is there.
+The internal topic is made at the first such request, as in Kafka. Unlike in Kafka, the first answer waits until it is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which function answers which API: the tables of the families put together.
+"""Tells which function answers which API: the tables of all families together.
 
-A family is imported when the first request for it comes, or a little after the start: the messages of all APIs together take a
-quarter of the time of a start to define, and the first answers need three of them.
+A family is imported when the first request for it comes, or soon after the start. To define the messages of all APIs takes a
+quarter of the time of a start, and the first answers need only three APIs.
 
 Produce and Fetch are not here: ``connection.py`` calls them with raw bytes.
 """

@@ -1,4 +1,4 @@
-"""A drain: the broker refuses writes, has every tail of tiered topics uploaded, seals the logs, says "drained", and stops.
+"""A drain: the broker refuses writes, uploads every tail of tiered topics, seals the logs, reports "drained", and stops.
 
 ADR 0019 has the rules; the numbers below are theirs. ::
 
@@ -6,7 +6,7 @@ ADR 0019 has the rules; the numbers below are theirs. ::
        ▲                  │
        └────take-back─────┘
 
-The state is the process's alone: after a kill or a stop the next start serves.
+The state is only in the process: after a kill or a stop the next start serves.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from app.transactions.coordinator import TransactionCoordinator
 
 TRANSACTIONS_S: Final = 2.0
-"""How long transactions that are open when a drain begins may go on."""
+"""How long open transactions may continue after the begin of a drain."""
 TOLD_S: Final = 15.0
-"""How long a drained broker waits for whoever asked to have heard of it."""
+"""How long a drained broker waits until its caller acknowledges the report."""
 LOOK_S: Final = 0.1
-"""Between two looks at what is left, if a look is quick."""
+"""Pause between two looks, if a look is quick."""
 LOOK_SHARE: Final = 0.1
-"""Of the time that looks may take: with many partitions left they are further apart."""
+"""Maximum share of time for looks. With many partitions the pauses are longer."""
 LOOK_S_MAX: Final = 1.0
 LOGS_AT_ONCE: Final = 256
-"""Logs looked at before other work gets a turn."""
+"""Logs checked before the event loop serves other work."""
 UNKNOWN: Final = -1
 
 
@@ -81,12 +81,12 @@ class DrainState(StrEnum):
 
 
 class Left(NamedTuple):
-    """A partition of a tiered topic of which something is on this disk alone."""
+    """A partition of a tiered topic with records that are on this disk only."""
 
     topic: str
     partition: int
     covered_end: int
-    """What is below is in the store, or deleted; -1 if that is not known."""
+    """All records below it are in the store, or deleted; -1 if not known."""
     log_end: int
     bytes: int
     why: str
@@ -102,7 +102,7 @@ class Kept(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a drain is."""
+    """The progress of a drain."""
 
     elapsed_s: float
     left: list[Left]
@@ -111,7 +111,7 @@ class Progress(NamedTuple):
     uploaded_bytes: float
     bytes_per_second: float
     seconds_left: float
-    """-1 if nobody can tell."""
+    """-1 if unknown."""
     open_transactions: int
 
 
@@ -125,7 +125,7 @@ def why_kept(config: TopicConfig) -> str:
 
 
 class Drain:
-    """One broker's. Belongs to its loop; ``run`` must be running."""
+    """The drain of one broker. Belongs to its loop; ``run`` must be running."""
 
     def __init__(self, context: Drained) -> None:
         self._context = context
@@ -133,7 +133,7 @@ class Drain:
         """Stops the broker."""
         self.state = DrainState.SERVING
         self.refusal: RequestRejected | None = None
-        """What producers are answered with; None while the broker serves."""
+        """The error for producers; None while the broker serves."""
         self.began_ms = 0
         """When the drain began, by the wall clock."""
         self._began_s = 0.0
@@ -141,9 +141,9 @@ class Drain:
         self._left: list[Left] = []
         self._kept: list[Kept] = []
         self._looked = False
-        """Since the drain began."""
+        """Whether a look has finished since the drain began."""
         self._trouble = ""
-        """Why a step failed that is tried again."""
+        """Why the last step failed. The step is retried."""
         self._woken = asyncio.Event()
         self._acknowledged = asyncio.Event()
         context.registry.gauge(
@@ -154,24 +154,24 @@ class Drain:
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing is written any more, not even for open transactions."""
+        """Whether all writes are refused, also those of open transactions."""
         return self.state is DrainState.DRAINED
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Refuse writes from now on (rule 1), and let no transaction begin (rule 2). A second time this changes nothing."""
+        """Refuse writes from now on (rule 1), and let no transaction begin (rule 2). A repeated call changes nothing."""
         if self.state is not DrainState.SERVING:
             return
         context = self._context
         self.state = DrainState.DRAINING
         self.refusal = RequestRejected(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"broker {context.config.node_id} drains and takes no writes; try again until its successor serves",
+            f"broker {context.config.node_id} is draining and refuses writes; retry until its successor serves",
         )
         context.transactions.refusal = RequestRejected(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"broker {context.config.node_id} drains and begins no transaction; try again until its successor serves",
+            f"broker {context.config.node_id} is draining and begins no transaction; retry until its successor serves",
         )
         context.decide_refusal()
         context.remote_log_manager.drain(True)
@@ -185,7 +185,7 @@ class Drain:
     def take_back(self) -> None:
         """Serve writes again (rule 7). Raises: ConflictError if the broker has drained."""
         if self.state is DrainState.DRAINED:
-            raise ConflictError("The broker has drained and stops: it is too late to take the drain back.")
+            raise ConflictError("The broker has drained and stops: it is too late to cancel the drain.")
         if self.state is DrainState.SERVING:
             return
         context = self._context
@@ -197,25 +197,25 @@ class Drain:
         self._woken.set()
 
     def acknowledge(self) -> None:
-        """Whoever asked has heard that the broker has drained; it stops (rule 6). Raises: ConflictError if it has not."""
+        """The caller acknowledges the report, so the broker stops (rule 6). Raises: ConflictError if the broker has not drained."""
         if self.state is not DrainState.DRAINED:
             raise ConflictError("The broker has not drained.")
         self._acknowledged.set()
 
     def interrupt(self) -> None:
-        """The broker stops: say what stays on its disk alone if a drain was under way (rule 8)."""
+        """The broker stops. If a drain was under way, log how many bytes stay on its disk only (rule 8)."""
         if self.state is not DrainState.DRAINING:
             return
         left = [one for log in self._tiered() if (one := self._why_left(log)) is not None]
         self._context.log_line(
             f"the broker stops before it has drained: {sum(one.bytes for one in left)} bytes of {len(left)} partitions of"
-            f" tiered topics are in {self._context.config.data_dir} alone"
+            f" tiered topics are only in {self._context.config.data_dir}"
         )
 
     # --- what it says ------------------------------------------------------------------------------------------------
 
     def progress(self) -> Progress:
-        """How far the drain is, as of the last look. For a broker that serves: what a drain would have to do."""
+        """The progress at the last look. For a serving broker: the work of a drain."""
         context = self._context
         left, kept = self._left, self._kept
         if not self._looked:
@@ -239,25 +239,25 @@ class Drain:
         )
 
     def sentence(self) -> str:
-        """How far the drain is; empty if there is none."""
+        """The progress of the drain in a sentence; empty if there is no drain."""
         if self.state is DrainState.SERVING:
             return ""
         if self.state is DrainState.DRAINED:
             return "the broker has drained and stops"
         now = self.progress()
         if not self._looked:
-            return "the broker drains"
+            return "the broker is draining"
         left = f", about {now.seconds_left:.0f} s left" if now.seconds_left >= 0 else ""
         why = f" ({now.left[0].topic}-{now.left[0].partition}: {now.left[0].why})" if now.left else ""
         return (
-            f"the broker drains and takes no writes: {now.left_bytes} bytes of {len(now.left)} partitions to upload, "
+            f"the broker is draining and refuses writes: {now.left_bytes} bytes of {len(now.left)} partitions to upload, "
             f"{now.bytes_per_second:.0f} bytes/s{left}{why}"
         )
 
     # --- the work ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what was begun, until cancelled."""
+        """Run drains that were begun, until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -272,7 +272,8 @@ class Drain:
                 return
 
     async def _finished(self) -> bool:
-        """Upload until all is whole and sealed. Returns: whether it is; not if the drain was taken back, or none was begun."""
+        """Upload until all logs are complete and sealed. Returns: whether they are; False if the drain was cancelled or not
+        begun."""
         while self.state is DrainState.DRAINING:
             self._woken.clear()  # it may have been taken back and begun anew in one turn of the loop
             if self._seal_if_whole():
@@ -286,7 +287,7 @@ class Drain:
         return False
 
     async def _push(self) -> None:
-        """Look at every log once: roll what can be uploaded (rule 3), and abort transactions whose time is up (rule 2)."""
+        """Check every log once: roll logs that can be uploaded (rule 3), and abort transactions whose time is up (rule 2)."""
         context = self._context
         late = asyncio.get_running_loop().time() - self._began_s >= TRANSACTIONS_S
         if late:
@@ -307,7 +308,7 @@ class Drain:
                 context.remote_log_manager.look()
 
     def _rolled(self, log: PartitionLog, found: Left) -> Left:
-        """Roll a log whose tail can be uploaded then; what is left of it."""
+        """Roll a log if its tail can then be uploaded. Returns: its entry of remaining work."""
         try:
             if found.log_end > log.high_watermark:
                 log.request_stored(found.log_end)
@@ -328,15 +329,15 @@ class Drain:
         except RequestRejected as error:
             trouble = f"open transactions cannot be aborted: {error}"
             if trouble != self._trouble:
-                self._context.log_line(f"{trouble}; the drain tries again")
+                self._context.log_line(f"{trouble}; the drain retries")
             self._trouble = trouble
         else:
             self._trouble = ""
             if aborted:
-                self._context.log_line(f"the drain has aborted {aborted} transactions that did not end by themselves")
+                self._context.log_line(f"the drain aborted {aborted} transactions that did not end in time")
 
     def _seal_if_whole(self) -> bool:
-        """Rules 4 and 5, in one turn of the loop. Returns: whether all of it was tiered and nothing can be appended any more."""
+        """Rules 4 and 5, in one turn of the loop. Returns: whether all logs are tiered and sealed."""
         context = self._context
         logs = list(self._tiered())
         if any(self._is_left(log) for log in logs) or self._offline():
@@ -353,17 +354,17 @@ class Drain:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _tiered(self) -> Iterator[PartitionLog]:
-        """The logs whose records are to be in the store."""
+        """The logs of tiered topics."""
         led = (partition.log for partition in self._context.partitions.all_led())
         return (log for log in led if not why_kept(log.config))
 
     def _covered_end(self, log: PartitionLog) -> int:
-        """Everything below it is durably in the store or deleted, as the manifest says; -1 if its manifest is not read yet."""
+        """All records below it are durably in the store or deleted, by the manifest; -1 if the manifest is not read yet."""
         manifest = self._context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
         return UNKNOWN if manifest is None else max(manifest.tiered_end, manifest.log_start_offset)
 
     def _is_left(self, log: PartitionLog) -> bool:
-        """Whether something of ``log`` is on this disk alone, or not decided yet."""
+        """Whether ``log`` has records that are on this disk only, or that are undecided."""
         end = log.log_end_offset
         return end > 0 and (self._covered_end(log) < end or log.last_stable_offset < end)
 
@@ -385,7 +386,7 @@ class Drain:
         return Left(log.topic, int(log.partition), covered, end, size, why)
 
     def _offline(self) -> list[Left]:
-        """Partitions of tiered topics that this broker cannot open: nobody knows what is on its disk alone of them."""
+        """Partitions of tiered topics that this broker cannot open, so that the records on its disk are unknown."""
         context = self._context
         found = []
         for key, why in context.partitions.offline.items():

@@ -1,12 +1,12 @@
-"""Fetch (key 1): what partitions have from an offset on, as file ranges that the connection sends.
+"""Fetch (key 1): the records of partitions from an offset on, as file ranges that the connection sends.
 
-One attempt looks at every partition in order and collects ranges within the byte limits (KIP-74: the first batch of the
-first partition that has any is answered whole, however large it is). If that is enough, or nothing better can come, the
-answer goes out at once. Otherwise the request is parked: no task, but a waiter on each partition's log, on each remote chunk
-that was asked for, and one timer. Whatever wakes it causes a new attempt, at most one per turn of the loop.
+One attempt looks at every partition in order and collects ranges within the byte limits. The first batch of the first partition
+that has any is answered whole, however large it is (KIP-74). If that is enough, or if waiting would not help, the answer goes out
+at once. Otherwise the request is parked. A parked request has no task. It has a waiter on each partition's log and on each remote
+chunk that was asked for, and one timer. Each of them causes a new attempt, at most one per turn of the loop.
 
-Offsets below the local log come from the object store through the remote reader. What it has is answered; what it has not is
-asked for and never cancelled: whether this request or the next finds it does not matter. Whoever waits for it waits no longer than
+Offsets below the local log come from the object store through the remote reader. What the reader has is answered. What it lacks is
+asked for and never cancelled, because the next request can use it as well as this one. A request waits for it no longer than
 ``remote.fetch.max.wait.ms`` from when it was first asked for (KIP-1018).
 """
 
@@ -70,8 +70,8 @@ class FileRange:
     ) -> None:
         """Raises: StorageUnavailable.
 
-        ``warm``: taken to be in the page cache where the file system cannot tell. ``lasting``: nothing is ever written over
-        these bytes. ``cached``: they were in the page cache just now.
+        ``warm``: the bytes count as cached where the file system cannot tell. ``lasting``: nothing is ever written over these
+        bytes. ``cached``: they were in the page cache just now.
         """
         self._file: File = handle.acquire()
         self._warm = warm
@@ -112,7 +112,7 @@ class Found(NamedTuple):
     ranges: Sequence[SendableRange] = ()
     record_bytes: int = 0
     offset_span: int = 0
-    """Offsets that the ranges reach beyond the one asked for: the records that the client is given."""
+    """How many offsets the ranges reach beyond the one asked for: the records that the client gets."""
     aborted: Sequence[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
@@ -144,20 +144,20 @@ class Attempt:
         self.logs: list[PartitionLog] = []
         """Whose growth could add to the answer."""
         self.misses: list[PageMiss] = []
-        """What has to come from the disk before its partition can be looked at."""
+        """Bytes that must come from the disk before their partition can be looked at."""
         self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
-        """Each calls back once, when it is worth looking again, and answers what takes that back."""
+        """Each calls back once, when it is worth looking again. It returns a function that cancels that."""
         self.awaits_store = False
         """Something was asked of the object store that is not here yet."""
         self.out_of_time = out_of_time
         self.replays: bool | None = None
-        """Whether the tier may be read in this attempt, once that was asked."""
+        """Whether the tier may be read in this attempt; None until somebody asked."""
         self.record_bytes = 0
         self.offset_span = 0
         self.shareable: PartitionLog | None = None
-        """Whose records were found last, if others will find the same: committed, of this disk, and as many as were asked for."""
+        """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
         self.at_once = False
-        """Waiting would not make the answer better: it tells of an error or a divergence, or is as long as it may be."""
+        """Waiting would not help: the answer has an error or a divergence, or is as long as it may be."""
 
     def release(self) -> None:
         for one in self.found:
@@ -297,7 +297,7 @@ class ParkedFetch:
             self._timer = loop.call_at(until_s, self._out_of_time)
 
     async def _load(self, miss: PageMiss) -> None:
-        """Bring what the disk has to be asked for, and look again. An error shows itself to the next attempt."""
+        """Read from the disk what is missing, and look again. The next attempt sees an error, if there is one."""
         try:
             await miss.fetch(self._connection.context.pool)
         except FirnError as error:
@@ -352,7 +352,7 @@ class ParkedFetch:
         )
 
     def cancel(self) -> None:
-        """Stop waiting. What was asked of the object store goes on; it fills a cache that others share."""
+        """Stop waiting. Reads from the object store go on, because they fill a cache that others share."""
         self._timer.cancel()
         if self._woken is not None:
             self._woken.cancel()
@@ -375,8 +375,8 @@ def look(
 ) -> Attempt:
     """Collect what there is for every partition, within the limits.
 
-    ``out_of_time``: the client waits no longer, and so not for the turn of a replay either.
-    ``disk_error`` is answered for partitions that cannot be looked at without the disk, instead of asking it again.
+    ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``disk_error``: partitions that need the disk
+    are answered with it, and the disk is not asked again.
     """
     context = connection.context
     attempt = Attempt(connection, out_of_time)

@@ -1,12 +1,12 @@
-"""What many consumers of one partition are answered alike, found out once for all of them.
+"""Keeps answers that many consumers of one partition share, so that each is prepared only once.
 
-Consumers that read the same records ask for the same offsets, one soon after the other. Which batches answer an offset under the
-same limits, and how the answer around them is encoded, does not change from one to the next, as long as the batches before the high
-watermark stay where they are. So when an offset is asked for a second time its answer is kept, and whoever asks for it again is
-answered from there: what is new in it is the correlation id, the high watermark, the last stable offset and the log start offset.
+Consumers that read the same records ask for the same offsets soon after each other. Under the same limits an offset is answered
+with the same batches, in the same encoding, as long as the batches before the high watermark stay where they are. So the answer is
+kept when an offset is asked for a second time. Later requests for it get the kept answer. Only the correlation id, the high
+watermark, the last stable offset and the log start offset in it are new.
 
-Only whole answers are kept that the byte limit ended: one range of a local segment, with committed records behind it. A range at
-the end of the log grows with the next append.
+An answer is kept only if it is whole and the byte limit ended it: one range of a local segment, with committed records behind it.
+A range at the end of the log grows with the next append.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ANSWERS_MAX: Final = 1024
 """Kept, or asked for once; the oldest gives way."""
 CACHED_FOR_S: Final = 0.1
-"""How long a range that was seen in the page cache is taken to be there still. It was sent just now: others go first."""
+"""For so long a range that was found in the page cache counts as cached. It was just sent, so others are dropped first."""
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """High watermark, last stable offset and log start of the answer that is taken apart."""
@@ -37,7 +37,7 @@ _HEAD_END: Final = 8
 
 
 class FetchKind(NamedTuple):
-    """What requests have to have in common to be answered alike at the same offset: consumers', without a session."""
+    """What consumers' requests (without a session) must have in common to get the same answer at the same offset."""
 
     version: int
     topic: TopicRef
@@ -107,7 +107,7 @@ class SharedAnswer:
         return self._pack(self._size, correlation_id, self._middle, *offsets, self._rest)
 
     def holds(self, offset: int) -> bool:
-        """Whether the log would still answer so: it is led as it was, and the records are where they were."""
+        """Whether the log would still give this answer: it has the same leader epoch, and the records are where they were."""
         log = self.log
         return (
             not self.handle.deleted
@@ -137,7 +137,7 @@ class FanOut:
         """By kind and offset; None for what was asked for once."""
 
     def find(self, partitions: PartitionTable, kind: FetchKind, offset: int, now_s: float) -> SharedAnswer | None:
-        """The answer to a request, if one is kept that still holds and can be sent without waiting for the disk."""
+        """The kept answer to a request, if it is still right and can be sent without waiting for the disk."""
         found = self._answers.get((kind, offset))
         if found is None:
             return None
@@ -148,7 +148,7 @@ class FanOut:
         return found if found.is_cached(now_s) else None
 
     def asked(self, kind: FetchKind, offset: int) -> bool:
-        """Note that an offset is asked for; whether it was before, so that its answer is worth being kept."""
+        """Note that an offset is asked for. Returns whether it was asked for before: then its answer is worth keeping."""
         answers = self._answers
         key = (kind, offset)
         if key in answers:

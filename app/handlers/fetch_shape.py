@@ -1,11 +1,11 @@
-"""What repeats from one Fetch request to the next, learnt once.
+"""Learns what repeats from one Fetch request to the next, so that most requests need not be decoded.
 
-A consumer without a fetch session that reads one partition (librdkafka has none) says the same in each request, but for the
-correlation id and the offset. A ``FetchShape`` is learnt from a request that went the long way and was understood; a later one that
-has the same bytes around its offset means the same. Whatever is not exactly so goes the long way again.
+A consumer that reads one partition without a fetch session (librdkafka has none) sends the same in each request, except for the
+correlation id and the offset. A ``FetchShape`` is learnt from a request that was decoded in full. A later request with the same
+bytes around its offset means the same. Every other request is decoded in full.
 
-As with ``ProduceShape``, the long way stays the only place that knows the layout: a shape finds the offset by its bytes, and is
-learnt only if they are in one place of the request.
+As with ``ProduceShape``, only the full decoder knows the layout. A shape finds the place of the offset by its bytes. It is learnt
+only if these bytes are in one place of the request.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def _room(context: Context) -> list[Sample]:
         sentence = f"metrics without the room of the data directory: {error}"
         context.faults.met("metrics of", "the data directory", sentence)
         return []
-    text = "Bytes that may still be written to the disk of the data directory."
+    text = "Free bytes on the disk of the data directory."
     room = Sample("firn_log_dir_free_bytes", "gauge", text, "firn_log_dir_free_bytes", (), float(free))
     text = "Size of the disk of the data directory."
     return [room, Sample("firn_log_dir_size_bytes", "gauge", text, "firn_log_dir_size_bytes", (), float(total))]

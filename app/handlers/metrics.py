@@ -24,7 +24,7 @@ class ApiMeter:
         )
         self.latency: Histogram = registry.histogram(
             "firn_request_seconds",
-            "From the whole request being here to its answer being handed to the socket.",
+            "Time from the arrival of the whole request until its response is given to the socket.",
             api=name,
         )
 
@@ -50,10 +50,10 @@ class ApiMetrics:
         self.bytes_out: Counter = registry.counter("firn_bytes_out_total", "Bytes of record batches sent to consumers.")
         self.records_out: Counter = registry.counter(
             "firn_records_out_total",
-            "Records sent to consumers, counted by offset from the one asked for: markers and what compaction removed too.",
+            "Records sent to consumers, counted by offset, so markers and records that compaction removed count too.",
         )
         self.produce_errors: Counter = registry.counter(
-            "firn_produce_partition_errors_total", "Partitions of Produce requests answered with an error."
+            "firn_produce_partition_errors_total", "Partitions of Produce requests whose response was an error."
         )
 
     def meter(self, api_key: int) -> ApiMeter:

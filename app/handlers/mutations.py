@@ -1,8 +1,8 @@
-"""What the requests that change the cluster have in common: many changes at once, one answer for each.
+"""Shared by all requests that change the cluster: many changes at once, one answer for each.
 
-The changes of a request are handed to the controller together, so that it can make one entry of them. A change that was
-handed over is made whether or not the client still waits, as in Kafka; a request's time-out is therefore no reason to stop,
-and the controller's own deadline (30 s for a store that does not answer) ends the wait.
+The controller gets the changes of a request together, so that it can make one entry of them. Then it makes them whether or not
+the client still waits, as in Kafka. So the time-out of a request does not end the wait. The controller's own deadline does (30 s
+for a store that does not answer).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def each(
     *,
     refuse: Callable[[FirnError], Refusal] = refusal,
 ) -> list[R | Refusal]:
-    """``change`` of every item, in order, many at a time; a refusal in place of an answer where it failed."""
+    """Call ``change`` for every item, many at a time. Returns the answers in order, with a refusal where a change failed."""
 
     async def one(item: T) -> R | Refusal:
         try:

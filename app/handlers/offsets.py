@@ -1,7 +1,7 @@
-"""ListOffsets (key 2): the offset of a time, or of a place that has a name, across both tiers.
+"""ListOffsets (key 2): the offset for a time, or for a named place (such as the start), across both tiers.
 
-A time is looked for where it can be first: in the object store's part of the log by the manifest's time ranges, then in the
-local part. Only such a search has to wait.
+A time is searched first in the object store's part of the log, by the time ranges of the manifest, and then in the local part.
+Only such a search has to wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READ_COMMITTED: Final = 1
 SEARCHING: Final = "searching by time in"
 """As it is called in lines about faults."""
 SEARCHES_MAX: Final = 8
-"""Searches of one partition that begin anew because one of its starts moved while they ran."""
+"""A partition is searched so many times at most: a search starts again if a start of the log moved meanwhile."""
 
 Answer = ListOffsetsPartitionResponse
 
@@ -112,7 +112,7 @@ def _lookup(
 
 
 def _at(log: PartitionLog, asked: ListOffsetsPartition, offset: Offset) -> Answer:
-    """A place with a name has no timestamp, but the epoch in which its offset was, or will be, written."""
+    """The answer for a named place. It has no timestamp, but the epoch in which its offset was, or will be, written."""
     return Answer(asked.partition_index, timestamp=-1, offset=offset, leader_epoch=log.epoch_of(offset))
 
 

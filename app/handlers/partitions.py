@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def topic_name(context: Context, topic: str | UUID) -> str | None:
-    """The name of a topic that a request speaks of by name or by id; None for an id that is not known."""
+    """The name of a topic that a request names or gives an id for; None for an unknown id."""
     if isinstance(topic, str):
         return topic
     found = context.image.topic_by_id(topic)
@@ -25,7 +25,7 @@ def topic_name(context: Context, topic: str | UUID) -> str | None:
 
 
 def node_endpoints(context: Context, node_ids: Iterable[int]) -> list[NodeEndpoint]:
-    """Where the brokers that an answer names as leaders are (KIP-951); those not registered are left out."""
+    """The addresses of the brokers that an answer names as leaders (KIP-951). Unregistered ones are left out."""
     image = context.image
     brokers = [image.brokers[node_id] for node_id in node_ids if node_id in image.brokers]
     return [NodeEndpoint(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]
@@ -40,7 +40,7 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
-    """The leader that clients are told of; -1 for a partition that its broker cannot open: nobody serves it."""
+    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it."""
     offline = context.partitions.offline
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)
@@ -69,7 +69,7 @@ def check_not_internal(topic: str) -> None:
 
 
 def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
-    """Compare the epoch that a client believes in with the leader's (KIP-320); -1 claims nothing.
+    """Compare the epoch that a client names with the leader's (KIP-320). -1 names none.
 
     Raises: RequestRejected with FENCED_LEADER_EPOCH (the client is behind) or UNKNOWN_LEADER_EPOCH (we are).
     """
@@ -83,16 +83,16 @@ def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
 
 
 def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
-    """Whether the sender of a Fetch or ListOffsets is what it claims to be: ``replica_id`` is a broker's id, or negative.
+    """Check what the sender of a Fetch or ListOffsets claims to be: ``replica_id`` is a broker's id, or negative.
 
-    Followers read up to the log end, past what is committed (INV-3). Partitions have no followers yet, so no sender is one.
-    Later this is the place to check that the sender is authorised as a broker and that the broker has a replica of the partition.
+    Followers read up to the log end, past the committed records (INV-3). Partitions have no followers yet, so every claim to be
+    one is refused. Later, check here that the sender is authorised as a broker, and that it has a replica of the partition.
 
-    Whoever names a negative id is a consumer and sees committed records only: Kafka's debugging consumer (-2) too, and -3,
+    A negative id means a consumer, which sees committed records only. That includes Kafka's debugging consumer (-2), and -3,
     which Kafka's brokers use internally.
 
-    Raises: RequestRejected as Kafka, which thinks of a follower that this image does not know yet: UNKNOWN_LEADER_EPOCH if it
-    names an epoch, else NOT_LEADER_OR_FOLLOWER.
+    Raises: RequestRejected, with the code that Kafka gives to a follower that it does not know yet: UNKNOWN_LEADER_EPOCH if the
+    request names an epoch, else NOT_LEADER_OR_FOLLOWER.
     """
     if replica_id >= 0:
         code = ErrorCode.UNKNOWN_LEADER_EPOCH if claimed_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,8 +1,8 @@
-"""Turns for produced batches that have to be decompressed, checked or recompressed before they are appended.
+"""Limits the memory for produced batches that must be decompressed, checked or recompressed before they are appended.
 
-How far a batch decompresses is not known before it was done, and a few kilobytes may become hundreds of megabytes. So a batch
-first gets an allowance that nearly all batches keep to, and the whole limit only if that was too little. What all connections claim
-together is bounded; whoever finds no room waits in the order of arrival.
+Nobody knows the size of a decompressed batch before it is decompressed: a few kilobytes may become hundreds of megabytes. So a
+batch first gets an allowance that is enough for nearly all batches. Only if it is too little, the batch gets the whole limit. All
+connections together may claim a limited amount. A batch that finds no room waits, in order of arrival.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from app.transport.connection import Connection
 
 EXPANSION_EXPECTED: Final = 16
-"""Times its size that a batch may decompress to before it has to claim the whole limit. JSON reaches 5 to 10."""
+"""A batch may decompress to so many times its size before it has to claim the whole limit. JSON reaches 5 to 10."""
 ALLOWANCE_BYTES_MIN: Final = 1 * MIB
 
 

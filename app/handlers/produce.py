@@ -77,8 +77,8 @@ def serve_shaped(
 ) -> tuple[int, AppendResult] | None:
     """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
 
-    Returns: (bytes of records, what the log says). None if the frame is of another kind after all, or is refused, or has to
-    wait: nothing was appended, and the long way says why.
+    Returns: (bytes of records, what the log says). None if the frame has another form, or is refused, or has to wait.
+    Then nothing was appended, and decoding in full shows why.
     """
     stop = frame_end - shape.tail_bytes
     if shape.flexible:

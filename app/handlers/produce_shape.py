@@ -1,13 +1,12 @@
-"""What repeats from one Produce request to the next, learnt once.
+"""Learns what repeats from one Produce request to the next, so that most requests need not be decoded.
 
 A producer's requests for one partition differ only in the correlation id and in the length and content of the records.
-Everything before the length (client id, acks, time-out, topic, partition) is the same bytes again and again, and so is the
-answer around its numbers. A ``ProduceShape`` is learnt from a request that went the long way and was understood: a later
-request that begins with the same bytes and whose records end where its frame ends means the same, and is served by one
-comparison instead of being decoded. Whatever is not exactly so goes the long way again.
+Everything before the length (client id, acks, time-out, topic, partition) is always the same bytes. So is the answer, except for
+its numbers. A ``ProduceShape`` is learnt from a request that was decoded in full. A later request means the same if it begins with
+the same bytes, and its records end where its frame ends. One comparison shows that. Every other request is decoded in full.
 
-The long way (``app.wire.produce``) stays the only place that knows the layout: a shape finds the length by where the decoded
-records lie, and the numbers of the answer by encoding one with marks in their places.
+Only the full decoder (``app.wire.produce``) knows the layout. A shape finds the place of the length from where the decoded records
+lie. It finds the numbers of the answer by encoding an answer with marks in their places.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 PREFIX_START: Final = 12
 """After the frame's size, the API key, its version and the correlation id."""
 NO_TAGS: Final = b"\0\0\0"
-"""What ends a flexible request of one partition: no tagged fields of the partition, the topic, the request."""
+"""The end of a flexible request of one partition: the partition, the topic and the request have no tagged fields."""
 SHAPES_MAX: Final = 16_384
-"""What a broker remembers for all of its connections: a partition and a client id each. One takes about 800 bytes."""
+"""Shapes that a broker keeps for all its connections: one for each partition and client id. One takes about 800 bytes."""
 LENGTHS_MAX: Final = 16
-"""Lengths of a prefix that are looked for: those of client id and topic name together, and of their version."""
+"""Prefix lengths that are tried. The length depends on the client id, the topic name and the version."""
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """Base offset, append time and log start of the answer that is taken apart."""
@@ -144,7 +143,7 @@ def learn(
     index: int,
     transactional: bool,
 ) -> ProduceShape | None:
-    """The shape of a request that was decoded: ``frame`` is without its size, ``records`` are its only ones.
+    """The shape of a decoded request. ``frame`` is the request without its size; ``records`` are its only records.
 
     None if the request is not of the usual kind: it has tagged fields, or an empty or unusual length of records.
     """

@@ -1,8 +1,8 @@
-"""ShareFetch (key 78) and ShareAcknowledge (key 79): records are given to members of share groups, and what they say of them.
+"""ShareFetch (key 78) and ShareAcknowledge (key 79): give records to members of share groups, and take their acknowledgements.
 
-A partition that is read for the first time is begun where ``share.auto.offset.reset`` says. Records are read from either tier,
-from the first offset that is available on; what no member shall get (control batches, batches of aborted transactions at
-read_committed, offsets that compaction emptied) is done with on the way.
+A group starts to read a partition where ``share.auto.offset.reset`` says. Records are read from either tier, from the first
+available offset on. Some offsets are not for members: control batches, batches of aborted transactions at read_committed, and
+offsets that compaction emptied. They are marked as done on the way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NOT_YET: Final = (
 """Progress cannot be looked up, or written down, now."""
 RETRY_S: Final = 0.1
 BATCH_OPTIMIZED: Final = 0
-"""Acquire mode in which a record batch is not given in parts where that can be (KIP-1206)."""
+"""Acquire mode in which a record batch is not split between members, if possible (KIP-1206)."""
 RENEW_FROM: Final = 2
 """First version in which a member can ask for more time."""
 
@@ -85,7 +85,7 @@ class Read(NamedTuple):
 
 
 async def fetch(context: Context, request: Request, message: ShareFetchRequest) -> ShareFetchResponse:
-    """Take in what the member says of records that it has, then give it others, waiting for them if need be.
+    """Take the member's acknowledgements, then give it other records. Waits for records if there are none.
 
     Raises: RequestRejected for the request as a whole.
     """
@@ -220,8 +220,7 @@ async def _acknowledge(
 
 
 async def _end(context: Context, group_id: str, member_id: str, session: ShareSession) -> None:
-    """End a session after its last request, and wait until it is stored that it gave back what its member still had, as far as
-    that can be."""
+    """End a session after its last request. Wait, if that is possible, until the return of what its member still had is stored."""
     context.shares.sessions.drop(group_id, member_id, session)
     for place in session.places:
         try:
@@ -284,7 +283,7 @@ class _Fetching:
         """What takes back that we are told of something."""
 
     async def run(self, *, may_wait: bool) -> dict[Place, PartitionData]:
-        """Look at every partition; if there is nothing, wait until there may be, and look again."""
+        """Look at every partition. If there are no records, wait until there may be some, and look again."""
         logs: list[PartitionLog] = []
         session = self._session
         over = session.over.add(self._something.set)
@@ -316,11 +315,11 @@ class _Fetching:
         self._undo.clear()
 
     async def _look(self, logs: list[PartitionLog], *, bytes_min: int) -> dict[Place, PartitionData]:
-        """What there is now, unless it is less than ``bytes_min``; and have us told when there may be more.
+        """The records that are there now, unless they are fewer bytes than ``bytes_min``. Ask to be told when there may be more.
 
-        What the group has read before comes first. Of partitions that it has not, the response holds one: the others are begun, and
-        are there for the next request, of whichever member. Kafka does so too, since it responds when the first of them has been
-        looked up. So members that come together share what was there before them.
+        Partitions that the group has read before come first. Of those that it has not, the response holds one. The others are
+        started, and are there for the next request of any member. Kafka does the same, since it responds when the first of them
+        has been looked up. So members that come together share the records that were there before them.
         """
         self._something.clear()
         self._forget_waits()
@@ -365,9 +364,9 @@ class _Fetching:
             return True
 
     async def _has(self, bytes_min: int, logs: list[PartitionLog]) -> bool:
-        """Whether as many bytes could be given, or something is to be told that does not wait for bytes.
+        """Whether as many bytes could be given, or whether there is news that does not wait for bytes.
 
-        Nothing is read for that. What is not on the local disk any more counts as enough.
+        Nothing is read to find out. Records that are no longer on the local disk count as enough.
         """
         size_bytes = 0
         for topic_id, index in self._session.places:
@@ -448,10 +447,10 @@ class _Fetching:
         return log.last_stable_offset if self._settings.committed else log.high_watermark
 
     async def _shared(self, log: PartitionLog, key: ShareKey) -> SharePartition:
-        """The share-partition, begun now if the group has not read it before.
+        """The share-partition. It is started now if the group has not read it before.
 
-        Raises: FirnError; RequestRejected UNKNOWN_SERVER_ERROR, on which clients try again, if no member of the group subscribes to
-        the topic: Kafka answers so while the state of a share-partition was not made, which it is for members that subscribe.
+        Raises: FirnError. RequestRejected UNKNOWN_SERVER_ERROR, on which clients try again, if no member of the group subscribes to
+        the topic. Kafka answers so before a share-partition has a state, and it makes the state for members that subscribe.
         """
         shares = self._context.shares
         if shares.find(key) is None:
@@ -482,7 +481,7 @@ class _Fetching:
                 return log.high_watermark if found is None else found[1]
 
     async def _read(self, log: PartitionLog, offset: int) -> Read | None:
-        """Whole batches from ``offset`` on, of either tier; None if the store has not brought them yet. Raises: FirnError."""
+        """Whole batches from ``offset`` on, from either tier. None if they have not come from the store yet. Raises: FirnError."""
         max_bytes = min(self._bytes_left, self._partition_bytes, PARTITION_BYTES_MAX)
         try:
             local = await log.read_when_ready(offset, max_bytes, end_offset=self._end(log))
@@ -506,7 +505,7 @@ class _Fetching:
         return Read(await read_remote(self._context.pool, found), found.aborted if self._settings.committed else ())
 
     def _given(self, log: PartitionLog, read: Read, acquired: Sequence[Acquired]) -> PartitionData:
-        """The answer with what was acquired, and of what was read only the batches that hold it."""
+        """The answer: the acquired records, and only the batches that hold them."""
         first, end = acquired[0].first, acquired[-1].end
         start = stop = 0
         ends: list[int] = []
@@ -536,9 +535,9 @@ class _Fetching:
 
 
 def in_batches(acquired: Iterable[Acquired], batch_ends: Iterable[int], count_min: int) -> Iterator[Acquired]:
-    """What was acquired, cut where a record batch ends once ``count_min`` records are together (0: not cut).
+    """The acquired records, cut at the end of a record batch after ``count_min`` records or more (0: not cut).
 
-    A member acknowledges in these pieces, so neither very many nor very large ones are good for it.
+    A member acknowledges in these pieces, so they should be neither very many nor very large.
     """
     ends = deque(batch_ends)
     for each in acquired:
@@ -575,7 +574,7 @@ def sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tup
 def _by_producer(
     aborted: Iterable[indexes.AbortedTransaction | segment_format.AbortedTransaction],
 ) -> dict[int, list[tuple[int, int]]]:
-    """First and last offsets of transactions, of which those of one producer do not overlap, in order."""
+    """First and last offsets of transactions, in order. Those of one producer do not overlap."""
     found: dict[int, list[tuple[int, int]]] = {}
     for each in aborted:
         found.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
@@ -593,7 +592,7 @@ def refuse_fetch(request: Request, message: ShareFetchRequest, code: ErrorCode, 
 
 
 async def acknowledge(context: Context, request: Request, message: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
-    """Take in what the member says of records that it has. Raises: RequestRejected for the request as a whole."""
+    """Take the member's acknowledgements. Raises: RequestRejected for the request as a whole."""
     group_id, member_id = _names(message.group_id, message.member_id)
     said, renews = _said(message), _renews(request, message)
     if message.share_session_epoch == FIRST:

@@ -33,7 +33,7 @@ KNOWS_ABORTABLE: Final = 4
 
 
 async def handle(context: Context, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    """Commit what names partitions that there are and has no over-long metadata; the rest is refused partition by partition.
+    """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one.
 
     Raises: RequestRejected for the request as a whole.
     """
@@ -60,7 +60,7 @@ async def handle(context: Context, request: Request, message: TxnOffsetCommitReq
 
 
 async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest, target: TopicPartition) -> None:
-    """Have the transaction write to the group's partition. Raises: RequestRejected if it may not."""
+    """Add the group's partition to the transaction. Raises: RequestRejected if it may not."""
     transactional_id = message.transactional_id
     identity = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
     transactions = context.transactions

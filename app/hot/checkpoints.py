@@ -31,14 +31,14 @@ CLEAN_SHUTDOWN_CONTENT: Final = b'{"version":0,"brokerEpoch":-1}'
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch and the offset of the first record written in it."""
+    """A leader epoch, and the offset of its first record."""
 
     epoch: LeaderEpoch
     start_offset: Offset
 
 
 class MetaProperties(NamedTuple):
-    """Whom a data directory belongs to."""
+    """The owner of a data directory."""
 
     cluster_id: str
     node_id: BrokerId

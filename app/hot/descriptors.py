@@ -1,9 +1,9 @@
-"""Which files are open: as many as the process may have, and never one closed under somebody.
+"""The cache of open files. It stays below the process's limit, and never closes a file that is in use.
 
-A segment's file is a ``FileHandle`` that may be open or not. The cache opens it on demand and, when there are too many, closes
-the one longest unused; files that were unused for long are closed anyway. Not closed are files that somebody reads at the
-moment (``users``) and files with unsynced bytes (``pinned``): a write-back error is reported to descriptors that were open when
-it happened, so closing such a one could lose the only report of lost data.
+A segment's file is a ``FileHandle``, open or closed. The cache opens it on demand. If too many files are open, the cache closes
+the file that has been unused for the longest time. It also closes files that have been unused for long. Two kinds of files stay
+open: files that are being read (``users``), and files with unsynced bytes (``pinned``). The kernel reports a write-back error only
+to descriptors that were open when the error happened, so closing a pinned file could lose the only report of lost data.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class FileHandle:
     def __init__(self, cache: DescriptorCache, path: str) -> None:
         self.cache = cache
         self.owner: object = None
-        """Whoever pinned it; None if it is not pinned."""
+        """The owner that pinned the file; None if it is not pinned."""
         self.path = path
         self.file: File | None = None
         self.users = 0
-        """Readers at work. Not evicted, and closed after the last of them if deleted meanwhile."""
+        """Number of active readers. The file is not evicted meanwhile. If it is deleted, it is closed after its last reader."""
         self.pinned = False
-        """Has unsynced bytes."""
+        """Whether the file has unsynced bytes."""
         self.touched = False
-        """Used since eviction last looked at it."""
+        """Whether the file was used since eviction last checked it."""
         self.deleted = False
 
     def acquire(self) -> File:
-        """Open the file if need be and keep it open until ``release``.
+        """Open the file unless it is open, and keep it open until ``release``.
 
         Raises: StorageUnavailable if it cannot be opened or was deleted.
         """
@@ -53,21 +53,21 @@ class FileHandle:
 
 
 class DescriptorCache:
-    """Open files, up to a limit. Belongs to the event loop; only the reading itself happens elsewhere."""
+    """Open files, up to a limit. Belongs to the event loop; only the reads themselves run elsewhere."""
 
     def __init__(self, fs: FileSystem, descriptors_max: int) -> None:
         assert descriptors_max > 0
         self._fs = fs
         self._descriptors_max = descriptors_max
         self._idle: dict[FileHandle, None] = {}
-        """Open and not pinned, in the order in which eviction looks at them."""
+        """Open files that are not pinned, in the order in which eviction checks them."""
         self._pinned: dict[FileHandle, None] = {}
-        """Open and pinned, longest first."""
+        """Open pinned files, the longest pinned first."""
         self._unasked: dict[FileHandle, None] = {}
-        """Those of them whose sync was not asked for under pressure."""
+        """Pinned files whose sync the cache has not requested yet."""
         self.on_pressure: Callable[[FileHandle], None] | None = None
-        """Called for the file pinned longest while more than half of the descriptors are pinned: sync it, so that it can be
-        closed. Once for each."""
+        """Called for the longest pinned file while more than half of the descriptors are pinned. The callee syncs the file, so
+        that it can be closed. Called once for each file."""
 
     @property
     def open_count(self) -> int:
@@ -94,7 +94,7 @@ class DescriptorCache:
         return file
 
     def pin(self, handle: FileHandle, owner: object = None) -> None:
-        """The file now has unsynced bytes, which ``owner`` can sync; it is open."""
+        """The open file now has unsynced bytes. ``owner`` can sync them."""
         assert handle.file is not None, handle.path
         handle.owner = owner
         handle.pinned = True
@@ -106,7 +106,7 @@ class DescriptorCache:
             self.on_pressure(oldest)
 
     def unpin(self, handle: FileHandle) -> None:
-        """All its bytes are synced, or no longer matter."""
+        """All bytes of the file are synced, or no longer matter."""
         if handle.pinned:
             handle.pinned = False
             handle.owner = None
@@ -115,14 +115,14 @@ class DescriptorCache:
             self._idle[handle] = None
 
     def delete(self, handle: FileHandle) -> None:
-        """The file goes: close it now, or after its last reader. It cannot be opened again through this handle."""
+        """The file is deleted: close it now, or after its last reader. This handle cannot open it again."""
         handle.deleted = True
         self.unpin(handle)
         if handle.users == 0:
             self.close(handle)
 
     def close(self, handle: FileHandle) -> None:
-        """Close one file; nobody uses it and nothing in it is unsynced (or it no longer matters)."""
+        """Close a file that is not in use and has no unsynced bytes (or none that still matter)."""
         assert handle.users == 0, handle.path
         file = handle.file
         if file is None:
@@ -136,7 +136,7 @@ class DescriptorCache:
         file.close()
 
     def close_unused(self) -> int:
-        """Close the files that nobody has used since this was called last. Returns: how many.
+        """Close the files that were not used since the last call. Returns: how many.
 
         Files with readers or with unsynced bytes stay open.
         """

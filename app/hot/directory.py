@@ -1,7 +1,7 @@
-"""What the logs of one data directory share: the file system, open files, loaded indexes, and whoever syncs them.
+"""The parts that all logs of one data directory share: file system, open files, loaded indexes, and the task that syncs logs.
 
 A failed fdatasync is never retried: the kernel may have dropped the pages that it could not write, so a second call that succeeds
-proves nothing (the lesson of PostgreSQL's fsync troubles). The whole directory goes offline instead.
+proves nothing (PostgreSQL learned this about fsync). The whole directory goes offline instead.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INDEX_MEMORY_BYTES_MAX: Final = 32 * MIB
-"""Indexes of rolled segments that are kept loaded, over all partitions. Active segments' come on top."""
+"""Number of loaded indexes of rolled segments, over all partitions. Indexes of active segments are not counted."""
 
 SYNCS_AT_ONCE_MAX: Final = 8
-"""Beyond a handful, a disk only reorders them."""
+"""More syncs at a time do not help: the disk only reorders them."""
 
 
 RECOVERY_POINTS_BEHIND_MAX: Final = 16
-"""Moves of recovery points after which the checkpoint file is written at once: recovery scans what it does not know of."""
+"""After so many moves of recovery points the checkpoint file is written at once, because recovery scans all bytes above them."""
 
 
 class LogMetrics:
@@ -48,14 +48,14 @@ class LogMetrics:
         )
         self.sync_seconds = registry.histogram("firn_log_sync_seconds", "Time of one sync of a partition's files")
         self.truncated_bytes = registry.counter("firn_log_recovery_truncated_bytes_total", "Bytes cut off by recovery")
-        self.problems = registry.counter("firn_log_recovery_problems_total", "Damages that recovery met")
+        self.problems = registry.counter("firn_log_recovery_problems_total", "Damaged places that recovery found")
 
 
 class SyncedLog(Protocol):
-    """A log as those see it who sync it, or have to take it out of use."""
+    """The part of a log that the shared tasks need: to sync it, and to take it out of use."""
 
     async def sync(self) -> None:
-        """One sync: all bytes written so far. Raises: StorageUnavailable; the directory is offline then."""
+        """Sync all bytes written so far. Raises: StorageUnavailable; the directory is then offline."""
         ...
 
     def refuse(self, error: FirnError) -> None:
@@ -80,7 +80,7 @@ class LogDirectory:
         self.path = path
         self.now_ms = now_ms
         self.unreadable = UnreadableBatches(_say_nothing)
-        """Told of batches that lookups by time pass over: the owner of the process puts its own."""
+        """Gets the batches that lookups by time skip. The owner of the process replaces it."""
         self.fs = fs
         self.pool = pool
         self.rng = rng
@@ -91,20 +91,20 @@ class LogDirectory:
         self.logs: dict[SyncedLog, None] = {}
         self.offline_reason: str | None = None
         self.on_offline: Callable[[str], None] | None = None
-        """Told once, when the directory goes offline."""
+        """Called once, when the directory goes offline."""
         self.recovery_points_moved = 0
-        """Since the checkpoint file was last written."""
+        """Moves of recovery points since the checkpoint file was last written."""
         self.write_checkpoint: Callable[[], None] = _nothing
-        """Writes the recovery points of all logs at once, blocking: set by the owner of the logs."""
+        """Writes the recovery points of all logs at once, and blocks. The owner of the logs sets it."""
         self.housekeeping = asyncio.Event()
-        """Set when there is something for the owner's background work."""
+        """Set when there is background work for the owner."""
         self.trash: deque[str] = deque()
-        """Files that are to be unlinked, by the owner's background work."""
+        """Files that the owner's background work will unlink."""
         self.trash_added = asyncio.Event()
         self.descriptors.on_pressure = self._sync_pinned
 
     def throw_away(self, path: str) -> None:
-        """Unlink a file soon: freeing what a large one has takes long."""
+        """Unlink a file in the background, because freeing a large file takes long."""
         self.trash.append(path)
         self.trash_added.set()
 
@@ -113,13 +113,13 @@ class LogDirectory:
         return self.recovery_points_moved >= RECOVERY_POINTS_BEHIND_MAX
 
     def note_recovery_point(self) -> None:
-        """A recovery point moved: the checkpoint file on the disk is behind by one more."""
+        """A recovery point has moved, so the checkpoint file on the disk is out of date."""
         self.recovery_points_moved += 1
         if self.recovery_points_moved == RECOVERY_POINTS_BEHIND_MAX:
             self.housekeeping.set()
 
     def go_offline(self, reason: str) -> None:
-        """Stop serving from here, for good: every operation of every log raises StorageUnavailable from now on."""
+        """Stop serving this directory for good. From now on every operation of every log raises StorageUnavailable."""
         if self.offline_reason is not None:
             return
         self.offline_reason = reason
@@ -143,7 +143,7 @@ def _nothing() -> None:
 
 
 class IndexCache:
-    """Loaded indexes of rolled segments, the least recently used dropped first."""
+    """Loaded indexes of rolled segments. The least recently used index is dropped first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -151,7 +151,7 @@ class IndexCache:
         self._segments: OrderedDict[Segment, int] = OrderedDict()
 
     def used(self, segment: Segment) -> None:
-        """The segment's index was just used, or loaded; its entries are all in its files."""
+        """The segment's index was just used or loaded. All its entries are in its files."""
         if segment in self._segments:
             self._segments.move_to_end(segment)
             return
@@ -170,7 +170,7 @@ class IndexCache:
 
 
 class Syncer:
-    """Runs the syncs that logs ask for, a few at once, each log's own one after the other."""
+    """Runs the syncs that logs request: several logs at once, but only one sync of each log at a time."""
 
     def __init__(self) -> None:
         self._wanted: dict[SyncedLog, None] = {}
@@ -178,16 +178,16 @@ class Syncer:
         self._wake = asyncio.Event()
 
     def request(self, log: SyncedLog) -> None:
-        """Sync the log soon; many requests before that are one."""
+        """Request a sync of the log. Requests that arrive before the sync begins count as one."""
         self._wanted[log] = None
         self._wake.set()
 
     def cancel(self, log: SyncedLog) -> None:
-        """Forget a request that has not begun."""
+        """Cancel a requested sync that has not begun."""
         self._wanted.pop(log, None)
 
     async def run(self) -> None:
-        """Serve requests until cancelled. Errors have been told to those who wait for the log."""
+        """Serve requests until cancelled. Waiters of a log have already received its errors."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._wake.wait()
@@ -210,7 +210,7 @@ class Syncer:
 
 
 async def run_to_end(pool: BlockingPool, work: Callable[[], T]) -> T:
-    """Like ``pool.run``, but a cancellation is held back until ``work`` is done, so that nobody closes what it uses."""
+    """Like ``pool.run``, but a cancellation waits until ``work`` is done. Files that ``work`` uses therefore stay open."""
     task = asyncio.ensure_future(pool.run(work))
     try:
         return await asyncio.shield(task)

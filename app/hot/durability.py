@@ -1,9 +1,9 @@
-"""How much of one log survives a loss of power, and the syncs that bring it further.
+"""How much of one log survives a loss of power, and the syncs that extend it.
 
-Appends tell it of their bytes; it asks for a sync when there are many, when somebody waits for them, or when a roll, a clock or the
-owner wants one. A sync is planned on the event loop, executed on a pool thread (``syncing.py``), and its outcome taken over on the
-loop again: the *synced end* rises to what was the log end when it was planned, and after one with side files the *recovery point*
-too.
+Appends report their bytes. A sync is requested when there are many unsynced bytes, when a caller waits for them, or when a roll, a
+clock or the owner needs one. A sync has three steps. It is planned on the event loop. It runs on a pool thread (``syncing.py``).
+Then the event loop applies its result: the *synced end* rises to the log end of the plan. If the sync also wrote side files, the
+*recovery point* rises too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.machine.files import replace_file, storage_error
 from app.units import NO_TIMESTAMP, Offset
 
 WRITE_BACK_BYTES: Final = 32 * MIB
-"""Unsynced bytes at which a sync starts by itself, so that appends never meet the kernel's dirty-page throttling."""
+"""Unsynced bytes that start a sync, so that the kernel never throttles appends because of dirty pages."""
 
 
 class OwnerOfBytes(SyncedLog, Protocol):
-    """The log whose syncs are kept in the books."""
+    """The log whose durability is tracked."""
 
     path: str
 
@@ -38,12 +38,12 @@ class OwnerOfBytes(SyncedLog, Protocol):
     def log_end_offset(self) -> Offset: ...
 
     def note_synced(self, plan: SyncPlan) -> None:
-        """The synced end has risen by what was planned."""
+        """The synced end has risen to the planned end."""
         ...
 
 
 class LogDurability:
-    """The books of one log's syncs. Belongs to the event loop."""
+    """Tracks the syncs of one log. Belongs to the event loop."""
 
     __slots__ = (
         "_checkpoint_wanted",
@@ -66,7 +66,7 @@ class LogDurability:
     )
 
     def __init__(self, log: OwnerOfBytes, directory: LogDirectory, *, new: bool) -> None:
-        """``new``: the partition's directory was just made and its name is not durable yet. ``adopt`` comes before all else."""
+        """``new``: the partition's directory was just created, so its name is not durable yet. Call ``adopt`` first."""
         self._ref = weakref.ref(log)
         self._directory = directory
         self._path = log.path
@@ -75,19 +75,19 @@ class LogDurability:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._syncing: asyncio.Future[None] | None = None
         self.dirty_since_ms: int = NO_TIMESTAMP
-        """When the first append came that no sync has covered; set by whoever appends."""
+        """Time of the first append that no sync has covered. The code that appends sets it."""
 
     @property
     def _log(self) -> OwnerOfBytes:
-        """The log, whose part this is. Not held: a cycle would keep a deleted log until the collector comes, which is seldom."""
+        """The log that owns this part. The reference is weak: a cycle would keep a deleted log until a rare garbage collection."""
         log = self._ref()
-        assert log is not None, f"the log of {self._path} is gone, and its books are in use"
+        assert log is not None, f"the log of {self._path} was deleted, but its parts are in use"
         return log
 
     def adopt(
         self, files: SegmentList, epochs: LeaderEpochs, snapshots: ProducerSnapshots, recovery_point: int
     ) -> None:
-        """Keep the books of these contents of the log from now on. No sync is under way."""
+        """Track these contents of the log from now on. No sync may be under way."""
         self._files = files
         self._epochs = epochs
         self._snapshots = snapshots
@@ -97,18 +97,18 @@ class LogDurability:
         self.synced_end: int = recovery_point if unsynced else files.segments[-1].end_offset
         """Every record below it survives a loss of power."""
         self.unsaved_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
-        """Appended since a sync with side files was last planned; counted up by whoever appends."""
+        """Bytes appended since the last plan of a sync with side files. The code that appends adds to it."""
         self._checkpoint_wanted = False
         self._wanted_end = 0
-        """Everything below it is to be synced, whether or not anybody waits for that."""
+        """All records below it must be synced, even if no caller waits."""
 
     @property
     def syncing(self) -> bool:
-        """Whether a sync is under way; it goes on by path and handle even if the log is abandoned."""
+        """Whether a sync is under way. It uses paths and handles, so it continues even if the log is abandoned."""
         return self._syncing is not None
 
     def refuse(self, error: FirnError) -> None:
-        """Raise ``error`` from now on, and to everybody who waits."""
+        """Raise ``error`` from now on, also to all current waiters."""
         self._refusal = copy_of(error)
         while self._waiters:
             _, future = self._waiters.popleft()
@@ -116,13 +116,13 @@ class LogDurability:
                 future.set_exception(copy_of(error))
 
     def note_new_names(self) -> None:
-        """A file was made in the log's directory."""
+        """A file was created in the log's directory."""
         self._names_dirty = True
 
     # --- asking for a sync ------------------------------------------------------------------------------------------
 
     def wait_synced(self, offset_end: int) -> Awaitable[None]:
-        """What to await for everything below ``offset_end`` to be synced; it raises StorageUnavailable if that can no longer be."""
+        """An awaitable until all records below ``offset_end`` are synced. It raises StorageUnavailable if they cannot be."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._refusal is not None:
             future.set_exception(copy_of(self._refusal))
@@ -132,25 +132,25 @@ class LogDurability:
         return future
 
     def request_synced(self, offset_end: int) -> None:
-        """Have everything below ``offset_end`` synced soon, though nobody waits for it."""
+        """Request a sync of all records below ``offset_end``, without waiting."""
         if offset_end > self.synced_end:
             self._wanted_end = max(self._wanted_end, offset_end)
             self._request()
 
     def request_checkpoint(self) -> None:
-        """Have everything synced and the recovery point moved, soon."""
+        """Request a sync of all records that also moves the recovery point."""
         self._checkpoint_wanted = True
         self._request()
 
     def request_if_due(self, end_offset: int, flush_messages: int) -> None:
-        """Request a sync if much, or ``flush.messages`` records, came since the last one."""
+        """Request a sync if many bytes, or ``flush.messages`` records, were appended since the last sync."""
         if self.unsaved_bytes >= WRITE_BACK_BYTES and not self._checkpoint_wanted:
             self.request_checkpoint()
         elif end_offset - self.synced_end >= flush_messages:
             self.request_synced(end_offset)
 
     def request_if_old(self, end_offset: int, now_ms: int, flush_ms: int) -> None:
-        """Request a sync if ``flush.ms`` has passed since the first unsynced append, or if one was wanted that could not begin."""
+        """Request a sync if ``flush.ms`` has passed since the first unsynced append, or if a requested sync could not begin."""
         if self._refusal is not None:
             return
         if self._wanted or (self.synced_end < end_offset and now_ms - self.dirty_since_ms >= flush_ms):
@@ -163,13 +163,13 @@ class LogDurability:
 
     @property
     def _wanted(self) -> bool:
-        """Whether a sync was asked for that has not begun."""
+        """Whether a requested sync has not begun yet."""
         return bool(self._waiters) or self._checkpoint_wanted or self._wanted_end > self.synced_end
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Make everything up to the present log end durable, with its indexes and producer state; the recovery point follows.
+        """Make all records up to the present log end durable, with indexes and producer state. The recovery point follows.
 
         Raises: StorageUnavailable.
         """
@@ -189,7 +189,7 @@ class LogDurability:
         return self._names_dirty or self._parent_dirty or self._snapshots.pending
 
     async def flush_indexes(self) -> None:
-        """As ``flush``, and the indexes of what later appends did not make a sync write, so that the log can be closed.
+        """Like ``flush``, and also write the indexes of later appends, so that the log can be closed.
 
         Raises: StorageUnavailable.
         """
@@ -199,12 +199,12 @@ class LogDurability:
             await self.sync()
 
     async def wait_indexes_written(self) -> None:
-        """Wait until no sync is about to write index files of a rolled segment."""
+        """Wait until no sync will write index files of a rolled segment."""
         while self._syncing is not None and any(map(has_stale_index, self._files.segments[:-1])):
             await asyncio.shield(self._syncing)
 
     async def sync(self) -> None:
-        """One sync: all bytes written so far, in the pool. If one is running, only note that another is wanted.
+        """Sync all bytes written so far, in the pool. If a sync is running, only note that another one is needed.
 
         Raises: StorageUnavailable; the directory is offline then.
         """
@@ -240,7 +240,7 @@ class LogDurability:
             done.set_result(None)
 
     def _sync_failed(self, error: OSError) -> FirnError:
-        """Take the directory offline. Answers what to raise."""
+        """Take the directory offline. Returns: the error to raise."""
         if self._refusal is not None:
             return copy_of(self._refusal)  # deleted meanwhile, and its directory is gone
         # Not retried, whatever it was: the kernel may have dropped what it could not write.
@@ -249,7 +249,7 @@ class LogDurability:
         return DirectoryOffline(f"the log directory is offline: {failure}")
 
     def _plan(self) -> SyncPlan:
-        """Raises: StorageUnavailable if a file cannot be opened; then all that was to be done still is."""
+        """Raises: StorageUnavailable if a file cannot be opened. Then all planned work remains to be done."""
         segments = self._acquire_unsynced()
         whole = self._checkpoint_wanted or self.unsaved_bytes >= WRITE_BACK_BYTES
         plan = SyncPlan(
@@ -269,7 +269,7 @@ class LogDurability:
         return plan
 
     def _acquire_unsynced(self) -> list[SyncItem]:
-        """The files of what no sync has covered, held open. Raises: StorageUnavailable; then none is."""
+        """Open the files with bytes that no sync has covered, and hold them open. Raises: StorageUnavailable; then none is held."""
         items: list[SyncItem] = []
         try:
             for segment in self._files.unsynced():
@@ -337,7 +337,7 @@ class LogDurability:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def write_epochs(self) -> None:
-        """Write the checkpoint of leader epochs now, if there is room.
+        """Write the checkpoint of leader epochs now, if the disk has space.
 
         Raises: StorageUnavailable; the directory is offline then.
         """
@@ -357,7 +357,7 @@ class LogDurability:
                 raise failure from error
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped. Raises: OSError."""
+        """Durably note that recovery must not trust records from ``offset`` on. Called before a truncation. Raises: OSError."""
         if self.recovery_point > offset:
             self.recovery_point = Offset(offset)
             self._directory.write_checkpoint()

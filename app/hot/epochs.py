@@ -10,14 +10,14 @@ from app.units import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
 
 class LeaderEpochs:
-    """The epochs of one log: both epochs and start offsets rise."""
+    """The epochs of one log. Both epochs and start offsets rise."""
 
     __slots__ = ("_entries", "dirty")
 
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
         self._entries = list(entries)
         self.dirty = False
-        """Changed since the owner last wrote the checkpoint; the owner resets it."""
+        """Whether the epochs changed since the owner last wrote the checkpoint. The owner resets it."""
 
     def entries(self) -> tuple[EpochStart, ...]:
         return tuple(self._entries)
@@ -28,7 +28,7 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """Records from ``start_offset`` on are of ``epoch``. Entries that contradict it are dropped, as KIP-101 says."""
+        """Records from ``start_offset`` on belong to ``epoch``. Contradicting entries are dropped, as KIP-101 says."""
         entries = self._entries
         if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
             return
@@ -38,7 +38,7 @@ class LeaderEpochs:
         self.dirty = True
 
     def end_offset_of(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """Where the records of ``epoch`` end: the largest epoch at or below it that is known, and one past its last offset.
+        """Where the records of ``epoch`` end: the largest known epoch that is at most ``epoch``, and the end offset of its records.
 
         Returns: (-1, -1) if the epoch is above every one known, or none is known.
         """
@@ -52,7 +52,7 @@ class LeaderEpochs:
         return floor, entries[above].start_offset
 
     def epoch_of(self, offset: Offset) -> LeaderEpoch:
-        """The epoch in which the record at ``offset`` was written; -1 if that is not known."""
+        """The epoch of the record at ``offset``; -1 if it is not known."""
         above = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[above - 1].epoch if above else NO_LEADER_EPOCH
 
@@ -63,7 +63,7 @@ class LeaderEpochs:
             self.dirty = True
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """Forget epochs that ended at or before ``start_offset``; the one in which it lies begins there now."""
+        """Forget epochs that ended at or before ``start_offset``. The epoch of ``start_offset`` then begins there."""
         above = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if above and self._entries[above - 1].start_offset < start_offset:
             self._entries[:above] = [EpochStart(self._entries[above - 1].epoch, start_offset)]

@@ -1,8 +1,8 @@
-"""Freeing the bytes of deleted files without holding up whoever serves clients.
+"""Frees the bytes of deleted files without delaying the event loop that serves clients.
 
-To unlink a file takes the kernel a millisecond of a core for every 10 to 20 MiB of it that the page cache has, in one call that
-nothing interrupts; if that core is the event loop's, the loop waits. So the page cache lets go of a file piece by piece first,
-and others have their turn between two pieces.
+Unlinking a file costs the kernel a millisecond of a core for every 10 to 20 MiB of the file in the page cache. Nothing interrupts
+this call. If the core is the event loop's, the loop waits. So the file is first dropped from the page cache piece by piece, and
+other work runs between two pieces.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from app.machine.files import File, FileSystem, remove_tree, unlink_quietly
 from app.seams import BlockingPool
 
 PIECE_BYTES: Final = 4 * MIB
-"""Of the page cache, at a time: less than half a millisecond of a core."""
+"""Bytes dropped from the page cache at a time: less than half a millisecond of a core."""
 REST_S: Final = 0.002
-"""Between two pieces. A GB takes a second."""
+"""Pause between two pieces. A GB takes a second."""
 PATIENT_FILES_MAX: Final = 100
-"""While more wait there are no rests: what is deleted must not grow faster than it is freed."""
+"""If more bytes wait, there are no pauses: deleted bytes must not grow faster than they are freed."""
 
 
 async def free_files(fs: FileSystem, pool: BlockingPool, paths: deque[str]) -> None:
-    """Unlink files, the first first, until there are no more; each leaves ``paths`` when it has gone. What has gone already is
-    fine, and readers at work finish. ``paths`` may get more meanwhile. Raises: OSError."""
+    """Unlink files in order, until ``paths`` is empty. Each file leaves ``paths`` when it is unlinked. Missing files are no error,
+    and active readers can finish. ``paths`` may grow meanwhile. Raises: OSError."""
     while paths:
         large = await run_to_end(pool, partial(_unlink_small, fs, paths))
         if large is not None:
@@ -49,7 +49,7 @@ async def _rest(waiting: deque[str]) -> None:
 
 
 def _unlink_small(fs: FileSystem, paths: deque[str]) -> File | None:
-    """Unlink the first files until that has freed a piece; one that is larger is opened instead, if it can be."""
+    """Unlink the first files until a piece is freed. A larger file is opened instead, if possible."""
     freed_bytes = 0
     while paths and freed_bytes < PIECE_BYTES:
         try:
@@ -69,7 +69,7 @@ def _unlink_small(fs: FileSystem, paths: deque[str]) -> File | None:
 
 
 async def free_tree(fs: FileSystem, pool: BlockingPool, path: str) -> None:
-    """Remove a directory and the files in it; one that has gone already is fine. Raises: OSError."""
+    """Remove a directory and its files. Missing files are no error. Raises: OSError."""
 
     def files() -> deque[str]:
         try:

@@ -4,8 +4,8 @@
     .timeindex  timestamp int64, relative offset int32     the greatest timestamp so far, and the last offset of its batch
     .txnindex   version int16 (0), producer id int64, first offset int64, last offset int64, last stable offset int64
 
-Entries live in memory in machine order while a segment is in use and are written behind: the files are only a way not to scan
-the log, and whatever part of them is missing is rebuilt by recovery. Pure: no I/O here.
+While a segment is in use, its entries are in memory in machine order, and are written to the files later. The files only save a
+scan of the log: recovery rebuilds any missing part. Pure: no I/O here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 _TIME_ENTRY: Final = Struct(">qi")
 _TIME_BLOCK: Final = Struct(">" + "qi" * 512)
-"""Many entries in one call: a full index has a quarter of a million."""
+"""Packs many entries in one call: a full index has a quarter of a million."""
 _TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 TRANSACTION_ENTRY_BYTES: Final = _TRANSACTION_ENTRY.size
 
@@ -31,7 +31,7 @@ _SWAP: Final = sys.byteorder == "little"
 
 
 class SegmentIndex:
-    """Both sparse indexes of one segment, which grow together. Offsets are relative to the segment's base offset."""
+    """Both sparse indexes of one segment. They grow together. Offsets are relative to the segment's base offset."""
 
     __slots__ = ("offsets", "positions", "time_offsets", "times")
 
@@ -48,7 +48,7 @@ class SegmentIndex:
     # --- growing ---
 
     def add_time(self, max_timestamp: int, relative_offset: int) -> None:
-        """Note the greatest timestamp so far, unless it is no greater than the last one noted (KIP-33)."""
+        """Note the greatest timestamp so far, if it is greater than the last noted timestamp (KIP-33)."""
         if max_timestamp > (self.times[-1] if self.times else -1):
             self.times.append(max_timestamp)
             self.time_offsets.append(relative_offset)
@@ -56,7 +56,7 @@ class SegmentIndex:
     # --- looking up ---
 
     def position_before(self, relative_offset: int) -> int:
-        """Where to start looking for an offset: the batch of the greatest entry at or below it, or 0."""
+        """Position where the search for an offset starts: the batch of the greatest entry at or below the offset, or 0."""
         slot = bisect_right(self.offsets, relative_offset)
         return self.positions[slot - 1] if slot else 0
 
@@ -65,7 +65,7 @@ class SegmentIndex:
         return bisect_right(self.positions, position) - 1
 
     def offset_before_time(self, timestamp: int) -> int:
-        """A relative offset so that all batches that end before it are older than ``timestamp``; 0 if nothing is known."""
+        """A relative offset. All batches that end before it are older than ``timestamp``. 0 if nothing is known."""
         slot = bisect_right(self.times, timestamp)
         return self.time_offsets[slot - 1] if slot else 0
 
@@ -137,14 +137,14 @@ def _rises(values: array[int]) -> bool:
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction of a partition, as the transaction index keeps it."""
+    """One aborted transaction of a partition, as in the transaction index."""
 
     producer_id: ProducerId
     first_offset: Offset
     last_offset: Offset
     """Offset of the abort marker."""
     last_stable_offset: Offset
-    """The last stable offset right after the marker: no later abort begins before it."""
+    """The last stable offset right after the marker. No transaction that aborts later begins before it."""
 
 
 def encode_aborted(entry: AbortedTransaction) -> bytes:
@@ -152,7 +152,7 @@ def encode_aborted(entry: AbortedTransaction) -> bytes:
 
 
 def parse_aborted(data: bytes) -> list[AbortedTransaction]:
-    """The whole ``.txnindex`` file. Raises: CorruptionError if it is cut short, of another version, or does not rise."""
+    """Decode a ``.txnindex`` file. Raises: CorruptionError if it is truncated, has another version, or does not rise."""
     if len(data) % TRANSACTION_ENTRY_BYTES:
         raise CorruptionError(f"a transaction index of {len(data)} bytes is cut short")
     entries: list[AbortedTransaction] = []

@@ -1,18 +1,19 @@
 """The log of one partition on the local disk.
 
-All methods that change state are synchronous and belong to the event loop: there is no await between a check and the
-write that relies on it, hence no lock. What may wait for the disk (syncing, cold reads, searches by time) is asynchronous
-and goes to the pool.
+All methods that change state are synchronous and belong to the event loop. There is no await between a check and the write that
+relies on it, so no lock is needed. Work that may wait for the disk (syncs, cold reads, searches by time) is asynchronous and runs
+in the pool.
 
 Offsets, from left to right:
 
     log start ≤ local log start ≤ recovery point ≤ synced end ≤ log end
     log start ≤ last stable offset ≤ high watermark ≤ log end
 
-- log start: the first record that may be read at all; below the local log start it is on the tier.
-- recovery point: everything below it, with the indexes and the producer state that go with it, survives a loss of power.
-- synced end: every record below it survives a loss of power. The high watermark follows it with ``firn.durability=disk``, and the
-  log end with ``memory``.
+- log start: the first readable record. Records below the local log start are only in the object store.
+- recovery point: all records below it survive a loss of power, with their indexes and their producer state.
+- synced end: all records below it survive a loss of power.
+
+The high watermark follows the synced end with ``firn.durability=disk``, and the log end with ``memory``.
 """
 
 from __future__ import annotations
@@ -97,31 +98,31 @@ from app.units import (
 )
 
 _PLACE: Final = Struct(">qii")
-"""Base offset, batch length, leader epoch: how a batch begins."""
+"""The first fields of a batch: base offset, batch length, leader epoch."""
 _BASE_OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
 ORDINARY_AGE_MS: Final = 20 * 365 * 86_400_000
-"""Batches with an older base timestamp take the general way, where a header without believable timestamps is mended."""
+"""Batches with an older base timestamp take the general path, which repairs a header with implausible timestamps."""
 
 
 class AppendResult(NamedTuple):
-    """What became of an append."""
+    """The result of an append."""
 
     base_offset: Offset
     last_offset_end: Offset
-    """One past the last record's offset: what ``wait_stored`` takes."""
+    """One past the last record's offset: the argument for ``wait_stored``."""
     log_append_time_ms: TimestampMs
     """-1 unless the topic has LogAppendTime."""
     duplicate: bool
-    """Nothing was written: these are the original's offsets."""
+    """Whether the batch is a duplicate: nothing was written, and the offsets are those of the original."""
 
 
 _new_result: Final[Callable[[type[AppendResult], tuple[int, int, int, bool]], AppendResult]] = tuple.__new__
-"""Makes an ``AppendResult`` at half the price of calling it."""
+"""Creates an ``AppendResult`` at half the cost of calling the class."""
 
 
 class PartitionLog:
-    """The local log of one partition, led or followed by this broker."""
+    """The local log of one partition that this broker leads or follows."""
 
     __slots__ = (
         "__weakref__",
@@ -191,23 +192,23 @@ class PartitionLog:
         self._refusal: FirnError | None = None
         self._sealed: FirnError | None = None
         self._guarded = False
-        """The next append has something to do first, or to raise."""
+        """Whether the next append must do other work first, or raise."""
         self._led = True
-        """Records of our own are written here; whoever makes a log is the one to say otherwise."""
+        """Whether this broker leads the log and so appends its own records. The creator of a log may set it to False."""
         self._waiters: dict[Callable[[], None], None] = {}
         self._durability = LogDurability(self, directory, new=new)
         self._high_watermark: int = 0
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
         self.cleaned_end_offset: Offset | None = None
-        """Compaction has been over everything below it (Kafka's first dirty offset); None if it never was here."""
+        """Compaction has processed all records below it (Kafka's first dirty offset); None if the log was never compacted."""
         self.cleaning = False
-        """Compaction is at work here: files of this directory are being read and written by name."""
+        """Whether a compaction is under way, which reads and writes files of this directory by name."""
         self.sent_bytes = 0
-        """Of batches that consumers were sent, from either tier, since the log was opened. Whoever sends them adds."""
+        """Bytes of batches that were sent to consumers from both tiers, since the log was opened. The sender adds to it."""
         self.sent_records = 0
         self._appended_before = (0, 0)
-        """Bytes and records that were appended before the next two counted from."""
+        """Bytes and records that were appended before the start of the next two counters."""
         self._adopt(loaded)
         self._count_appends_from_here()
         self._follow(config)
@@ -268,7 +269,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The high watermark, or the first offset of the oldest transaction that is not decided below it."""
+        """The first offset of the oldest undecided transaction below the high watermark, or else the high watermark."""
         if self._producers.has_transactions:
             unstable = self._producers.first_unstable_offset
             if unstable is not None and unstable < self._high_watermark:
@@ -287,13 +288,13 @@ class PartitionLog:
 
     @property
     def appended(self) -> tuple[int, int]:
-        """Bytes and records that were appended since the log was opened. Nothing is counted when they are: this is worked out."""
+        """Bytes and records that were appended since the log was opened. They are computed here, so appends do not count them."""
         bytes_before, records_before = self._appended_before
         bytes_since = self._writer.segment.size_bytes - self._active_from_bytes
         return bytes_before + bytes_since, records_before + self._end_offset - self._end_from
 
     def _adopt_anew(self, loaded: LoadedLog) -> None:
-        """The log goes on with other files."""
+        """The log continues with other files."""
         self._appended_before = self.appended
         self._adopt(loaded)
         self._count_appends_from_here()
@@ -309,28 +310,28 @@ class PartitionLog:
 
     @property
     def producers(self) -> ProducerStates:
-        """What is known of producers; read only."""
+        """The state of producers. Read only."""
         return self._producers
 
     @property
     def syncing(self) -> bool:
-        """Whether a sync is under way; it goes on by path and handle even if the log is abandoned."""
+        """Whether a sync is under way. It uses paths and handles, so it continues even if the log is abandoned."""
         return self._durability.syncing
 
     @property
     def offline_error(self) -> FirnError | None:
-        """Why the log refuses everything, if it does."""
+        """Why the log refuses all operations; None if it does not."""
         return self._refusal
 
     def leader_epochs(self) -> tuple[EpochStart, ...]:
         return self._epochs.entries()
 
     def epoch_end_offset(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """Where ``epoch`` ends (OffsetForLeaderEpoch); (-1, -1) if it is not known here."""
+        """The end of ``epoch`` (OffsetForLeaderEpoch); (-1, -1) if this log does not know the epoch."""
         return self._epochs.end_offset_of(epoch, Offset(self._end_offset))
 
     def epoch_of(self, offset: Offset) -> LeaderEpoch:
-        """The leader epoch in which the record at ``offset`` was written; -1 if not known."""
+        """The leader epoch of the record at ``offset``; -1 if it is not known."""
         return self._epochs.epoch_of(offset)
 
     def segments(self) -> Sequence[SegmentView]:
@@ -340,7 +341,7 @@ class PartitionLog:
     # --- settings and leadership ------------------------------------------------------------------------------------
 
     def update_config(self, config: TopicConfig) -> None:
-        """Follow the topic's settings from now on."""
+        """Apply changed settings of the topic."""
         self._follow(config)
         self._writer.update_config(config)
 
@@ -361,14 +362,14 @@ class PartitionLog:
             self._advance_high_watermark(self._end_offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
-        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record comes (KIP-101)."""
+        """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
         self.leader_epoch = epoch
         self._led = True
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
 
     def resign(self) -> None:
-        """Write no more records of our own until ``become_leader``. Whoever waits is called: what they wait for may never come."""
+        """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
         self._led = False
         self._guarded = True
         self._notify()
@@ -382,20 +383,20 @@ class PartitionLog:
     # --- refusing ---------------------------------------------------------------------------------------------------
 
     def refuse(self, error: FirnError) -> None:
-        """Raise ``error`` from every operation from now on, and to everybody who waits."""
+        """Raise ``error`` from every operation from now on, also to all current waiters."""
         self._refusal = copy_of(error)
         self._guarded = True
         self._durability.refuse(error)
         self._notify()
 
     def seal(self, error: FirnError) -> None:
-        """Raise ``error`` from every append from now on, whoever makes it. All else goes on: reads, syncs, copies, closing."""
+        """Raise ``error`` from every append from now on, whoever the caller is. Reads, syncs, copies and closing still work."""
         self._sealed = copy_of(error)
         self._guarded = True
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing is appended any more."""
+        """Whether all appends are refused."""
         return self._sealed is not None
 
     def _check_guard(self) -> None:
@@ -416,15 +417,15 @@ class PartitionLog:
     # --- appending --------------------------------------------------------------------------------------------------
 
     def needs_preparation(self, records: memoryview) -> bool:
-        """Whether ``prepare_append`` has work to do: recompression, or records to look at. Cheap."""
+        """Whether ``prepare_append`` has work: to recompress a batch, or to check its records. Cheap."""
         return self._needs_preparation and needs_preparation(records, self.config, self._codec)
 
     def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
-        """As ``preparation.prepare``; run it in the pool, before ``append_as_leader``. Nothing of the log is changed."""
+        """Like ``preparation.prepare``. Run it in the pool, before ``append_as_leader``. It does not change the log."""
         return prepare(records, self.config, now_ms=self._directory.now_ms(), raw_bytes_max=raw_bytes_max)
 
     def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
-        """Check, place and write produced batches. Synchronous; one write; cost per batch.
+        """Check produced batches, assign their offsets, and write them. Synchronous; one write; cost per batch.
 
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
         if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now.
@@ -589,7 +590,7 @@ class PartitionLog:
         )
 
     def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendResult:
-        """Write batches that have their offsets and epochs already: replicated, or read back from the tier.
+        """Write batches that already have offsets and epochs: replicated batches, or batches read from the object store.
 
         Raises: CorruptionError if a batch is not sound; RequestRejected OFFSET_OUT_OF_RANGE if the first does not come after the
         log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
@@ -603,7 +604,7 @@ class PartitionLog:
             if header.base_offset < end:
                 raise RequestRejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {header.base_offset} comes again; the next is {end} or later",
+                    f"offset {header.base_offset} is already used; the next offset is {end} or later",
                 )
             found.append((position, header))
             end = header.end_offset
@@ -618,7 +619,7 @@ class PartitionLog:
         return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
 
     def append_from_coordinator(self, batch: memoryview, *, now_ms: int) -> AppendResult:
-        """Write the one batch that this broker's own coordinator built, offsets from 0, in an internal topic.
+        """Write one batch of this broker's own coordinator to an internal topic. Its offsets begin at 0.
 
         A transactional one has a producer but no sequence: it is told apart from repetition by what the coordinator knows.
 
@@ -654,7 +655,7 @@ class PartitionLog:
         coordinator_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Write the marker that ends a producer's transaction here; harmless if none is open.
+        """Write the marker that ends a producer's transaction in this partition. Harmless if no transaction is open.
 
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
@@ -689,7 +690,7 @@ class PartitionLog:
         now_ms: int,
         placed: bool,
     ) -> None:
-        """Put checked and patched batches at the end: roll if need be, one write, then all upkeep, which cannot fail.
+        """Append checked and patched batches: roll if necessary, write once, then update all state, which cannot fail.
 
         ``placed``: the headers were read after the offsets were set; otherwise offsets follow one another from ``base``.
         """
@@ -767,7 +768,7 @@ class PartitionLog:
                 self._notify()
 
     def _undo_write(self, file: File, error: OSError) -> FirnError:
-        """Take back a failed write; answers what to raise."""
+        """Undo a failed write. Returns: the error to raise."""
         failure = self._writer.undo(file, error)
         self._guarded = self._guarded or self._writer.torn
         return failure
@@ -784,7 +785,7 @@ class PartitionLog:
     # --- rolling ----------------------------------------------------------------------------------------------------
 
     def roll(self) -> bool:
-        """Close the active segment and begin another. Answers False, with nothing done, if it is empty.
+        """Close the active segment and begin a new one. Returns: False if the active segment is empty; then nothing was done.
 
         Raises: StorageFull, StorageUnavailable; then nothing was done.
         """
@@ -829,7 +830,7 @@ class PartitionLog:
         self._waiters[callback] = None
 
     def remove_waiter(self, callback: Callable[[], None]) -> None:
-        """Stop calling it; fine if it is not there."""
+        """Remove a callback. A callback that is not registered is no error."""
         self._waiters.pop(callback, None)
 
     def _notify(self) -> None:
@@ -847,7 +848,7 @@ class PartitionLog:
     # --- durability -------------------------------------------------------------------------------------------------
 
     def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
-        """None if everything below ``offset_end`` is stored as the topic asks; otherwise what to await for that.
+        """None if all records below ``offset_end`` are stored under the topic's durability; otherwise an awaitable until they are.
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
@@ -856,12 +857,12 @@ class PartitionLog:
         return self._durability.wait_synced(offset_end)
 
     def request_stored(self, offset_end: int) -> None:
-        """Have everything below ``offset_end`` stored as the topic asks, soon, though nobody waits for it."""
+        """Request that all records below ``offset_end`` are stored under the topic's durability, without waiting."""
         if not self._memory:
             self._durability.request_synced(offset_end)
 
     def request_checkpoint(self) -> None:
-        """Have everything synced and the recovery point moved, soon."""
+        """Request a sync of all records that also moves the recovery point."""
         self._durability.request_checkpoint()
 
     def settle_if_idle(self, now_ms: int, idle_ms: int) -> bool:
@@ -884,21 +885,21 @@ class PartitionLog:
         return self._files.unsynced()
 
     async def flush(self) -> None:
-        """Make everything up to the present log end durable, with its indexes and producer state; the recovery point follows.
+        """Make all records up to the present log end durable, with indexes and producer state. The recovery point follows.
 
         Raises: StorageUnavailable.
         """
         await self._durability.flush()
 
     async def sync(self) -> None:
-        """One sync: all bytes written so far, in the pool. If one is running, only note that another is wanted.
+        """Sync all bytes written so far, in the pool. If a sync is running, only note that another one is needed.
 
         Raises: StorageUnavailable; the directory is offline then.
         """
         await self._durability.sync()
 
     def note_synced(self, plan: SyncPlan) -> None:
-        """Told by ``LogDurability``: the synced end has risen by what was planned."""
+        """Called by ``LogDurability``: the synced end has risen to the planned end."""
         if self._memory:
             return
         if plan.segments:
@@ -908,7 +909,7 @@ class PartitionLog:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
-        """As ``plan_read``, but where an index or a header is not in memory, it is read at once: a few KiB of blocking I/O."""
+        """Like ``plan_read``, but an index or header that is not in memory is read at once: a few KiB of blocking I/O."""
         return self._reader.now(
             lambda: self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
         )
@@ -916,13 +917,13 @@ class PartitionLog:
     async def read_when_ready(
         self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True
     ) -> LocalRead:
-        """As ``plan_read``; what it misses is read in the pool."""
+        """Like ``plan_read``, but a missing index or header is read in the pool."""
         return await self._reader.when_ready(
             lambda: self.plan_read(offset, max_bytes, end_offset=end_offset, min_one_batch=min_one_batch)
         )
 
     def plan_read(self, offset: int, max_bytes: int, *, end_offset: int, min_one_batch: bool = True) -> LocalRead:
-        """Where the batches from ``offset`` on are: whole ones below ``end_offset``, ``max_bytes`` at most, of one segment.
+        """The place of the batches from ``offset`` on: whole batches below ``end_offset``, at most ``max_bytes``, of one segment.
 
         ``end_offset`` is the high watermark or the last stable offset. With ``min_one_batch`` the first batch comes even if it is
         larger (KIP-74). A read at or past ``end_offset`` is empty.
@@ -997,22 +998,22 @@ class PartitionLog:
         return self._snapshots.encoded_at(at_offset)
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were silent for ``producer.id.expiration.ms``; answers how many."""
+        """Forget producers that were silent for ``producer.id.expiration.ms``. Returns: how many."""
         return self._producers.expire(TimestampMs(now_ms), expiration_ms)
 
     # --- deleting and truncating ------------------------------------------------------------------------------------
 
     def hold(self, segment: SegmentView | Segment | int) -> SegmentHold:
-        """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone already."""
+        """Keep a segment's file unchanged until the hold is released. Raises: ConflictError if the segment is gone."""
         return self._files.hold(segment if isinstance(segment, int) else segment.base_offset)
 
     @property
     def held(self) -> bool:
-        """Whether any segment has a copy outstanding."""
+        """Whether a segment is being copied."""
         return self._files.held
 
     def delete_local_before(self, offset: int) -> list[SegmentView]:
-        """Drop rolled segments that end at or before ``offset`` from this disk, oldest first, up to one with a hold.
+        """Delete rolled segments that end at or before ``offset`` from this disk, oldest first, up to the first held segment.
 
         The log start offset stays. Readers at work finish. Whoever calls this has made sure that the records are on the tier or no
         longer wanted (INV-4). Answers what was dropped; the bytes are freed in the background.
@@ -1039,7 +1040,7 @@ class PartitionLog:
         return dropped
 
     def rolled_segments(self) -> list[RolledSegment]:
-        """All but the active segment, for the choice of what to compact."""
+        """All segments except the active one, as candidates for compaction."""
         return self._files.rolled()
 
     def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
@@ -1052,7 +1053,7 @@ class PartitionLog:
         self._files.keep_for_replacement(holds)
 
     async def quiet(self) -> None:
-        """Wait until no sync is about to write index files of a rolled segment."""
+        """Wait until no sync will write index files of a rolled segment."""
         await self._durability.wait_indexes_written()
 
     def replace_segments(self, holds: Sequence[SegmentHold], cleaned: CleanedSegment) -> None:
@@ -1087,7 +1088,7 @@ class PartitionLog:
         self._notify()
 
     def restore_log_start(self, offset: int) -> None:
-        """Set the log start offset to what the manifest knows, lower too. Raises: RequestRejected past the log end."""
+        """Set the log start offset to the manifest's, even if it is lower. Raises: RequestRejected past the log end."""
         if offset > self._end_offset:
             raise self._out_of_range(offset)
         if offset >= self._log_start_offset:
@@ -1097,7 +1098,7 @@ class PartitionLog:
             self._log_start_offset = Offset(offset)
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
-        """Take the lineage that the manifest knows for what lies below the local log start, and keep our own above it."""
+        """Use the manifest's leader epochs below the local log start, and keep the local ones above it."""
         local_start = self._segments[0].base_offset
         older = [entry for entry in entries if entry.start_offset < local_start]
         newest = older[-1].epoch if older else -1
@@ -1114,7 +1115,7 @@ class PartitionLog:
             raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop all records at or past ``offset``, with their batches whole. Blocks; for followers and recovery, not for a leader.
+        """Delete all records at or past ``offset``, in whole batches. Blocks. For followers and recovery, not for a leader.
 
         Answers False if there was nothing to drop.
 
@@ -1150,7 +1151,7 @@ class PartitionLog:
         return True
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Recovery must not trust what is appended from ``offset`` on: durable before anything is dropped."""
+        """Durably note that recovery must not trust records from ``offset`` on. Called before records are dropped."""
         if self.cleaned_end_offset is not None:
             self.cleaned_end_offset = min(self.cleaned_end_offset, Offset(offset))
         self._durability.lower_recovery_point(offset)
@@ -1213,7 +1214,7 @@ class PartitionLog:
         *,
         log_start_offset: int | None = None,
     ) -> None:
-        """Drop all local records and go on, empty, at ``offset``: local files disagree with the tier, or a new replica begins.
+        """Delete all local records and continue, empty, at ``offset``: local files contradict the manifest, or the replica is new.
 
         ``leader_epochs`` is the lineage below ``offset``; ``producer_snapshot`` the producer state as of it (Kafka's format);
         ``log_start_offset`` the log's start, if that is on the tier. Blocks for a few small files.
@@ -1247,7 +1248,7 @@ class PartitionLog:
             self._durability.write_epochs()
             fs.fsync_dir(self.path)
         except OSError as error:
-            failure = storage_error(error, f"cannot start {self.path} anew")
+            failure = storage_error(error, f"cannot empty {self.path}")
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = offset
@@ -1256,7 +1257,7 @@ class PartitionLog:
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> LogState:
-        """Sync everything and close the files. Answers what is needed to open the log again without reading them.
+        """Sync all records and close the files. Returns: the state that opens the log again without reading its files.
 
         Raises: StorageUnavailable.
         """
@@ -1277,7 +1278,7 @@ class PartitionLog:
         self._files.close()
 
     def state(self) -> LogState:
-        """A copy of what is in memory, for the state file of a clean stop."""
+        """A copy of the state in memory, for the state file of a clean stop."""
         return LogState(
             self._log_start_offset,
             # An epoch without a record is not in the checkpoint either: it is written with the first.

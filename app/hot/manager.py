@@ -1,4 +1,4 @@
-"""All logs of one data directory: opening, creating, deleting, and what must be done in the background."""
+"""All logs of one data directory: opening, creating, deleting, and background work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from app.seams import BlockingPool, Clock
 from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 TICK_MS: Final = 5_000
-"""How often logs are looked at for rolls and flushes by time."""
+"""Interval at which logs are checked for rolls and flushes by time."""
 
 CHECKPOINT_MS: Final = 60_000
 """Kafka's ``log.flush.offset.checkpoint.interval.ms``."""
@@ -64,21 +64,21 @@ EXPIRY_MS: Final = 600_000
 
 IDLE_LOOK_MS: Final = 60_000
 IDLE_MS: Final = 600_000
-"""A log without appends for so long gives its descriptor back."""
+"""A log without appends for this time closes its active file."""
 IDLE_SYNCS_MAX: Final = 200
-"""Logs synced by one look because they are idle: a thousand that fell idle together need not be synced in one minute."""
+"""Maximum number of idle logs that one look syncs. A thousand logs that became idle together need not be synced in one minute."""
 LOGS_PER_TURN: Final = 100
-"""Logs that one look goes through before it lets the event loop go round."""
+"""Logs that one look checks before it yields to the event loop."""
 
 LOADS_AT_ONCE_MAX: Final = 8
 LOADS_WAIT_S: Final = 0.1
-"""Another piece of work is begun when none of those under way is done for so long: then they wait for the disk, or have much to
-check. While all is in the page cache, threads hand the interpreter to each other at every system call: eight take three times the
-CPU of one, and longer."""
+"""If no running piece of work ends within this time, another one begins: the running ones then wait for the disk, or have much to
+check. While all bytes are in the page cache, more threads are slower: they pass the interpreter to each other at every system
+call, so eight threads take three times the CPU of one, and more time."""
 LOGS_PER_LOAD_MAX: Final = 16
-"""Logs opened by one piece of work on the pool: of a thousand short ones, handing over each would cost as much as opening it."""
+"""Logs that one piece of work opens in the pool. Handing over each of a thousand short logs would cost as much as opening it."""
 CLOSES_AT_ONCE_MAX: Final = 8
-"""Logs being synced at a clean stop."""
+"""Logs that are synced at the same time at a clean stop."""
 DESCRIPTORS_DEFAULT: Final = 4_096
 DELETE_SUFFIX: Final = "-delete"
 
@@ -88,20 +88,20 @@ _DELETED_DIR: Final = re.compile(r"^.+-\d+\.[0-9a-f]{32}-delete$")
 
 @dataclass(slots=True)
 class LoadReport:
-    """What opening the logs came to."""
+    """The result of opening all logs."""
 
     clean: bool
-    """The last stop was clean, and its state file was sound."""
+    """Whether the last stop was clean and its state file is sound."""
     logs: int = 0
     scanned: int = 0
-    """Logs whose files had to be read."""
+    """Number of logs whose files had to be read."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
-    """Sentences for the operator: what was lost or mended."""
+    """Sentences for the operator: losses and repairs."""
 
 
 class _Unread(NamedTuple):
-    """A log that is opened from its files."""
+    """A log that must be opened from its files."""
 
     key: TopicPartition
     path: str
@@ -113,21 +113,21 @@ class _Unread(NamedTuple):
 
 
 class _Doomed(NamedTuple):
-    """A deleted partition whose files are still there, with nobody at work on them."""
+    """A deleted partition whose files still exist. Nothing uses them."""
 
     path: str
     due_ms: int
 
 
 class _Leaving(NamedTuple):
-    """A deleted log on whose files somebody was still at work."""
+    """A deleted log whose files were still in use."""
 
     log: PartitionLog
     doomed: _Doomed
 
 
 class LogManager:
-    """Owner of the logs under one data directory. Belongs to the event loop."""
+    """Owns all logs of one data directory. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class LogManager:
         lock: DirectoryLock | None = None,
         faults: Faults | None = None,
     ) -> None:
-        """``descriptors_max``: files of logs open at once. Make it the process's limit less what sockets need.
+        """``descriptors_max``: limit of open files of logs. Pass the process's limit minus the need of sockets.
 
-        ``lock`` of the data directory, if the caller has taken it already; it is the manager's from now on.
+        ``lock``: the lock of the data directory, if the caller already has it. The manager owns it from now on.
         """
         self.data_dir = data_dir
         self._fs = fs
@@ -165,18 +165,18 @@ class LogManager:
         )
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._aside: dict[tuple[str, int], PartitionLog] = {}
-        """Logs that are kept and closed with the others, but that nobody reads or writes."""
+        """Logs that nobody reads or writes. They are kept, and closed with the other logs."""
         self._doomed: list[_Doomed] = []
         self._leaving: list[_Leaving] = []
         self._lock = lock
         self._closed = False
         self._checkpoint_lock = threading.Lock()
-        """Around the writing itself: a truncation writes from the loop, and may not be overwritten by an older plan in the pool."""
+        """Held during a write of the checkpoints: an older plan in the pool must not overwrite a truncation's write."""
         self._checkpoints_planned = 0
         self._checkpoint_written = 0
         self._cleaned_ends_written: dict[TopicPartition, Offset] = {}
         self._checkpointed: set[TopicPartition] = set()
-        """Partitions that the checkpoint files on the disk may speak of."""
+        """Partitions that the checkpoint files on the disk may contain."""
         self.log_directory.write_checkpoint = self._write_checkpoint_now
         if registry is not None:
             descriptors = self.log_directory.descriptors
@@ -187,7 +187,7 @@ class LogManager:
             )
             registry.gauge(
                 "firn_log_open_files_max",
-                "Most files of logs and cached chunks that may be open at a time",
+                "Maximum number of open files of logs and cached chunks",
                 lambda: [((), float(descriptors_max))],
             )
             registry.gauge("firn_log_offline", "Whether the log directory is offline", self._offline)
@@ -196,14 +196,16 @@ class LogManager:
     def _show_logs(self, registry: Registry) -> None:
         registry.describe("firn_log_local_bytes", "gauge", "Bytes of a partition's log on the local disk")
         registry.describe("firn_log_start_offset", "gauge", "First offset of a partition, in either tier")
-        registry.describe("firn_log_end_offset", "gauge", "Offset that a partition's next record gets")
-        registry.describe("firn_log_high_watermark", "gauge", "Offset below which a partition's consumers can read")
-        text = "Bytes of batches appended to a topic, markers and records of internal writers too"
+        registry.describe("firn_log_end_offset", "gauge", "Offset of a partition's next record")
+        registry.describe("firn_log_high_watermark", "gauge", "Consumers can read a partition below this offset")
+        text = "Bytes of batches appended to a topic, including markers and records of internal writers"
         registry.describe("firn_topic_bytes_in_total", "counter", text)
-        text = "Records appended to a topic, markers and records of internal writers too"
+        text = "Records appended to a topic, including markers and records of internal writers"
         registry.describe("firn_topic_records_in_total", "counter", text)
         registry.describe("firn_topic_bytes_out_total", "counter", "Bytes of a topic's batches sent to consumers")
-        registry.describe("firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, by offset")
+        registry.describe(
+            "firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, counted by offset"
+        )
         registry.source(self._read_logs)
 
     def _read_logs(self) -> Iterator[tuple[str, Labels, float] | None]:
@@ -230,7 +232,7 @@ class LogManager:
     # --- the directory itself ---------------------------------------------------------------------------------------
 
     def lock(self) -> DirectoryLock:
-        """Make the data directory and take its lock; held until ``close``.
+        """Create the data directory and take its lock. The lock is held until ``close``.
 
         Raises: ConflictError if another process has it; StorageUnavailable.
         """
@@ -239,7 +241,7 @@ class LogManager:
         return self._lock
 
     def read_meta(self) -> MetaProperties | None:
-        """Whom the directory belongs to; None if it is new. Raises: CorruptionError, StorageUnavailable."""
+        """The owner of the directory; None if it is new. Raises: CorruptionError, StorageUnavailable."""
         try:
             return parse_meta_properties(read_file(self._fs, f"{self.data_dir}/{META_PROPERTIES_FILE}"))
         except FileNotFoundError:
@@ -248,7 +250,7 @@ class LogManager:
             raise storage_error(error, f"cannot read {META_PROPERTIES_FILE}") from error
 
     def write_meta(self, meta: MetaProperties) -> None:
-        """Claim the directory, durably. Raises: StorageUnavailable."""
+        """Durably write the owner of the directory. Raises: StorageUnavailable."""
         try:
             self._fs.make_dirs(self.data_dir)
             path = f"{self.data_dir}/{META_PROPERTIES_FILE}"
@@ -258,27 +260,27 @@ class LogManager:
 
     @property
     def offline_reason(self) -> str | None:
-        """Why the log directory is offline, if it is."""
+        """Why the log directory is offline; None if it is not."""
         return self.log_directory.offline_reason
 
     def free_bytes(self) -> int:
-        """Room left on the data directory's file system. Raises: StorageUnavailable."""
+        """Free bytes of the data directory's file system. Raises: StorageUnavailable."""
         try:
             return self._fs.free_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot ask for the room in {self.data_dir}") from error
+            raise storage_error(error, f"cannot read the free space of {self.data_dir}") from error
 
     def total_bytes(self) -> int:
         """Size of the data directory's file system. Raises: StorageUnavailable."""
         try:
             return self._fs.total_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot ask for the size of {self.data_dir}") from error
+            raise storage_error(error, f"cannot read the size of the disk of {self.data_dir}") from error
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
     async def load_all(self, config_of: Callable[[str], TopicConfig] | None = None) -> LoadReport:
-        """Open every log in the directory, recovering those that were not closed.
+        """Open every log in the directory, and recover the logs that were not closed.
 
         ``config_of`` gives a topic's settings by its name; without it, and until ``update_config``, the defaults hold. After a
         clean stop this is one file and one stat per partition; otherwise the files are read, several logs at once.
@@ -321,8 +323,12 @@ class LogManager:
                     continue
                 trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
                 if state is not None:
-                    report.problems.append(f"{data_dir}/{name} is not as it was left; it is recovered")
-                    trusted_to = Offset(0)  # of a log that is not as a clean stop left it, nothing is trusted
+                    report.problems.append(
+                        f"{data_dir}/{name} differs from the state at the last clean stop; it is recovered"
+                    )
+                    trusted_to = Offset(
+                        0
+                    )  # nothing of a log is trusted that differs from its state at the last clean stop
                 unread.append(
                     _Unread(
                         key,
@@ -375,7 +381,7 @@ class LogManager:
     def _restore(
         self, key: TopicPartition, state: PartitionState, config: TopicConfig, cleaned_end_offset: Offset | None
     ) -> bool:
-        """Open a log as a clean stop left it. False if it is not as it was left. Raises: OSError."""
+        """Open a log from the state of a clean stop. False if its files differ from that state. Raises: OSError."""
         path = f"{self.data_dir}/{key.topic}-{key.partition}"
         restored = restore_log(self._fs, self.log_directory.descriptors, path, state.log)
         if restored is None:
@@ -385,7 +391,7 @@ class LogManager:
         return True
 
     def _read(self, unread: _Unread, now_ms: TimestampMs) -> tuple[TopicId, LoadedLog] | None:
-        """Open a log from its files, on a pool thread; None if that is no directory. Raises: OSError."""
+        """Open a log from its files, on a pool thread; None if the path is not a directory. Raises: OSError."""
         if not self._fs.is_dir(unread.path):
             return None
         return _read_topic_id(self._fs, unread.path), load_log(
@@ -400,7 +406,7 @@ class LogManager:
         )
 
     def _take_clean_state(self, names: list[str]) -> tuple[bool, dict[str, PartitionState]]:
-        """Whether the last stop was clean, and what it left. The marker is gone, durably, when this returns."""
+        """Whether the last stop was clean, and the state that it left. The marker is durably removed when this returns."""
         fs, data_dir = self._fs, self.data_dir
         clean = CLEAN_SHUTDOWN_FILE in names
         states: dict[str, PartitionState] = {}
@@ -442,12 +448,12 @@ class LogManager:
         return list(self._logs.values())
 
     def set_aside(self, log: PartitionLog) -> None:
-        """Keep a log out of everybody's hands, with what it has: its partition is offline."""
+        """Keep a log and its files, but let nobody use it: its partition is offline."""
         del self._logs[log.topic, log.partition]
         self._aside[log.topic, log.partition] = log
 
     def bring_back(self, log: PartitionLog) -> None:
-        """The reverse of ``set_aside``."""
+        """Undo ``set_aside``."""
         del self._aside[log.topic, log.partition]
         self._logs[log.topic, log.partition] = log
 
@@ -463,7 +469,7 @@ class LogManager:
         *,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """A new, empty log that begins at ``start_offset``. Its name becomes durable with its first sync.
+        """Create an empty log that begins at ``start_offset``. Its name becomes durable with its first sync.
 
         Raises: ConflictError if there is one already; StorageFull, StorageUnavailable.
         """
@@ -501,7 +507,7 @@ class LogManager:
         return log
 
     def delete(self, topic: str, partition: int) -> bool:
-        """Take a log away. Its directory is renamed at once and removed after ``file.delete.delay.ms``. False if there is none.
+        """Delete a log. Its directory is renamed at once and removed after ``file.delete.delay.ms``. False if there is no log.
 
         Raises: StorageFull, StorageUnavailable; then nothing has changed.
         """
@@ -527,9 +533,9 @@ class LogManager:
     # --- in the background ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sync what asks for it, roll and flush by time, write checkpoints, free deleted files. Until cancelled.
+        """Run requested syncs, roll and flush by time, write checkpoints, free deleted files. Runs until cancelled.
 
-        Without it nothing is stored under ``firn.durability=disk``.
+        While it does not run, no record is stored under ``firn.durability=disk``.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self.log_directory.syncer.run())
@@ -564,7 +570,7 @@ class LogManager:
                     log.expire_producers(now_ms, self.producer_expiration_ms)
 
     async def tick(self) -> None:
-        """Roll and flush what is due by time."""
+        """Roll and flush logs whose time has come."""
         now_ms = self._clock.now_ms()
         for log in self.logs():
             log.maybe_flush_by_time(now_ms)
@@ -577,7 +583,7 @@ class LogManager:
                     self._faults.met_error("rolling", str(log.topic_partition), error)
 
     async def close_idle_files(self, now_ms: int) -> None:
-        """Close files that nobody has used since the last look. Logs without appends for ``IDLE_MS`` are synced first.
+        """Close files that were not used since the last look. Logs without appends for ``IDLE_MS`` are synced first.
 
         A file with unsynced bytes is closed by the look after its sync, and opened again by the next append or read.
         """
@@ -591,7 +597,7 @@ class LogManager:
                 await asyncio.sleep(0)
 
     async def _free_deleted(self) -> None:
-        """Unlink deleted files, and remove what deleted topics left when that is due. A task of its own: a GB takes a second."""
+        """Unlink deleted files, and remove due directories of deleted topics. Its own task, because a GB takes a second."""
         directory = self.log_directory
         while True:
             with contextlib.suppress(TimeoutError):
@@ -614,7 +620,7 @@ class LogManager:
             self.log_directory.go_offline(f"cannot delete files: {error.strerror or error}")
 
     async def checkpoint(self) -> None:
-        """Write the recovery points and log start offsets of all logs, durably."""
+        """Durably write the recovery points and log start offsets of all logs."""
         if self.log_directory.offline_reason is not None:
             return
         try:
@@ -630,7 +636,7 @@ class LogManager:
         self._plan_checkpoint()()
 
     def _plan_checkpoint(self) -> Callable[[], None]:
-        """What a checkpoint says, as of now, and the work to write it. Of two the later one stays, whoever writes first."""
+        """Plan a checkpoint with the present state. Of two plans the later one stays on disk, whichever is written first."""
         fs, data_dir = self._fs, self.data_dir
         self.log_directory.recovery_points_moved = 0
         recovery_points = {log.topic_partition: log.recovery_point for log in self._kept()}
@@ -659,10 +665,10 @@ class LogManager:
         }
 
     async def close(self, *, clean: bool = True) -> None:
-        """Sync and close everything and leave the clean-shutdown marker; then let go of the lock. ``run`` has been cancelled.
+        """Sync and close all logs, write the clean-shutdown marker, and release the lock. Cancel ``run`` first.
 
-        A directory that is offline, or has no room for the last checkpoints, is closed without the marker, as it is without
-        ``clean``: the next start recovers.
+        The marker is not written without ``clean``, or if the directory is offline or has no space for the last checkpoints. The
+        next start then recovers.
         """
         if self._closed:
             return
@@ -718,7 +724,7 @@ class LogManager:
 
 
 def _in_use(log: PartitionLog) -> bool:
-    """Whether somebody is still at work on a deleted log's files, by handle or by name."""
+    """Whether a deleted log's files are still in use, by handle or by name."""
     return log.held or log.syncing or log.cleaning
 
 

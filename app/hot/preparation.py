@@ -1,4 +1,4 @@
-"""What has to be done to produced records before they are appended: recompression, and a look at each record. Pure."""
+"""Work on produced records before they are appended: recompression, and checks of each record. Pure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _CODECS: Final = {
 
 
 def codec_of(config: TopicConfig) -> Codec | None:
-    """The codec in which a topic keeps its records; None is the producer's."""
+    """The codec of a topic's stored records; None for the producer's codec."""
     return None if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
 def looks_at_records(config: TopicConfig) -> bool:
-    """Whether every record that is produced to a topic is looked at before it is appended."""
+    """Whether every produced record of a topic is checked before it is appended."""
     return config.compacted or config.firn_produce_validation is ProduceValidation.RECORDS
 
 
 def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | None) -> bool:
-    """Whether ``prepare`` has work to do. Cheap. ``codec`` is ``codec_of(config)``."""
+    """Whether ``prepare`` has work. Cheap. ``codec`` is ``codec_of(config)``."""
     if looks_at_records(config):
         return True
     if codec is None:
@@ -45,12 +45,12 @@ def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | N
 
 
 class DecompressesTooFar(RequestRejected):
-    """A batch decompresses to more bytes than whoever prepares it has room for."""
+    """A batch decompresses to more bytes than its preparation has memory for."""
 
     def __init__(self, raw_bytes_max: int) -> None:
         super().__init__(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"The record batch decompresses to more than {raw_bytes_max} bytes, which is the most that this broker decompresses "
+            f"The record batch decompresses to more than {raw_bytes_max} bytes, the limit of this broker "
             f"(firn.decompressed.batch.bytes.max). Send smaller batches.",
         )
 
@@ -58,9 +58,9 @@ class DecompressesTooFar(RequestRejected):
 def prepare(
     records: memoryview, config: TopicConfig, *, now_ms: int, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
 ) -> bytearray:
-    """Produced records in the shape in which a topic keeps them. Takes long: run it in the pool.
+    """Convert produced records to the form in which a topic stores them. Takes long: run it in the pool.
 
-    No batch is decompressed further than ``raw_bytes_max``.
+    No batch is decompressed beyond ``raw_bytes_max``.
 
     With ``firn.produce.validation=records`` a header's greatest timestamp becomes that of the records.
 

@@ -1,13 +1,14 @@
-"""What a partition knows of its idempotent and transactional producers (KIP-98, KIP-360). Pure.
+"""The state of a partition's idempotent and transactional producers (KIP-98, KIP-360). Pure.
 
-Per producer id: its epoch, its last five batches, and its open transaction. A batch must follow the last one's sequence; one that
-is among the last five is a duplicate, answered with its original offset. Kafka's ``.snapshot`` format, version 1:
+Each producer id has an epoch, its last five batches, and its open transaction. A batch must continue the sequence of the last
+batch. A batch that equals one of the last five is a duplicate, and gets the original offset. Kafka's ``.snapshot`` format,
+version 1:
 
     version int16 (1), CRC-32C uint32 of all that follows, count int32, then for each producer
     producer id int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64,
     coordinator epoch int32, first offset of the open transaction int64 (-1: none)
 
-A snapshot holds only the last batch of each producer; whoever loads it can fill in the others with ``remember_older``.
+A snapshot has only the last batch of each producer. After loading it, ``remember_older`` can add the others.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from app.records.control import ControlType, EndTransactionMarker
 from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, ProducerId, TimestampMs
 
 BATCHES_KEPT: Final = 5
-"""Kafka's figure: a client has at most five requests in flight with idempotence."""
+"""As in Kafka: an idempotent client has at most five requests in flight."""
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
-"""Sequences are int32 and go on at 0 after the greatest."""
+"""Sequences are int32, and continue at 0 after the maximum."""
 
 _VERSION: Final = 1
 _PREFIX: Final = Struct(">hIi")
@@ -66,9 +67,9 @@ class ProducerEntry:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.last_sequence = NO_SEQUENCE
-        """Of the newest batch of this epoch; -1 if there is none."""
+        """Last sequence of the newest batch of this epoch; -1 if there is none."""
         self.batches: list[tuple[int, int, int, int, int]] = []
-        """Up to five, oldest first; fields as in ``ProducerBatch``. Plain tuples: one is made per append."""
+        """Up to five batches, oldest first; fields as in ``ProducerBatch``. Plain tuples, because every append creates one."""
         self.last_timestamp: int = NO_TIMESTAMP
         self.coordinator_epoch = -1
         self.transaction_first_offset: int = NO_OFFSET
@@ -84,23 +85,23 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """The state of all producers of one partition."""
 
     __slots__ = ("entries", "open_transactions", "undecided")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.open_transactions: dict[int, int] = {}
-        """First offset by producer id, in rising order: a transaction that begins is the newest."""
+        """First offset of the open transaction by producer id, in rising order: a new transaction is the newest."""
         self.undecided: dict[int, int] = {}
-        """Marker offset by first offset, of completed transactions whose marker is not yet below the high watermark."""
+        """For completed transactions whose marker is not yet below the high watermark: marker offset by first offset."""
 
     # --- checking: nothing changes ---
 
     def check(self, header: BatchHeader, entry: ProducerEntry | None) -> ProducerBatch | None:
-        """Whether a produced batch may be appended. ``entry`` is its producer's, or None if nothing is known of it.
+        """Check a produced batch. ``entry`` is its producer's state, or None if the producer is unknown.
 
-        Returns: None if so; the original if it is a duplicate.
+        Returns: None if the batch may be appended; the original batch if it is a duplicate.
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
         if entry is None:
@@ -126,17 +127,17 @@ class ProducerStates:
             if sequence != expected:
                 raise RequestRejected(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"sequence {sequence} of producer {header.producer_id} where {expected} comes next",
+                    f"sequence {sequence} of producer {header.producer_id} is out of order; the next sequence is {expected}",
                 )
         if entry.transaction_first_offset >= 0 and not header.is_transactional:
             raise RequestRejected(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open and sent a batch outside it",
+                f"producer {header.producer_id} has an open transaction and sent a batch outside it",
             )
         return None
 
     def check_coordinator(self, header: BatchHeader) -> None:
-        """A transactional batch that a coordinator writes for a producer has no sequence; only its epoch is checked.
+        """Check a transactional batch that a coordinator writes for a producer. It has no sequence, so only its epoch is checked.
 
         Raises: RequestRejected INVALID_PRODUCER_EPOCH.
         """
@@ -155,12 +156,12 @@ class ProducerStates:
         if marker.producer_epoch < entry.epoch:
             raise RequestRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, which is at {entry.epoch}",
+                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, whose epoch is {entry.epoch}",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise RequestRejected(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {marker.coordinator_epoch}, where {entry.coordinator_epoch} is known",
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, but epoch {entry.coordinator_epoch} is known",
             )
 
     # --- applying what is in the log ---
@@ -175,7 +176,7 @@ class ProducerStates:
         timestamp: int,
         transactional: int,
     ) -> None:
-        """A data batch of the producer is in the log. One that a coordinator wrote for it has no sequence (-1)."""
+        """Note a data batch of the producer that is in the log. A batch that a coordinator wrote for it has no sequence (-1)."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(epoch)
@@ -209,7 +210,7 @@ class ProducerStates:
             )
 
     def apply_marker(self, marker: EndTransactionMarker) -> CompletedTransaction | None:
-        """An end-transaction marker is in the log. Answers the transaction it ends, if one was open."""
+        """Note an end-transaction marker that is in the log. Returns: the transaction that it ends; None if none was open."""
         entry = self.entries.get(marker.producer_id)
         if entry is None:
             entry = self.entries[marker.producer_id] = ProducerEntry(marker.producer_epoch)
@@ -230,7 +231,7 @@ class ProducerStates:
         )
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> Offset:
-        """The last stable offset once ``completed`` counts as decided: the first offset of the oldest transaction still open."""
+        """The last stable offset after ``completed`` counts as decided: the first offset of the oldest open transaction."""
         for first_offset in self.open_transactions.values():
             return Offset(first_offset)
         return Offset(completed.last_offset + 1)
@@ -239,12 +240,12 @@ class ProducerStates:
 
     @property
     def has_transactions(self) -> bool:
-        """Whether anything keeps the last stable offset back."""
+        """Whether a transaction holds the last stable offset back."""
         return bool(self.open_transactions or self.undecided)
 
     @property
     def first_unstable_offset(self) -> Offset | None:
-        """First offset of the oldest transaction that is open, or whose marker is not committed yet."""
+        """First offset of the oldest transaction that is open or has an uncommitted marker."""
         candidates = list(self.undecided)
         for first_offset in self.open_transactions.values():
             candidates.append(first_offset)
@@ -281,7 +282,7 @@ class ProducerStates:
     # --- files ---
 
     def rows(self) -> list[SnapshotRow]:
-        """A copy of what a snapshot says, to be encoded elsewhere by ``encode_snapshot``."""
+        """A copy of the state, for ``encode_snapshot`` on another thread."""
         rows = []
         for producer_id, entry in self.entries.items():
             if entry.batches:
@@ -304,7 +305,7 @@ class ProducerStates:
         return rows
 
     def load_rows(self, rows: Iterable[SnapshotRow]) -> None:
-        """Take the state of a snapshot in place of what there is."""
+        """Replace the state by that of a snapshot."""
         self.clear()
         opened: list[tuple[int, int]] = []
         for producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset in rows:
@@ -321,7 +322,7 @@ class ProducerStates:
         self.open_transactions = {producer_id: first_offset for first_offset, producer_id in sorted(opened)}
 
     def correct(self, rows: Iterable[SnapshotRow]) -> None:
-        """Take a snapshot's word for what was replayed up to it from an unknown beginning; keep the older batches that fit."""
+        """Replace state that was replayed from an unknown beginning by a snapshot's, and keep the older batches that match it."""
         replayed = self.entries.copy()
         self.load_rows(rows)
         for producer_id, entry in self.entries.items():
@@ -335,9 +336,9 @@ class ProducerStates:
                 entry.batches = known.batches
 
     def remember_older(self, headers: Iterable[BatchHeader]) -> None:
-        """Fill in the batches before the last one from the log; ``headers`` come in order of offset.
+        """Add the batches before the last one from the log. ``headers`` are in order of offset.
 
-        A snapshot holds one batch for each producer, but a client may repeat any of five.
+        A snapshot has one batch for each producer, but a client may repeat any of five batches.
         """
         older: dict[int, list[tuple[int, int, int, int, int]]] = {}
         for header in headers:

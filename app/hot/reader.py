@@ -1,8 +1,8 @@
-"""Finding things in the segments of one log without waiting for the disk: ranges for a fetch, records by time.
+"""Searches in the segments of one log that do not wait for the disk: ranges for a fetch, records by time.
 
-A plan reads a few headers and index entries, from memory or from the page cache. What is at neither place is a
-``PageMiss``, with the work that fetches it; the caller has it done in the pool and plans again. Nothing but the loop touches
-the log meanwhile, so a plan always sees one state of it.
+A plan reads a few headers and index entries, from memory or from the page cache. If bytes are in neither place, the plan raises a
+``PageMiss`` that contains the work to fetch them. The caller runs this work in the pool and plans again. Only the event loop
+changes the log, so a plan always sees one consistent state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from app.units import Offset, TimestampMs
 T = TypeVar("T")
 
 CURSORS_MAX: Final = 128
-"""Places where readers of one partition left off; further ones are found through the index again."""
+"""Remembered end positions of a partition's readers. Other readers search through the index."""
 
 _WINDOW_BYTES: Final = 4 * KIB
-"""Read at once while looking for the bounds of a range."""
+"""Bytes read at once in the search for the bounds of a range."""
 
 
 class LogReader:
-    """Reads the segments of one log, which owns it and changes the lists that it was given in place."""
+    """Reads the segments of one log. The log owns the reader, and changes the given lists in place."""
 
     __slots__ = (
         "_bases",
@@ -57,7 +57,7 @@ class LogReader:
         request_checkpoint: Callable[[], None],
     ) -> None:
         """``place`` is the topic and the partition; ``bases`` are the segments' base offsets; ``request_checkpoint`` is called when
-        an index was built anew."""
+        an index was rebuilt."""
         self._directory = directory
         self._place = place
         self._segments = segments
@@ -70,7 +70,7 @@ class LogReader:
     # --- plans ------------------------------------------------------------------------------------------------------
 
     async def when_ready(self, plan: Callable[[], T]) -> T:
-        """The plan's answer; what it misses is read in the pool. Raises: as the plan."""
+        """The plan's result. Missing bytes are read in the pool. Raises: as the plan."""
         while True:
             try:
                 return plan()
@@ -78,7 +78,7 @@ class LogReader:
                 await miss.fetch(self._directory.pool)
 
     def now(self, plan: Callable[[], T]) -> T:
-        """The plan's answer; what it misses is read at once, which blocks. Raises: as the plan."""
+        """The plan's result. Missing bytes are read at once, which blocks. Raises: as the plan."""
         while True:
             try:
                 return plan()
@@ -123,9 +123,9 @@ class LogReader:
             del cursors[next(iter(cursors))]
 
     def _find(self, offset: int) -> tuple[Segment, int, int]:
-        """Segment, position and base offset of the batch that holds ``offset``, or of the first after it. It is in the log.
+        """Segment, position and base offset of the batch that contains ``offset``, or of the next batch. ``offset`` is in the log.
 
-        Raises: PageMiss; CorruptionError if the log has lost its last batches, as compaction never leaves it.
+        Raises: PageMiss; CorruptionError if the log has lost its last batches (compaction always keeps them).
         """
         number = bisect_right(self._bases, offset) - 1
         segment = self._segments[number]
@@ -156,7 +156,7 @@ class LogReader:
         return position, header
 
     def _bound(self, segment: Segment, end_offset: int) -> tuple[int, int]:
-        """Position and offset at which the batches wholly below ``end_offset`` end."""
+        """Position and offset of the end of the batches that are wholly below ``end_offset``."""
         cursor = self._cursors.get(end_offset)
         if cursor is not None and cursor[0] is segment:
             return cursor[1], end_offset
@@ -168,7 +168,7 @@ class LogReader:
     def _whole_batches(
         self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool, bound: int, bound_offset: int
     ) -> tuple[int, int]:
-        """Where the batches from ``position`` on that fit in ``max_bytes`` end; one at least if ``min_one_batch``."""
+        """The end of the batches from ``position`` on that fit into ``max_bytes``; at least one batch if ``min_one_batch``."""
         index = self.index_of(segment)
         limit = position + max(max_bytes, 0)
         slot = index.slot_at_most(limit)
@@ -188,7 +188,7 @@ class LogReader:
         return at, header.base_offset
 
     def _indexed_header(self, segment: Segment, index: SegmentIndex, slot: int) -> BatchHeader:
-        """The header that an index entry points to. Raises: PageMiss, also to have an index that does not fit rebuilt."""
+        """The header that an index entry points to. Raises: PageMiss, also in order to rebuild an index that does not match."""
         try:
             header = self._header_at(segment, index.positions[slot])
         except CorruptionError:
@@ -281,7 +281,7 @@ class LogReader:
             self._request_checkpoint()
 
     def _rebuild_index(self, segment: Segment) -> NoReturn:
-        """The index does not fit the segment: build it anew from the batches. Raises: PageMiss."""
+        """Rebuild an index that does not match its segment from the batches. Raises: PageMiss."""
         fs, interval_bytes = self._directory.fs, self._index_interval_bytes
         self._directory.metrics.problems.value += 1
 
@@ -303,7 +303,7 @@ class LogReader:
         raise miss
 
     def aborted_of(self, segment: Segment) -> list[AbortedTransaction]:
-        """What the segment's transaction index says, read at once if need be. Raises: CorruptionError, StorageUnavailable."""
+        """The segment's aborted transactions. Reads the index at once if necessary. Raises: CorruptionError, StorageUnavailable."""
         if segment.aborted is None:
             try:
                 _take_aborted(segment, read_aborted(self._directory.fs, segment))
@@ -313,7 +313,7 @@ class LogReader:
         return segment.aborted
 
     def _aborted_or_miss(self, segment: Segment) -> list[AbortedTransaction]:
-        """As ``aborted_of``. Raises: PageMiss if it is not loaded."""
+        """Like ``aborted_of``. Raises: PageMiss if the index is not loaded."""
         if segment.aborted is None:
             fs = self._directory.fs
             raise PageMiss(segment, lambda: read_aborted(fs, segment), lambda found: _take_aborted(segment, found))
@@ -355,7 +355,7 @@ class LogReader:
         return found
 
     async def max_timestamp_offset(self, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
-        """As ``PartitionLog.max_timestamp_offset``. A segment in which no record bears what its headers claim is read whole."""
+        """See ``PartitionLog.max_timestamp_offset``. If no record has the timestamp of the headers, the whole segment is read."""
         best: tuple[TimestampMs, Offset] | None = None
         for segment in sorted(self._segments, key=lambda one: (-one.max_timestamp, one.base_offset)):
             claimed = segment.max_timestamp
@@ -424,7 +424,7 @@ class LogReader:
 
 
 def _take_aborted(segment: Segment, found: object) -> None:
-    """What was read of its transaction index, unless it was read meanwhile, and perhaps added to."""
+    """Keep the transaction index that was read, unless it was read meanwhile and may have new entries."""
     assert isinstance(found, list)
     if segment.aborted is None:
         segment.aborted = found

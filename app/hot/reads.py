@@ -1,4 +1,4 @@
-"""What a read of the log answers: a range of a file, not yet its bytes.
+"""The result of a read of the log: a range of a file, not yet its bytes.
 
 The plan is made without touching the data; the caller then asks for the bytes with ``try_read_now`` and, if they are not in the
 page cache, with ``await read_bytes()``. One ``pread`` for the whole range.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from app.hot.segments import Segment
 
 WARM_TAIL_BYTES: Final = 64 * MIB
-"""Where the file system cannot say whether bytes are cached, those this near to the end of an active segment are taken to be."""
+"""If the file system cannot tell whether bytes are cached, bytes this near to the end of an active segment count as cached."""
 
 
 class BelowLocalStart(RequestRejected):
-    """The offset is in the log, but its segment is no longer on this disk: it is to be read from the tier."""
+    """The offset is in the log, but its segment is no longer on this disk. Read it from the object store."""
 
     def __init__(self, offset: Offset, local_start: Offset) -> None:
         super().__init__(
@@ -35,20 +35,20 @@ class BelowLocalStart(RequestRejected):
 
 
 class PageMiss(Exception):
-    """A plan needs bytes of a segment that are not at hand. Not an error: have them fetched, and plan again."""
+    """A plan needs bytes that are not in memory. This is not an error: fetch the bytes, and plan again."""
 
     def __init__(self, segment: Segment, work: Callable[[], object], accept: Callable[[object], None]) -> None:
-        """``work`` reads, on a pool thread; ``accept`` takes what it read, on the loop."""
+        """``work`` reads the bytes on a pool thread. ``accept`` takes the result on the loop."""
         super().__init__("page miss")
         self._segment = segment
         self._work = work
         self._accept = accept
 
     async def fetch(self, pool: BlockingPool) -> None:
-        """Have the bytes read in the pool. Raises: StorageUnavailable, CorruptionError.
+        """Read the bytes in the pool. Raises: StorageUnavailable, CorruptionError.
 
-        A segment may leave the log meanwhile, and a compacted one take its name: whatever was read then is of no use, and no
-        error either, because the next plan reads elsewhere.
+        A segment may leave the log meanwhile, and a compacted segment may take its name. Then the bytes are ignored without an
+        error, because the next plan reads elsewhere.
         """
         try:
             found = await pool.run(self._work)
@@ -62,7 +62,7 @@ class PageMiss(Exception):
             self._accept(found)
 
     def fetch_now(self) -> None:
-        """The same at once, which blocks."""
+        """Read the bytes at once. Blocks."""
         try:
             found = self._work()
         except OSError as error:
@@ -76,9 +76,9 @@ class PageMiss(Exception):
 class LocalRead:
     """Whole batches in one file: ``[position, position + length)``, records ``[start_offset, end_offset)``.
 
-    ``start_offset`` is the first batch's base offset, which may be below the offset asked for. ``length`` may be 0. Use it soon
-    and on the loop that made it: it does not keep the segment from being deleted until the reading begins, and then
-    StorageUnavailable is raised, on which the client tries again.
+    ``start_offset`` is the first batch's base offset, which may be below the requested offset. ``length`` may be 0. Use the range
+    soon, and on the loop that created it: the segment may be deleted before the read begins. Then the read raises
+    StorageUnavailable, and the client tries again.
     """
 
     __slots__ = ("_pool", "end_offset", "handle", "is_full", "length", "position", "start_offset", "warm")
@@ -101,12 +101,12 @@ class LocalRead:
         self.end_offset = end_offset
         self._pool = pool
         self.warm = warm
-        """Near the end of an active segment: taken to be in the page cache where the file system cannot tell."""
+        """Whether the range is near the end of an active segment, so that it counts as cached if the file system cannot tell."""
         self.is_full = is_full
-        """With the next batch it would be longer than was asked for."""
+        """Whether the range would exceed the requested size with the next batch."""
 
     def try_read_now(self) -> bytes | bytearray | None:
-        """All the bytes if the page cache has them; None if not: then ``await read_bytes()``.
+        """All bytes if the page cache has them; None if not. Then call ``await read_bytes()``.
 
         Raises: StorageUnavailable, CorruptionError (the file is shorter than it was).
         """
@@ -116,7 +116,7 @@ class LocalRead:
         return buffer if self.try_read_into(memoryview(buffer)) else None
 
     def try_read_into(self, view: memoryview) -> bool:
-        """Fill ``view``, which is as long as the range, if the page cache has all of it. False: its content is undefined.
+        """Fill ``view``, which is as long as the range, if the page cache has all bytes. If False, ``view`` has undefined content.
 
         Raises: as ``try_read_now``.
         """
@@ -136,13 +136,13 @@ class LocalRead:
         return got == self.length
 
     async def read_bytes(self) -> bytearray:
-        """All the bytes, read on a pool thread. Raises: as ``try_read_now``."""
+        """Read all bytes on a pool thread. Raises: as ``try_read_now``."""
         buffer = bytearray(self.length)
         await self.read_into(memoryview(buffer))
         return buffer
 
     async def read_into(self, view: memoryview) -> None:
-        """Fill ``view`` on a pool thread. If the caller is cancelled the thread still fills it, so it must not be reused then.
+        """Fill ``view`` on a pool thread. The thread fills it even if the caller is cancelled, so do not reuse ``view`` then.
 
         Raises: as ``try_read_now``.
         """

@@ -1,14 +1,16 @@
-"""Bringing a log back from its files: after a clean stop, a kill, or a loss of power.
+"""Opens a log from its files after a clean stop, a kill, or a loss of power.
 
-Three steps, each simple, rather than one walk that does all at once:
+It takes three simple steps instead of one walk that does everything:
 
-1. Find the end. Below the recovery point everything was synced. From there on every batch is checked, and the first one whose
-   length or CRC is wrong is cut off together with everything after it. Indexes of what was walked are rebuilt.
-2. Rebuild the leader epochs, if their checkpoint is missing or damaged, or says something else than the batches. It has no
-   checksum: a digit that has changed is found by asking the batches around each place where an epoch begins.
+1. Find the end. All bytes below the recovery point were synced. Above it every batch is checked. The first batch with a wrong
+length
+   or CRC is cut off, with all bytes after it. Indexes of the checked part are rebuilt.
+2. Rebuild the leader epochs if their checkpoint is missing or damaged, or contradicts the batches. The checkpoint has no
+checksum. A
+   changed digit is found by a comparison with the batches around each start of an epoch.
 3. Rebuild producer state and transaction indexes, from the newest producer snapshot on.
 
-Runs on a pool thread before the log is known to anybody: it opens files by itself and touches nothing shared.
+Runs on a pool thread before anything else uses the log. It opens files itself, and changes no shared state.
 """
 
 from __future__ import annotations
@@ -53,26 +55,26 @@ from app.records.control import EndTransactionMarker, parse_marker
 from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 OLDER_BATCHES_BYTES: Final = 8 * MIB
-"""Walked before a snapshot to find the older of each producer's five batches: five in flight are seldom more."""
+"""Bytes walked before a snapshot to find the older of each producer's five batches. Five batches in flight are seldom larger."""
 
 _LEFTOVERS: Final = (".tmp", DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What was found."""
+    """The result of opening a log."""
 
     segments: list[Segment]
-    """At least one; the last is active."""
+    """At least one segment; the last one is active."""
     epochs: LeaderEpochs
     producers: ProducerStates
     log_start_offset: Offset
     recovery_point: Offset
     epochs_on_disk: tuple[EpochStart, ...] | None = ()
-    """What the checkpoint of leader epochs says; None if it is damaged."""
+    """The content of the checkpoint of leader epochs; None if it is damaged."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
-    """Sentences for the operator about what was lost or mended."""
+    """Sentences for the operator about losses and repairs."""
 
     @property
     def end_offset(self) -> Offset:
@@ -80,7 +82,7 @@ class LoadedLog:
 
 
 def new_segment(descriptors: DescriptorCache, directory: str, base_offset: Offset) -> Segment:
-    """A segment that is empty, in memory only: its file is made by whoever opens it."""
+    """An empty segment, in memory only. Its file is created when it is first opened."""
     segment = Segment(base_offset, FileHandle(descriptors, f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"))
     segment.index = SegmentIndex()
     segment.aborted = []
@@ -125,7 +127,7 @@ def read_aborted(fs: FileSystem, segment: Segment) -> list[AbortedTransaction]:
 
 
 FOR_EVER: Final = Offset(1 << 62)
-"""A recovery point past every log: the last stop was clean."""
+"""A recovery point above the end of every log: the last stop was clean."""
 
 
 def load_log(
@@ -139,10 +141,10 @@ def load_log(
     now_ms: TimestampMs,
     cleaned: bool = False,
 ) -> LoadedLog:
-    """Read a partition's directory and make it sound. Damage is cut off, never an error; what was done is in ``problems``.
+    """Read a partition's directory and repair it. Damage is cut off, and is never an error; ``problems`` says what was done.
 
-    ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked. ``cleaned``: compaction has been here, so that
-    gaps between offsets are no damage.
+    ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked. ``cleaned``: the log was compacted, so gaps
+    between offsets are not damage.
 
     Raises: OSError.
     """
@@ -153,7 +155,7 @@ def load_log(
     start = loaded.log_start_offset if log_start_offset is None else log_start_offset
     if start > loaded.end_offset:
         loaded.problems.append(
-            f"{directory} ends at {loaded.end_offset}, before its log start offset {start}; it goes on there, empty"
+            f"{directory} ends at {loaded.end_offset}, before its log start offset {start}; it continues there, empty"
         )
         for segment in loaded.segments:
             remove_segment_files(fs, segment)
@@ -182,7 +184,7 @@ def load_log(
 
 
 def _replace_if_room(fs: FileSystem, path: str, data: bytes, problems: list[str], *, durable: bool) -> bool:
-    """Write a file that can be made from the batches again. False, and a problem, if the disk is full: reads shall go on then.
+    """Write a file that can be rebuilt from the batches. If the disk is full, note a problem and return False, so that reads work.
 
     Raises: OSError, any other.
     """
@@ -216,11 +218,11 @@ class _Loader:
         self._log_start_offset = log_start_offset
         self._now_ms = now_ms
         self._gaps = gaps
-        """Offsets may be missing anywhere."""
+        """Whether offsets may be missing anywhere."""
         self._names: set[str] = set()
-        """Files of the directory, as of the first look and with what was done since to snapshots."""
+        """File names of the directory at the start, updated with later changes of snapshots."""
         self._open: tuple[Segment, File] | None = None
-        """The segment that was read last: each step reads it again."""
+        """The segment that was read last. Each step reads it again."""
         self._problems: list[str] = []
         self._truncated_bytes = 0
 
@@ -266,7 +268,7 @@ class _Loader:
         )
 
     def _file_of(self, segment: Segment) -> File:
-        """The segment's file, open until another is asked for. Raises: OSError."""
+        """The segment's file. It stays open until another file is requested. Raises: OSError."""
         if self._open is not None:
             if self._open[0] is segment:
                 return self._open[1]
@@ -308,7 +310,7 @@ class _Loader:
         return segments
 
     def _read_epochs(self) -> tuple[EpochStart, ...] | None:
-        """What the checkpoint says, nothing if it is missing; None if it is damaged."""
+        """The content of the checkpoint: empty if the file is missing, None if it is damaged."""
         path = f"{self._directory}/{LEADER_EPOCHS_FILE}"
         try:
             return tuple(parse_leader_epochs(read_file(self._fs, path)))
@@ -343,7 +345,7 @@ class _Loader:
                     segment.end_offset = follower.base_offset
                     continue
                 self._problems.append(
-                    f"{segment.handle.path} ends at {segment.end_offset}, but the next begins at {follower.base_offset}"
+                    f"{segment.handle.path} ends at {segment.end_offset}, but the next segment begins at {follower.base_offset}"
                 )
             self._drop(segments[number + 1 :])
             return segments[: number + 1]
@@ -352,11 +354,11 @@ class _Loader:
     def _drop(self, segments: list[Segment]) -> None:
         for segment in segments:
             self._truncated_bytes += segment.size_bytes
-            self._problems.append(f"{segment.handle.path} comes after what was lost and is dropped")
+            self._problems.append(f"{segment.handle.path} follows lost records and is deleted")
             remove_segment_files(self._fs, segment)
 
     def _trust(self, segment: Segment) -> None:
-        """A rolled segment that was synced whole: all that is needed of it now is its greatest timestamp."""
+        """Load a rolled segment that was synced completely. Only its greatest timestamp is needed."""
         if segment.size_bytes == 0:
             return
         try:
@@ -378,7 +380,7 @@ class _Loader:
         self._reindex(segment)
 
     def _reindex(self, segment: Segment, *, verify: bool = False) -> None:
-        """Build a complete segment's indexes anew. Raises: CorruptionError, after cutting off what is damaged."""
+        """Rebuild a complete segment's indexes. Raises: CorruptionError, after it has cut off the damage."""
         segment.index = SegmentIndex()
         segment.index_written = segment.times_written = 0
         segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
@@ -386,7 +388,7 @@ class _Loader:
         finish_times(segment, segment.index)
 
     def _check(self, segment: Segment, active: bool) -> None:
-        """Check a segment from the recovery point on. Raises: CorruptionError, after cutting off what is damaged."""
+        """Check a segment from the recovery point on. Raises: CorruptionError, after it has cut off the damage."""
         verify = self._recovery_point < FOR_EVER
         try:
             index = read_index(self._fs, segment)
@@ -412,7 +414,7 @@ class _Loader:
         self._walk_to_end(segment, index, start, verify=verify, gaps=self._gaps or not active)
 
     def _walk_to_end(self, segment: Segment, index: SegmentIndex, start: int, *, verify: bool, gaps: bool) -> None:
-        """Walk a segment from an indexed batch (or 0) to its end; cut off what is damaged, and then raise CorruptionError."""
+        """Walk a segment from an indexed batch (or 0) to its end. Cut off damage, and then raise CorruptionError."""
         file = self._file_of(segment)
         indexed = bool(index.positions)
         position = start
@@ -473,9 +475,9 @@ class _Loader:
     # --- steps 2 and 3 ---
 
     def _epochs_fit(self, epochs: LeaderEpochs, segments: list[Segment]) -> bool:
-        """Whether the batches on both sides of each start of an epoch are of the epochs that the checkpoint says they are of.
+        """Whether the batches before and after each start of an epoch have the epochs of the checkpoint.
 
-        Only synced batches are asked. What the checkpoint says of later ones is forgotten: they are walked anyway.
+        Only synced batches are compared. Later entries of the checkpoint are dropped, because later batches are walked anyway.
         """
         start = max(segments[0].base_offset, self._log_start_offset or 0)
         end = min(self._recovery_point, segments[-1].end_offset)
@@ -495,9 +497,9 @@ class _Loader:
         return True
 
     def _batches_at(self, segments: list[Segment], offsets: list[int]) -> Iterator[tuple[int, BatchHeader]]:
-        """Each of the rising ``offsets`` with the batch of a segment that holds it, or the next after a gap.
+        """For each of the rising ``offsets``: the batch that contains it, or the next batch after a gap.
 
-        One that no batch is found for is left out. Each segment is opened once: starts of epochs may be many.
+        Offsets without a batch are left out. Each segment is opened only once, because there may be many starts of epochs.
         """
         place = partial(bisect_right, [segment.base_offset for segment in segments])
         for number, some in groupby(offsets, key=place):
@@ -598,7 +600,7 @@ class _Loader:
         return FOR_EVER
 
     def _load_snapshot(self, segments: list[Segment], end: Offset, usable_end: int) -> tuple[ProducerStates, Offset]:
-        """State of the newest sound snapshot at or below ``usable_end``, and its offset. Those past ``end`` are removed."""
+        """State and offset of the newest sound snapshot at or below ``usable_end``. Snapshots past ``end`` are removed."""
         producers = ProducerStates()
         first = segments[0].base_offset
         for offset in reversed(list_snapshots(self._names)):
@@ -670,7 +672,7 @@ class _Loader:
             return None
 
     def _headers_before(self, segments: list[Segment], offset: int) -> list[BatchHeader]:
-        """Headers of the batches in the last few MiB before ``offset``; fewer where something is damaged."""
+        """Headers of the batches in the last few MiB before ``offset``; fewer if some are damaged."""
         parts: list[list[BatchHeader]] = []
         room = OLDER_BATCHES_BYTES
         for segment in reversed(segments):
@@ -708,7 +710,7 @@ class _Loader:
 
 
 def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState) -> LoadedLog | None:
-    """The log as it was at a clean stop. None if its active segment is not as it was left: then the files decide.
+    """The log as it was at a clean stop. None if its active segment has changed since: then the log is read from its files.
 
     Raises: OSError.
     """
@@ -792,7 +794,7 @@ def replay_producers(fs: FileSystem, directory: str, segments: list[Segment], of
 
 
 class _DamageBelow(Exception):
-    """A walk of synced bytes met damage; the loader cuts it off and starts the step again."""
+    """A walk found damage in synced bytes. The loader cuts the damage off and repeats the step."""
 
     def __init__(self, segment: Segment, message: str) -> None:
         super().__init__(f"{segment.handle.path}: {message}")

@@ -1,7 +1,7 @@
-"""The segments of one log as a list of files: which there are, who holds them, how they go and what takes their place.
+"""The segments of one log as a list of files: their holds, their deletion and their replacement.
 
-A log owns its list and calls it from the event loop alone; everything here is synchronous. Files go by being renamed, in
-microseconds; their bytes are freed later, in the pool.
+A log owns its list and calls it only from the event loop. All methods are synchronous. To delete a file is to rename it, which
+takes microseconds; its bytes are freed later, in the pool.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class SegmentHold:
         segment.holds += 1
 
     def release(self) -> None:
-        """Give it back; a second call does nothing."""
+        """Release the hold. A second call does nothing."""
         if not self._released:
             self._released = True
             self.segment.holds -= 1
 
 
 class SegmentList:
-    """At least one segment, in order of offset; the last is active."""
+    """At least one segment, in order of offset. The last segment is active."""
 
     __slots__ = ("_directory", "_path", "bases", "segments")
 
@@ -56,7 +56,7 @@ class SegmentList:
         self._path = path
         self.segments = segments
         self.bases: list[int] = [segment.base_offset for segment in segments]
-        """Base offsets of ``segments``. Both lists are changed in place: readers keep them."""
+        """Base offsets of ``segments``. Both lists are changed in place, because readers keep references to them."""
 
     @property
     def size_bytes(self) -> int:
@@ -69,7 +69,7 @@ class SegmentList:
     # --- what others may know ---------------------------------------------------------------------------------------
 
     def views(self, count: int | None = None) -> list[SegmentView]:
-        """The oldest ``count`` segments, or all, as of now."""
+        """A copy of the list of the oldest ``count`` segments, or of all."""
         active = self.segments[-1]
         return [
             SegmentView(
@@ -87,7 +87,7 @@ class SegmentList:
         ]
 
     def rolled(self) -> list[RolledSegment]:
-        """All but the active one, for the choice of what to compact."""
+        """All segments except the active one, as candidates for compaction."""
         return [
             RolledSegment(
                 segment.base_offset,
@@ -100,7 +100,7 @@ class SegmentList:
         ]
 
     def states(self) -> list[SegmentState]:
-        """A copy of all of them for the state file of a clean stop."""
+        """A copy of all segments for the state file of a clean stop."""
         return [
             SegmentState(
                 segment.base_offset,
@@ -118,7 +118,7 @@ class SegmentList:
         ]
 
     def unsynced(self) -> list[Segment]:
-        """Those with bytes that no sync has covered, oldest first."""
+        """Segments with bytes that no sync has covered, oldest first."""
         unsynced = []
         for segment in reversed(self.segments):
             if segment.synced_bytes >= segment.size_bytes:
@@ -132,7 +132,7 @@ class SegmentList:
     # --- holds ------------------------------------------------------------------------------------------------------
 
     def hold(self, base_offset: int) -> SegmentHold:
-        """Keep a segment's file as it is until the hold is released. Raises: ConflictError if it is gone, or about to be."""
+        """Keep a segment's file unchanged until the hold is released. Raises: ConflictError if it is gone or will be replaced."""
         for segment in self.segments:
             if segment.base_offset == base_offset and not segment.replacing:
                 return SegmentHold(segment)
@@ -145,7 +145,7 @@ class SegmentList:
     # --- going ------------------------------------------------------------------------------------------------------
 
     def discard(self, segment: Segment) -> None:
-        """Take a segment's files out of the directory now, and free their bytes later. The lists still have it.
+        """Remove a segment's files from the directory now, and free their bytes later. The segment stays in the lists.
 
         Raises: StorageUnavailable; the directory is offline then.
         """
@@ -164,18 +164,18 @@ class SegmentList:
             self._directory.throw_away(path + DELETED_SUFFIX)
 
     def discard_oldest(self, count: int) -> None:
-        """Drop so many from the start. Raises: as ``discard``."""
+        """Drop ``count`` segments from the start. Raises: as ``discard``."""
         for segment in self.segments[:count]:
             self.discard(segment)
         del self.segments[:count], self.bases[:count]
 
     def discard_newest(self) -> None:
-        """Drop the active one. Raises: as ``discard``."""
+        """Drop the active segment. Raises: as ``discard``."""
         self.discard(self.segments.pop())
         self.bases.pop()
 
     def close(self) -> None:
-        """Close every file; readers at work finish."""
+        """Close every file. Active readers can finish."""
         for segment in self.segments:
             segment.deleted = True
             self._directory.indexes.forget(segment)
@@ -184,9 +184,9 @@ class SegmentList:
     # --- being replaced by compaction -------------------------------------------------------------------------------
 
     def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
-        """Nobody but whoever has these holds may hold their segments from now on, as they will be replaced.
+        """Refuse further holds on these segments, because they will be replaced.
 
-        Raises: ConflictError if somebody else does already.
+        Raises: ConflictError if a segment already has another hold.
         """
         if any(hold.segment.holds > 1 for hold in holds):
             raise ConflictError(f"a segment of {self._path} is being copied; try again")
@@ -244,7 +244,7 @@ class SegmentList:
 
 
 def has_stale_index(segment: Segment) -> bool:
-    """Whether entries of its sparse indexes are not in the files yet."""
+    """Whether the files lack entries of the segment's sparse indexes."""
     index = segment.index
     return index is not None and (
         len(index.offsets) > segment.index_written or len(index.times) > segment.times_written

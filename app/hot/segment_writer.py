@@ -1,8 +1,8 @@
-"""The active segment of one log: where its bytes and index entries go, and when the next one takes over.
+"""The active segment of one log: writes of its bytes and index entries, and the roll to the next segment.
 
-A segment that is full or old is not closed by itself: whoever appends asks first, and begins the next one. As Kafka counts, a
-segment's age goes from its first append's greatest timestamp to that of the records coming in, so that a replay of old data
-rolls by its own time; by the clock only where records have no timestamps.
+A full or old segment does not close itself: the code that appends asks first, and then begins the next segment. As in Kafka,
+the age of a segment is the time from the greatest timestamp of its first append to the timestamps of the new records. A replay
+of old data therefore rolls by its own time. The clock counts only if records have no timestamps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.units import Offset
 
 
 class SegmentWriter:
-    """Writes to one log's active segment; the log, which appends, keeps the segment's size and end."""
+    """Writes to one log's active segment. The log itself tracks the segment's size and end."""
 
     __slots__ = (
         "_config",
@@ -41,11 +41,11 @@ class SegmentWriter:
         self._files = files
         self.segment = files.segments[-1]
         self.torn = False
-        """A failed write left bytes behind that could not be cut off: ``mend`` comes before the next write."""
+        """Whether a failed write left bytes that could not be cut off. Then ``mend`` must run before the next write."""
         self.update_config(config)
 
     def update_config(self, config: TopicConfig) -> None:
-        """Follow the topic's settings from now on."""
+        """Apply changed settings of the topic."""
         self._config = config
         self.segment_bytes = config.segment_bytes
         self.index_interval_bytes = config.index_interval_bytes
@@ -57,7 +57,7 @@ class SegmentWriter:
     # --- when it is full or old -------------------------------------------------------------------------------------
 
     def must_roll(self, length: int, end_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether records of ``length`` bytes that end at ``end_offset`` with a batch of ``max_timestamp`` go to a new segment."""
+        """Whether records of ``length`` bytes up to ``end_offset``, with ``max_timestamp`` in a batch, need a new segment."""
         segment = self.segment
         return segment.size_bytes > 0 and (
             segment.size_bytes + length > self.segment_bytes
@@ -82,7 +82,7 @@ class SegmentWriter:
         return segment
 
     def note_first_append(self, max_timestamp: int, now_ms: int) -> None:
-        """The first records are in the segment: its age counts from now on."""
+        """Note that the segment has its first records. Its age counts from now on."""
         self.segment.first_append_ms = now_ms
         self.segment.rolling_timestamp = max_timestamp
         self._set_roll_times()
@@ -106,7 +106,7 @@ class SegmentWriter:
     # --- index entries ----------------------------------------------------------------------------------------------
 
     def add_index_entry(self, index: SegmentIndex, last_offset: int, position: int) -> None:
-        """Have the batch at ``position``, which ends with ``last_offset``, in both of the active segment's indexes."""
+        """Add the batch at ``position``, which ends with ``last_offset``, to both indexes of the active segment."""
         segment = self.segment
         index.offsets.append(last_offset - segment.base_offset)
         index.positions.append(position)
@@ -121,7 +121,8 @@ class SegmentWriter:
     # --- failed writes ----------------------------------------------------------------------------------------------
 
     def undo(self, file: File, error: OSError) -> FirnError:
-        """Cut off what a failed write left. Answers what to raise; the directory is offline unless it is StorageFull."""
+        """Cut off the bytes of a failed write. Returns: the error to raise. Except for StorageFull the directory is then
+        offline."""
         segment = self.segment
         try:
             file.truncate(segment.size_bytes)
@@ -134,7 +135,7 @@ class SegmentWriter:
         return failure
 
     def mend(self) -> None:
-        """Cut off what a failed write left, if that could not be done at once. Raises: StorageUnavailable."""
+        """Cut off the bytes of a failed write, if that was not possible at once. Raises: StorageUnavailable."""
         if not self.torn:
             return
         segment = self.segment

@@ -1,7 +1,7 @@
-"""One segment of a log: a file of batches, its indexes, and how to walk it.
+"""One segment of a log: a file of batches, its indexes, and walks over its batches.
 
-``<base offset as 20 digits>.log`` holds record batches one after the other, the first at the base offset or later. Everything
-else that bears the same number can be rebuilt from it.
+``<base offset as 20 digits>.log`` contains record batches; the first begins at the base offset or later. All other files with
+the same number can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 
 VERIFY_WINDOW_BYTES: Final = 4 * MIB
 HEADER_WINDOW_BYTES: Final = 64 * KIB
-"""Read at once by a walk that needs only the headers: large batches are stepped over."""
+"""Bytes read at once by a walk that needs only headers. It skips the rest of large batches."""
 
 
 def file_name(offset: Offset, suffix: str) -> str:
@@ -41,7 +41,7 @@ def file_name(offset: Offset, suffix: str) -> str:
 
 
 class Segment:
-    """State of one segment. A plain record: the log that owns it keeps it true."""
+    """State of one segment. A plain record that its log updates."""
 
     __slots__ = (
         "aborted",
@@ -70,42 +70,42 @@ class Segment:
     def __init__(self, base_offset: Offset, handle: FileHandle) -> None:
         self.base_offset = base_offset
         self.end_offset: int = base_offset
-        """One past the last offset in it."""
+        """One past the last offset of the segment."""
         self.handle = handle
         self.size_bytes = 0
         self.max_timestamp: int = NO_TIMESTAMP
         self.max_timestamp_offset: int = NO_OFFSET
-        """Last offset of the first batch that has the greatest timestamp."""
+        """Last offset of the first batch with the greatest timestamp."""
         self.rolling_timestamp: int = NO_TIMESTAMP
-        """Greatest timestamp of the first append: ``segment.ms`` counts from it."""
+        """Greatest timestamp of the first append. ``segment.ms`` counts from it."""
         self.first_append_ms: int = NO_TIMESTAMP
-        """When its first record came, by our clock; -1 while it is empty."""
+        """Arrival time of the first record, by the broker's clock; -1 while the segment is empty."""
         self.last_append_ms: int = NO_TIMESTAMP
-        """When its newest record came, by our clock; after a crash the file's modification time; -1 while it is empty."""
+        """Arrival time of the newest record, by the broker's clock; after a crash the file's modification time; -1 while empty."""
         self.roll_after_timestamp: int = LONG_MAX
         self.roll_after_now_ms: int = LONG_MAX
         self.index: SegmentIndex | None = None
-        """None if it is not loaded; the active segment's always is once something was appended."""
+        """None if the index is not loaded. The active segment's index is loaded after the first append."""
         self.bytes_since_index_entry = 0
         self.index_written = 0
-        """Entries of the offset index that are in the file, and of the time index:"""
+        """Number of entries in the file of the offset index, and in the file of the time index:"""
         self.times_written = 0
         self.aborted: list[AbortedTransaction] | None = None
         """None if not loaded."""
         self.aborted_written = 0
         self.synced_bytes = 0
         self.holds = 0
-        """Copies outstanding; while there are any the file is neither unlinked nor truncated."""
+        """Number of copies under way. Meanwhile the file is neither unlinked nor truncated."""
         self.deleted = False
         self.replacing = False
-        """Compaction has another file for it ready: nobody may hold it any more."""
+        """Whether compaction has a replacement ready. Then no new hold is allowed."""
 
     def path(self, suffix: str) -> str:
         log_path = self.handle.path
         return log_path[: -len(LOG_SUFFIX)] + suffix
 
     def load_index_entries(self, index: SegmentIndex) -> None:
-        """Take an index whose entries are all in the files."""
+        """Use an index whose entries are all in the files."""
         self.index = index
         self.index_written = len(index.offsets)
         self.times_written = len(index.times)
@@ -113,7 +113,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """What others may know of a segment, as of now."""
+    """The present public state of a segment."""
 
     base_offset: Offset
     end_offset: Offset
@@ -124,13 +124,13 @@ class SegmentView:
     path: str
     active: bool
     first_append_ms: TimestampMs
-    """When its first record came, by the broker's clock; after a crash, when it was found; -1 if it is empty."""
+    """Arrival time of the first record, by the broker's clock; after a crash the time of recovery; -1 if empty."""
     last_append_ms: TimestampMs
-    """When its newest record came, by the broker's clock; after a crash the file's modification time; -1 if it is empty."""
+    """Arrival time of the newest record, by the broker's clock; after a crash the file's modification time; -1 if empty."""
 
 
 class Readable(Protocol):
-    """As much of a file as a walk needs."""
+    """The operations of a file that a walk needs."""
 
     def pread(self, length: int, position: int) -> bytes: ...
 
@@ -138,8 +138,8 @@ class Readable(Protocol):
 def walk(file: Readable, start: int, end: int, *, verify: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, bytes) of each batch in ``[start, end)`` of a segment, read in large windows.
 
-    The bytes are those of the whole batch with ``verify``, which checks them, and of every control batch; of other batches they
-    may be cut short anywhere after the header. They are valid until the next step.
+    With ``verify``, which checks the batches, the bytes are the whole batch. They are also the whole batch for control batches.
+    For other batches they may end anywhere after the header. The bytes are valid until the next step.
 
     Raises: CorruptionError at the first batch that is not sound, or that does not end by ``end``.
     """
@@ -174,7 +174,7 @@ def walk(file: Readable, start: int, end: int, *, verify: bool) -> Iterator[tupl
 def index_batch(
     segment: Segment, index: SegmentIndex, position: int, header: BatchHeader, index_interval_bytes: int
 ) -> None:
-    """Account for one batch in the segment's indexes and greatest timestamp, exactly as an append does."""
+    """Add one batch to the segment's indexes and greatest timestamp, exactly as an append does."""
     last_offset = header.base_offset + header.last_offset_delta
     if header.max_timestamp > segment.max_timestamp and header.record_count:
         segment.max_timestamp = header.max_timestamp
@@ -188,7 +188,7 @@ def index_batch(
 
 
 def build_index(segment: Segment, file: Readable, index_interval_bytes: int) -> SegmentIndex:
-    """The indexes of a complete segment, from its batches alone. The segment itself is not changed.
+    """Build the indexes of a complete segment from its batches. The segment itself is not changed.
 
     Raises: CorruptionError.
     """
@@ -201,25 +201,25 @@ def build_index(segment: Segment, file: Readable, index_interval_bytes: int) -> 
 
 
 def finish_times(segment: Segment, index: SegmentIndex) -> None:
-    """Note the greatest timestamp of a segment that is complete, so that whoever opens it need not scan it."""
+    """Store the greatest timestamp of a complete segment, so that opening it needs no scan."""
     if segment.max_timestamp >= 0:
         index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
 
 
 class RolledSegment(NamedTuple):
-    """A segment that is not active, as far as the choice goes."""
+    """A segment that is not active, as compaction chooses it."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     max_timestamp: int
-    """-1 if its records have none."""
+    """-1 if the records have no timestamps."""
     first_timestamp: int
-    """Greatest timestamp of its first batch; -1 if it is not known."""
+    """Greatest timestamp of the first batch; -1 if it is not known."""
 
 
 class CleanedSegment(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A segment that was written and synced, its files still ending in ``.cleaned``. Fields as in ``Segment``."""
+    """A written and synced segment whose file names still end in ``.cleaned``. Fields as in ``Segment``."""
 
     base_offset: int
     size_bytes: int
@@ -229,7 +229,7 @@ class CleanedSegment(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     bytes_since_index_entry: int
     has_aborted: bool
     unchanged: bool
-    """Every batch is as it was, in one segment: the files were removed again."""
+    """Whether compaction changed nothing: every batch stayed, in one segment. Then the new files were removed again."""
     bytes_read: int
     records_read: int
     records_kept: int

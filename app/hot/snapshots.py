@@ -1,7 +1,8 @@
-"""The producer state of one log as of offsets in the past: what rolls took and no sync has written yet, and ``.snapshot`` files.
+"""Snapshots of the producer state of one log at past offsets: in memory until a sync writes them, then in ``.snapshot`` files.
 
-A roll takes one, so that the state at a segment's base is known from then on; it waits in memory for the next sync. A sync takes
-one as of the log end too, as recovery replays what follows the newest. Only those at the bases of segments, and the newest, stay.
+A roll takes a snapshot, so that the state at a segment's base is known. It stays in memory until the next sync. A sync also takes a
+snapshot at the log end, because recovery replays the records after the newest snapshot. Only the snapshots at segment bases and the
+newest one are kept.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.units import Offset
 
 SNAPSHOT_PRODUCERS_MAX: Final = 5_000
-"""Producers up to which a sync on the way takes a snapshot too; of more, copying them would hold up the loop, and only rolls do."""
+"""A sync between rolls takes a snapshot only up to this number of producers, because a larger copy would delay the event loop."""
 
 REPLAY_BYTES_MAX: Final = 4 * MIB
-"""Appended by producers without ids before a sync takes a snapshot though it is empty: recovery replays what follows the newest."""
+"""After so many bytes of producers without ids a sync takes an empty snapshot, to shorten the replay in recovery."""
 
 
 class ProducerSnapshots:
-    """The snapshots of one log, which owns the producers and the segments and changes them in place."""
+    """The snapshots of one log. The log owns producers and segments, and changes them in place."""
 
     __slots__ = ("_covered_bytes", "_fs", "_path", "_pending", "_producers", "_segments")
 
@@ -36,20 +37,20 @@ class ProducerSnapshots:
         self._segments = segments
         self._pending: dict[int, list[SnapshotRow]] = {}
         self._covered_bytes = 0
-        """Of the active segment, below the newest snapshot that a sync was to take."""
+        """Bytes of the active segment below the newest snapshot that a sync planned."""
 
     @property
     def pending(self) -> bool:
-        """Whether there are some that no sync has written yet."""
+        """Whether a snapshot waits for a sync to write it."""
         return bool(self._pending)
 
     def take_at_roll(self, base_offset: int) -> None:
-        """The segment that begins at ``base_offset``, the log end, is the active one now."""
+        """Note that the segment at ``base_offset``, which is the log end, is now active."""
         self._pending[base_offset] = self._producers.rows()
         self._covered_bytes = 0
 
     def take_for_sync(self, end_offset: int) -> dict[int, list[SnapshotRow]]:
-        """What a sync of everything below ``end_offset``, the log end, is to write, by offset."""
+        """The snapshots, by offset, that a sync up to ``end_offset`` must write. ``end_offset`` is the log end."""
         rows = self._pending.copy()
         producers, size_bytes = len(self._producers.entries), self._segments[-1].size_bytes
         if producers <= SNAPSHOT_PRODUCERS_MAX and (producers or size_bytes - self._covered_bytes >= REPLAY_BYTES_MAX):
@@ -58,14 +59,14 @@ class ProducerSnapshots:
         return rows
 
     def written(self, offsets: Iterable[int]) -> None:
-        """A sync has made these durable."""
+        """Note that a sync has made these snapshots durable."""
         for offset in offsets:
             self._pending.pop(offset, None)
 
     def encoded_at(self, offset: int) -> bytes:
-        """The state as of ``offset``, below the log end, in Kafka's format.
+        """The state at ``offset``, below the log end, in Kafka's format.
 
-        From memory, from its file, or else rebuilt from the log, which may take long.
+        It comes from memory, from its file, or from a replay of the log, which may take long.
 
         Raises: CorruptionError, StorageUnavailable.
         """
@@ -89,22 +90,22 @@ class ProducerSnapshots:
         return encode_snapshot(producers.rows())
 
     def write_pending(self, base_offset: int) -> None:
-        """Make the one at a segment's base durable now, if no sync has yet: the segments before it are about to go, and what
-        producers did there is known from nowhere else then. Raises: OSError."""
+        """Write the snapshot at a segment's base durably now, unless a sync has written it. The earlier segments will be
+        deleted, and then only the snapshot has their producer state. Raises: OSError."""
         rows = self._pending.get(base_offset)
         if rows:
             self.write(base_offset, rows)
 
     def write(self, offset: int, rows: Iterable[SnapshotRow]) -> None:
-        """Make the state as of ``offset`` durable. Raises: OSError."""
+        """Write the state at ``offset`` durably. Raises: OSError."""
         replace_file(self._fs, snapshot_path(self._path, Offset(offset)), encode_snapshot(rows), durable=True)
 
     def delete_below(self, offset: int) -> None:
-        """Forget those below ``offset``. Raises: OSError."""
+        """Delete snapshots below ``offset``. Raises: OSError."""
         self._delete(lambda snapshot: snapshot < offset)
 
     def delete_above(self, offset: int) -> None:
-        """Forget those above ``offset``; -1 is all. Raises: OSError."""
+        """Delete snapshots above ``offset``; -1 deletes all. Raises: OSError."""
         self._delete(lambda snapshot: snapshot > offset)
 
     def _delete(self, doomed: Callable[[int], bool]) -> None:

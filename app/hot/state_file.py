@@ -1,8 +1,8 @@
 """The state of all logs after a clean stop, in one file, so that opening ten thousand partitions is one read.
 
-``.firn_log_state``: CRC-32C (uint32) of what follows, then a msgpack array of ``PartitionState``. It is valid only together
-with the clean-shutdown marker, and both are removed, durably, before anything is appended. Kafka's own files say the same,
-more slowly.
+``.firn_log_state`` is the CRC-32C (uint32) of the rest, and then a msgpack array of ``PartitionState``. It is valid only
+together with the clean-shutdown marker. Both are durably removed before anything is appended. Kafka's own files contain the
+same state, but reading them takes longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SegmentState(msgspec.Struct, array_like=True, frozen=True):
     bytes_since_index_entry: int
     has_aborted: bool
     last_append_ms: int = -1
-    """Earlier files do not have it; the file's modification time stands for it then."""
+    """Files of earlier versions lack it. The segment file's modification time replaces it then."""
 
 
 class ProducerState(msgspec.Struct, array_like=True, frozen=True):
@@ -42,7 +42,7 @@ class ProducerState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LogState(msgspec.Struct, array_like=True, frozen=True):
-    """What a log with nothing unsynced needs to be opened again without reading its files."""
+    """The state that opens a fully synced log again without reading its files."""
 
     log_start_offset: int
     leader_epochs: list[tuple[int, int]]

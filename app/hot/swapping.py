@@ -1,18 +1,20 @@
-"""Putting a segment that compaction wrote in the place of those it was written from, so that a kill at any point loses nothing.
+"""Replaces segments by the segment that compaction wrote from them. A kill at any point loses nothing.
 
     <base>.log.cleaned   being written                  recovery removes it
     <base>.log.swap      complete, synced, named        recovery puts it in place
     <base>.log           in place
 
-1. ``commit``: the side files are renamed first, ``.log.cleaned`` to ``.log.swap`` last, then the directory is synced. From here
-   on the new segment counts, whatever happens.
-2. ``put_in_place``: the old files go out of the way and the new ones get their names. The log does it in one step of the event
-   loop, so that nobody opens a file by its name who means the other one.
+1. ``commit``: the side files are renamed first, and ``.log.cleaned`` to ``.log.swap`` last. Then the directory is synced. From
+here on
+   the new segment counts, whatever happens.
+2. ``put_in_place``: the old files are moved away, and the new files get their names. The log does this in one step of the event
+loop,
+   so that nobody opens the wrong file by its name.
 3. The directory is synced before the next group is swapped.
 
-``complete`` is recovery's way through 2 and 3. A ``.swap`` file replaces the segments that begin in its range: its base offset
-says where that begins, its last batch, which is kept even if it is empty, where it ends. Kafka names and completes these files
-alike.
+``complete`` does steps 2 and 3 in recovery. A ``.swap`` file replaces the segments that begin in its range. The range begins at
+the file's base offset, and ends with its last batch, which compaction keeps even if it is empty. Kafka names and completes
+these files in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def _path(directory: str, base_offset: int, suffix: str, more: str = "") -> str:
 
 
 def commit(fs: FileSystem, directory: str, base_offset: int, *, has_aborted: bool) -> None:
-    """Make the ``.cleaned`` segment count, durably. Blocks. Raises: OSError; then perhaps it does and perhaps not."""
+    """Commit the ``.cleaned`` segment durably. Blocks. Raises: OSError; then the segment may be committed or not."""
     for suffix in SIDE_SUFFIXES:
         if suffix != TRANSACTION_INDEX_SUFFIX or has_aborted:
             fs.rename(
@@ -58,7 +60,7 @@ def commit(fs: FileSystem, directory: str, base_offset: int, *, has_aborted: boo
 
 
 def put_in_place(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Give the ``.swap`` segment its names; the files that had them are out of the way already. Raises: OSError."""
+    """Give the ``.swap`` segment its final names. The old files are already moved away. Raises: OSError."""
     for suffix in SIDE_SUFFIXES:
         try:
             fs.rename(_path(directory, base_offset, suffix, SWAP_SUFFIX), _path(directory, base_offset, suffix))
@@ -68,10 +70,10 @@ def put_in_place(fs: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
-    """Put every ``.swap`` segment among the ``names`` of a partition's directory in place, as after a kill in the midst of it.
+    """Put every ``.swap`` segment among ``names``, the files of a partition's directory, in place. This completes a killed swap.
 
-    A damaged one is dropped if the first segment that it was to replace is still there: then all of them are. Otherwise it is all
-    there is, and the loader cuts it off at the damage.
+    A damaged ``.swap`` segment is dropped if the first segment that it replaces still exists: then all of them exist. Otherwise
+    it is the only copy, and the loader cuts it off at the damage.
 
     Returns: sentences for the operator. Raises: OSError.
     """
@@ -81,7 +83,7 @@ def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
         path = _path(directory, base, LOG_SUFFIX, SWAP_SUFFIX)
         end, damage = _sound_end(fs, path)
         if damage is not None and base in segments:
-            said.append(f"{path}: {damage}; it is dropped, and what it was made from stays")
+            said.append(f"{path}: {damage}; it is deleted, and the segments that it was made from stay")
             unlink_quietly(fs, path)
             continue
         for old in segments:
@@ -94,7 +96,7 @@ def complete(fs: FileSystem, directory: str, names: Sequence[str]) -> list[str]:
         fs.fsync_dir(directory)
         put_in_place(fs, directory, base)
         fs.fsync_dir(directory)
-        said.append(f"{path} is put in place: a compaction of [{base}, {end}) was cut off")
+        said.append(f"{path} replaces offsets [{base}, {end}) now: their compaction was interrupted")
     return said
 
 
@@ -103,7 +105,7 @@ def _bases(names: Sequence[str], suffix: str) -> list[int]:
 
 
 def _sound_end(fs: FileSystem, path: str) -> tuple[int, CorruptionError | None]:
-    """One past the last offset of a segment file, up to its first damage, which is the other answer."""
+    """Returns: one past the last sound offset of a segment file; its first damage, or None."""
     file = fs.open(path, read_only=True)
     end = 0
     try:

@@ -1,7 +1,7 @@
-"""One sync of a log as data: planned on the event loop, executed on a pool thread, its outcome taken over on the loop again.
+"""One sync of a log as data. It is planned on the event loop and executed on a pool thread. The loop then applies its result.
 
-Two kinds: an ordinary one makes batches durable, which is what an acknowledgement under ``firn.durability=disk`` waits for; a
-*whole* one also writes the side files (indexes, transaction index, producer snapshots, leader epochs), after which the recovery
+There are two kinds. An ordinary sync makes batches durable; acknowledgements under ``firn.durability=disk`` wait for it. A
+*whole* sync also writes the side files (indexes, transaction index, producer snapshots, leader epochs), and then the recovery
 point may move.
 """
 
@@ -20,14 +20,14 @@ from app.machine.files import FULL_ERRNOS, File, FileSystem, replace_file, unlin
 from app.units import Offset
 
 WRITER: Final = ".sync"
-"""A sync writes on a pool thread, while the event loop may write the same leader epochs or snapshot."""
+"""Guards files that a sync writes on a pool thread while the event loop may write the same leader epochs or snapshot."""
 
 WRITE_BACK_STEP_BYTES: Final = 1 * MIB
-"""Written to the disk at a time. An append waits while the file system finds blocks for what is written, or notes that it was
-(``i_data_sem`` of ext4): 20 ms and more for 32 MiB at once, 2 ms for each of these."""
+"""Bytes written to the disk at a time. An append waits while the file system finds blocks for written bytes or updates its own data
+(``i_data_sem`` of ext4): 20 ms and more for 32 MiB at once, 2 ms for each of these pieces."""
 
 WRITE_BACK_STEPS_MAX: Final = 64
-"""Of one sync: a log to which more is appended than small steps can write takes larger ones, before the kernel throttles it."""
+"""Maximum steps of one sync. If appends outrun small steps, the steps grow, before the kernel throttles appends."""
 
 
 class SyncItem(NamedTuple):
@@ -55,7 +55,7 @@ class AbortedWrite(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SyncPlan:
-    """One sync as data: made on the loop, executed on a thread, its outcome taken over on the loop again."""
+    """One sync as data: created on the loop, executed on a thread. The loop applies its result."""
 
     fs: FileSystem
     directory: str
@@ -64,7 +64,7 @@ class SyncPlan:
     new_names: bool
     end_offset: int
     whole: bool
-    """With side files: afterwards the recovery point may move."""
+    """Whether the sync writes side files. The recovery point may move afterwards."""
     segments: list[SyncItem] = field(default_factory=list)
     indexes: list[IndexWrite] = field(default_factory=list)
     aborted: list[AbortedWrite] = field(default_factory=list)
@@ -72,10 +72,10 @@ class SyncPlan:
     bases: frozenset[int] = frozenset()
     epochs: bytes | None = None
     failure: OSError | None = None
-    """What ``execute`` has raised, for an owner that was cancelled meanwhile."""
+    """The error that ``execute`` raised, for an owner that was cancelled meanwhile."""
 
     def execute(self) -> bool:
-        """Returns: whether the side files were written; without room for them only the batches are made durable.
+        """Returns: whether the side files were written. If the disk has no space for them, only the batches become durable.
 
         Raises: OSError.
         """
@@ -109,7 +109,7 @@ class SyncPlan:
         return side_files_written
 
     def _remove_old_snapshots(self) -> None:
-        """Only once the newest is durable, name and all."""
+        """Delete older snapshots. Called only after the newest snapshot and its name are durable."""
         newest = max(self.snapshots)
         for offset in list_snapshots(self.fs.list_dir(self.directory)):
             if offset not in self.bases and offset < newest:
@@ -164,9 +164,9 @@ class SyncPlan:
 
 
 def _write_back(item: SyncItem) -> None:
-    """Have all that a sync covers written, but for the last step: that is left to ``fdatasync``, which alone makes it durable.
+    """Start writing all bytes of a sync except the last step. ``fdatasync`` writes the rest; only it makes bytes durable.
 
-    Raises: OSError, which is that of a failed sync.
+    Raises: OSError, to be treated as a failed sync.
     """
     begin = item.segment.synced_bytes
     step = max(WRITE_BACK_STEP_BYTES, (item.size_bytes - begin) // WRITE_BACK_STEPS_MAX)
@@ -175,7 +175,7 @@ def _write_back(item: SyncItem) -> None:
 
 
 def plan_index_write(segment: Segment) -> IndexWrite | None:
-    """What of a segment's sparse indexes is not in its files yet; None if all is."""
+    """The part of a segment's sparse indexes that its files lack; None if they are complete."""
     index = segment.index
     if index is None or segment.size_bytes == 0:
         return None
@@ -195,7 +195,7 @@ def plan_index_write(segment: Segment) -> IndexWrite | None:
 
 
 def plan_aborted_write(segment: Segment) -> AbortedWrite | None:
-    """What of a segment's transaction index is not in its file yet; None if all is."""
+    """The part of a segment's transaction index that its file lacks; None if it is complete."""
     aborted = segment.aborted
     if aborted is None or len(aborted) == segment.aborted_written:
         return None

@@ -1,4 +1,4 @@
-"""Batches whose records cannot be decoded although their bytes are what the producer sent: passed over, and told of once."""
+"""Batches whose records cannot be decoded, although the bytes are as the producer sent them. They are skipped and logged once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 from app.units import Offset
 
 TOLD_MAX: Final = 1024
-"""Batches remembered as told of. Beyond that the oldest may be told of again."""
+"""Number of remembered batches. If there are more, the oldest may be logged again."""
 
 
 class UnreadableBatch(NamedTuple):
-    """A stored batch with a right checksum and an interior that is not sound."""
+    """A stored batch with a correct checksum and damaged records."""
 
     base_offset: Offset
     end_offset: Offset
@@ -20,7 +20,7 @@ class UnreadableBatch(NamedTuple):
 
 
 class UnreadableBatches:
-    """Writes one line for each batch that a lookup by time passed over. Belongs to the event loop."""
+    """Logs one line for each batch that a lookup by time skipped. Belongs to the event loop."""
 
     def __init__(self, log_line: Callable[[str], None]) -> None:
         self._log_line = log_line
@@ -35,7 +35,7 @@ class UnreadableBatches:
             del self._told[next(iter(self._told))]
         self._told[key] = None
         self._log_line(
-            f"a record batch of {place} cannot be read by any consumer, and lookups by time pass over it: {batch.why}. To get past "
-            f"it, let consumers go on at offset {batch.end_offset} (firn group reset), or delete the records before that offset "
+            f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {batch.why}. To get past "
+            f"it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
             f"(firn topic delete-records)"
         )

@@ -1,13 +1,13 @@
-"""Which requests are served: by the host that they name and by the page that sent them. Pure.
+"""Decides which requests are served: by the host that they name, and by the web page that sent them. Pure.
 
-A web page may send requests to any address that its reader's machine reaches, this server's too. Two rules keep it out:
+A web page may send requests to any address that its reader's machine can reach, this server included. Two rules stop that:
 
 - **Host.** A page of ``evil.example`` may have its own name resolve to this server's address (DNS rebinding). The browser then
-  takes both for one origin, but the request still says ``Host: evil.example``. Only known names are served.
+  treats both as one origin, but the request still says ``Host: evil.example``. Only known names are served.
 - **Origin.** A page that asks another origin says so (``Origin``, ``Sec-Fetch-Site``). Only pages of this server, or of origins
   that the operator allows, are served. The rule is that of Fetch Metadata, with ``Origin`` beside ``Host`` for older browsers.
 
-The type of a body is not looked at: `curl --data` calls every body a form, and every browser of today tells the origin of a form.
+The type of a body does not matter: `curl --data` calls every body a form, and today's browsers send the origin with a form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 AUTHORITY_CHARS_MAX: Final = 261
 """A name of 253 characters, its last dot, a colon and a port."""
 AUTHORITIES_KEPT: Final = 256
-"""That were parsed: clients ask for the same few again and again."""
+"""How many parsed hosts are kept: clients name the same few again and again."""
 
 _AUTHORITY: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/@\s,]+))(?::(?P<port>\d{1,5}))?")
 _ORIGIN: Final = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#@]+)", re.IGNORECASE)
@@ -141,10 +141,10 @@ class Access:
     """The rules of one server."""
 
     def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        """``hosts`` are served besides the names of the loopback interface and the address that a request came in at.
+        """Always served are the loopback names, the address that a request came in at, and pages of this server.
 
-        ``origins`` are those whose pages are served besides this server's own. Entries are as ``parse_hosts`` and
-        ``parse_origins`` return them.
+        ``hosts`` are further names, as ``parse_hosts`` returns them. ``origins`` are further origins whose pages are served, as
+        ``parse_origins`` returns them.
         """
         hosts, origins = tuple(hosts), tuple(origins)
         self.any_host = ANY in hosts
@@ -169,7 +169,7 @@ class Access:
         return refusal or self._check_origin(asked)
 
     def allows_foreign(self, asked: Asked) -> bool:
-        """Whether the request is of another origin's page that the operator allows: its browser is told so."""
+        """Whether a page of another, allowed origin sent the request. The answer then tells the browser so."""
         if asked.origin is None or self._is_own(asked):
             return False
         return self.any_origin or _parse_origin(asked.origin) in self._origins
@@ -221,7 +221,7 @@ class Access:
         )
 
     def _is_own(self, asked: Asked) -> bool:
-        """Whether the origin is the host that is asked, whatever the scheme: a proxy may speak TLS in front of this server."""
+        """Whether the origin is the host of the request. The scheme does not count: a proxy in front may speak TLS."""
         origin = None if asked.origin is None else _parse_origin(asked.origin)
         authority = parse_authority(asked.hosts[0]) if len(asked.hosts) == 1 else None
         if origin is None or authority is None or origin.host != authority.host:

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, errors in the REST proxy's shape, and what is measured of every request."""
+"""The FastAPI application: routes, errors in the form of the REST proxy, and the metrics of every request."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def create_app(
     registry: Registry | None = None,
     faults: Faults | None = None,
 ) -> FastAPI:
-    """The application; its clients live as long as its lifespan. It counts into ``registry``, if there is one already.
+    """The application. Its clients are opened when it starts and closed when it ends.
 
-    ``faults`` is told of what requests meet that is not their senders' fault.
+    It counts into ``registry``, or into a new one. ``faults`` hears of errors that are not the fault of a request's sender.
     """
     told = Faults(log_line) if faults is None else faults
     registry = Registry() if registry is None else registry
@@ -180,7 +180,7 @@ class Measured:
             method = scope["method"] if path != "unmatched" else "ANY"
             text = "HTTP requests by route and status."
             registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status)).value += 1
-            text = "Time from a request's head to the end of its answer."
+            text = "Time from a request's head to the end of its response."
             histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
             histogram.observe(perf_counter() - started_s)
 

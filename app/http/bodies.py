@@ -1,7 +1,7 @@
-"""Reading request bodies within bounds, and answering while a body still comes in.
+"""Reads request bodies within limits of size and time, and answers while a body still comes in.
 
-Starlette's streaming response listens for the client's leaving on the same channel on which the body arrives, so the two
-cannot be used together; ``Duplex`` is a response that owns the channel.
+Starlette's streaming response watches the channel of the request to learn that the client has left. The body arrives on the
+same channel, so the two cannot be used together. ``Duplex`` is a response that has the channel to itself.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ JSON_TYPE: Final = "application/json"
 
 
 class ClientLeft(Exception):
-    """The other side closed the connection in the middle of its body."""
+    """The client closed the connection in the middle of its body."""
 
 
 class IdleSender(Exception):
-    """The other side is too slow: see ``Pace``."""
+    """The client sends too slowly: see ``Pace``."""
 
 
 BODY_BYTES_PER_S_MIN: Final = 1024
-"""A sender that is slower is taken for one that only wants to keep its connection."""
+"""A slower sender is treated as one that sends nothing and only holds its connection."""
 
 
 class Pace:
-    """How long a sender may take for the next whole thing: a record, or a small body.
+    """How long a sender may take for the next unit: a record, or a small body.
 
-    It has ``idle_timeout_ms``, and a second more for each ``BODY_BYTES_PER_S_MIN`` that have come; and never more than
-    ``idle_timeout_ms`` from one byte to the next.
+    A unit may take ``idle_timeout_ms``, and a second more for each ``BODY_BYTES_PER_S_MIN`` bytes that have come. From one
+    byte to the next never more than ``idle_timeout_ms`` may pass.
     """
 
     def __init__(self, idle_timeout_ms: int) -> None:
@@ -47,7 +47,7 @@ class Pace:
         self.restart()
 
     def restart(self) -> None:
-        """A whole thing has come."""
+        """A unit is complete: the time of the next one starts."""
         self._since_s = self._loop.time()
         self._bytes = 0
 
@@ -55,7 +55,7 @@ class Pace:
         self._bytes += count
 
     def deadline_s(self) -> float:
-        """Until when the next byte must come, by the loop's time."""
+        """The time, by the clock of the event loop, at which the next byte must have come."""
         whole_s = self._since_s + self._idle_s + self._bytes / BODY_BYTES_PER_S_MIN
         return min(self._loop.time() + self._idle_s, whole_s)
 
@@ -100,10 +100,10 @@ async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_ti
 
 
 class Duplex(Response):
-    """A response whose status is known only once some of the request was read, and that goes on while more comes in.
+    """A response that is sent while the request still comes in. Its status is known once part of the request was read.
 
-    ``talk`` is given the request's channel and two functions: one starts the answer (status, further headers), one sends a
-    piece of it and waits while the client is slow to read.
+    ``talk`` gets the channel of the request and a ``DuplexAnswer``, which starts the answer and sends its pieces. Sending waits
+    while the client is slow to read.
     """
 
     def __init__(self, talk: Callable[[Receive, DuplexAnswer], Awaitable[None]]) -> None:
@@ -115,14 +115,14 @@ class Duplex(Response):
 
 
 class DuplexAnswer:
-    """The answering half."""
+    """The answer of a ``Duplex``."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = False
 
     async def start(self, status: int, *, close: bool = False) -> None:
-        """Send status and headers. ``close`` says that the connection ends after this answer."""
+        """Send status and headers. ``close`` ends the connection after this answer."""
         assert not self.started
         self.started = True
         headers = [(b"content-type", JSON_TYPE.encode())]

@@ -1,4 +1,4 @@
-"""Firn's own route for compaction jobs: the leader's part of replacing segments, asked step by step."""
+"""Firn's own route for compaction jobs: it asks a partition's leader to replace segments, step by step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONFLICT: Final = 409
 _INVALID: Final = 422
 OFFSET_MAX: Final = 2**63 - 1
 SEGMENTS_REPLACED_MAX: Final = 9_999
-"""As many as the leader replaces at a time."""
+"""The leader replaces so many at a time at most."""
 
 
 class _StepIn(msgspec.Struct):
@@ -33,7 +33,7 @@ class _StepIn(msgspec.Struct):
     base_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
     end_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
     output: str | msgspec.UnsetType = msgspec.UNSET
-    """What jobs of an older version send instead of the id and the range."""
+    """Jobs of an older version send this instead of the id and the range."""
 
 
 @router.post(
@@ -59,7 +59,7 @@ class _StepIn(msgspec.Struct):
     },
 )
 async def replace_segments(topic_name: str, partition_id: int, request: Request) -> Response:
-    """409: the inputs are not readable neighbours any more, and nothing was changed."""
+    """Answered 409: the inputs are no longer readable segments side by side. Nothing was changed."""
     gateway: Gateway = request.app.state.gateway
     wanted = await small_body(
         request, _StepIn, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=gateway.settings.body_idle_timeout_ms

@@ -1,12 +1,12 @@
 """Connections of the HTTP process: how many, how long each may be silent, and what still answers when there are too many.
 
-uvicorn waits for ever for the head of a request and for a response to be read, and counts connections only to refuse requests.
-A thousand connections that say nothing would therefore take its health checks away. Here
+uvicorn waits for ever for the head of a request, and for a response to be read. It counts connections only to refuse requests.
+A thousand silent connections would therefore stop its health checks. So here:
 
-- a head has ``header_timeout_ms`` and ``HEAD_BYTES_MAX``, and so has the rest of a body that its response did not wait for;
-- a response that nobody reads ends its connection after ``transfer_timeout_ms`` (bodies of requests: ``app/http/bodies.py``);
-- past ``connections_max`` a new connection takes the place of one that has no request under way, those that never had one first;
-- if there is none, it gets one of ``RESERVED`` places, where health checks are answered and all else is 503.
+- A head is limited by ``header_timeout_ms`` and ``HEAD_BYTES_MAX``. So is the rest of a body after its response was sent.
+- A response that nobody reads ends its connection after ``transfer_timeout_ms``. Request bodies: see ``app/http/bodies.py``.
+- Past ``connections_max`` a new connection replaces one without a request under way. Those that never had one go first.
+- If there is none, it gets one of ``RESERVED`` places. There, health checks are answered, and all else is 503.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from app.limits import KIB
 from app.metrics import Registry
 
 HEAD_BYTES_MAX: Final = 64 * KIB
-"""Of a request's line and headers, and of what frames a body (chunk extensions, trailers)."""
+"""Limit for a request's line and headers, and for what surrounds a chunked body (chunk extensions, trailers)."""
 RESERVED: Final = 64
 """Connections past the limit, for health checks."""
 SETTLING_S: Final = 1.0
-"""A connection that is younger may have sent a request that was not read yet, so it gives way last."""
+"""A younger connection may have sent a request that was not read yet, so it is closed last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Door:
         registry.gauge("firn_http_connections", "HTTP connections open.", lambda: [((), float(len(self._open)))])
 
     def enter(self, connection: HttpConnection, now_s: float) -> bool:
-        """A connection was accepted. Whether it has an ordinary place; another may have been closed for it."""
+        """Take in an accepted connection; True if it has an ordinary place. Another may be closed for it."""
         full = len(self._open) >= self.limits.connections_max
         if full and self._make_room(now_s):
             full = False
@@ -221,7 +221,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _end(self, reason: str, status: int, message: str) -> None:
-        """Close; with an answer, where one to a next request is expected."""
+        """Close the connection. A client that waits for an answer gets one first."""
         self.door.count_closed(reason)
         if not self._under_way and not self._message_open:
             body = RestAnswer(status, status, message).body()
@@ -236,7 +236,7 @@ def connection_class(door: Door) -> type[HttpConnection]:
 
 
 def _health_only(app: Any) -> ASGIApp:
-    """What a connection past the limit is served."""
+    """The application that serves a connection past the limit."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in HEALTH_PATHS:

@@ -1,4 +1,4 @@
-"""The page at ``/docs``: the OpenAPI document as plain HTML, complete in itself.
+"""The page at ``/docs``: the OpenAPI document as plain HTML that loads nothing else.
 
 Brokers run in private networks; a page that loads a viewer from elsewhere would stay blank there. ``/openapi.json`` is the
 machine's version of the same.

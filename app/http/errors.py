@@ -1,4 +1,4 @@
-"""Errors as the REST proxy answers them: ``{"error_code", "message"}``, where the code is the HTTP status or refines it."""
+"""Errors as the REST proxy answers them: ``{"error_code", "message"}``. The code is the HTTP status, or begins with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.errors import (
 
 
 class RestAnswer(NamedTuple):
-    """What an error becomes."""
+    """The answer to a request that failed."""
 
     status: int
     error_code: int
@@ -80,7 +80,7 @@ REST_CODE: Final[Mapping[ErrorCode, tuple[int, int]]] = {
 
 
 def answer_of(error: FirnError | RestError) -> RestAnswer:
-    """What an error is answered with."""
+    """The answer for an error."""
     match error:
         case RestError():
             return error.answer

@@ -22,11 +22,11 @@ from app.metrics import Registry, Sample
 from app.seams import Clock
 
 RECORD_BYTES_MAX: Final = 16 * MIB
-"""Largest JSON object of one record: topics that allow records of 10 MB can be written to with base64."""
+"""Largest JSON object of one record: a record of 10 MB fits in it as base64."""
 ADMIN_BODY_BYTES_MAX: Final = 1 * MIB
 RETRY_BUDGET_MS: Final = 10_000
 DELIVERY_TIMEOUT_MS: Final = 30_000
-"""From a record's arrival to its receipt; few clients wait longer."""
+"""From the arrival of a record to its receipt. Few clients wait longer."""
 FLUSH_TIMEOUT_MS: Final = 2_000
 METRICS_TIMEOUT_S: Final = 5.0
 READY_TIMEOUT_S: Final = 2.0
@@ -44,7 +44,7 @@ class HttpSettings:
     connections_max: int = HTTP_CONNECTIONS_MAX
     header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     body_idle_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
-    """A sender that completes nothing for so long in the middle of a body is answered 408 (``Pace``)."""
+    """A sender that stops for so long in the middle of a body is answered 408 (``Pace``)."""
     receipts_ahead_max: int = 1_000
     """Records of one request that are accepted and not answered yet."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -71,7 +71,7 @@ class Gateway:
         self.registry = registry
 
     def tell(self, route: str, error: FirnError) -> None:
-        """Tell the operator what a request to ``route`` is answered with, if that is no refusal of what was asked."""
+        """Log the error that answers a request to ``route``, unless the request itself was at fault."""
         if isinstance(error, BrokerUnavailable):
             self._faults.met("reaching", "a broker", f"no broker can be reached, so HTTP requests fail: {error}")
         elif answer_of(error).status >= 500:
@@ -99,13 +99,13 @@ class Gateway:
         )
 
     async def samples(self) -> list[Sample]:
-        """Every sample of the brokers that this process was started with, and its own.
+        """Every sample of this process, and of the brokers that it was started with.
 
-        A broker that cannot answer shows as ``firn_broker_up 0``; its samples are missing then.
+        For a broker that cannot answer there is only ``firn_broker_up 0``.
         """
         samples = labelled(self.registry.samples(), process="http")
         up: list[Sample] = []
-        text = "Whether the broker answers the HTTP process."
+        text = "Whether the broker responds to the HTTP process."
         for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
             address, node_id, broker_samples = answer
             labels = (("address", address), *((("node_id", node_id),) if node_id else ()))

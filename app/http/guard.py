@@ -12,14 +12,14 @@ from app.http.errors import RestAnswer
 from app.metrics import Registry
 
 PREFLIGHT_KEPT_S: Final = b"600"
-"""How long a browser may remember what it was allowed; the operator may change the settings."""
+"""How long a browser may remember what it was allowed. Short, because the operator may change the settings."""
 ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 
 REFUSED_TEXT: Final = "Requests refused because of their Host or because of the page that sent them, by rule."
 
 
 class Guard:
-    """Stands in front of every route."""
+    """Runs before every route."""
 
     def __init__(self, inner: ASGIApp, *, access: Access, registry: Registry) -> None:
         self._inner = inner

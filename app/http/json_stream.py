@@ -1,7 +1,7 @@
-"""Cuts a stream of JSON objects, one after the other with or without white space between them, into objects. Pure.
+"""Cuts a stream of JSON objects into objects. White space between them is allowed and not needed. Pure.
 
-Only structure is looked at (strings, braces, brackets); whether an object is valid JSON is its decoder's question. That way
-one bad record does not end the stream, unless it leaves open where the next one begins.
+Only structure is looked at (strings, braces, brackets). The decoder finds out whether an object is valid JSON. So one bad
+record ends the stream only if nobody can tell where the next one begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLANK: Final = re.compile(rb"[ \t\r\n\x1e]*")
 
 
 class JsonSplitter:
-    """Bytes in, whole objects out. Work is linear in the bytes fed, however they are cut."""
+    """Takes bytes and gives whole objects. Its work grows with the bytes fed, not with how they are cut."""
 
     def __init__(self, object_bytes_max: int) -> None:
         self._object_bytes_max = object_bytes_max

@@ -83,7 +83,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def decode_record(data: bytes) -> NewRecord:
-    """The record that a JSON object describes. Raises: ProtocolError, in a sentence for the sender."""
+    """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
     try:
         request = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -119,7 +119,7 @@ def error_receipt(answer: RestAnswer) -> bytes:
 
 
 def format_timestamp(timestamp: TimestampMs) -> str:
-    """ISO 8601 in UTC with milliseconds; the bare number where no calendar reaches."""
+    """ISO 8601 in UTC with milliseconds. A time that no calendar has is written as its number."""
     try:
         moment = _EPOCH + timestamp * _MILLISECOND
     except OverflowError:
@@ -186,5 +186,5 @@ def _timestamp(text: str | int | None) -> TimestampMs | None:
 
 
 def part_receipt(part: Part) -> PartReceipt | None:
-    """What the receipt will say of ``part``, without holding on to its content; None for null."""
+    """What the receipt will say of ``part``; None for null. The content itself is not kept."""
     return None if part.content is None else PartReceipt(part.type, len(part.content))

@@ -1,10 +1,10 @@
 """``POST /v3/clusters/{cluster_id}/topics/{topic_name}/records``: one record or many, one receipt each, in order.
 
 Two tasks share a bounded queue: one reads records and hands them to the producer, the other waits for each to be stored and
-writes its receipt. When receipts are not read, the queue fills, reading stops, and the sender feels it.
+writes its receipt. A client that does not read its receipts fills the queue: then no more records are read until it does.
 
-The status is the first record's if the body holds only that one, so that ``curl --fail`` works; a stream of records is
-always 200, and each receipt has its own ``error_code``. A client that leaves takes back nothing that was accepted.
+A body of one record is answered with the status of that record, so that ``curl --fail`` works. A stream of records is always
+answered 200, and each receipt has its own ``error_code``. Records that were accepted are not taken back if the client leaves.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ router = APIRouter(tags=["Records (v3)"])
 
 RECORDS: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
 RECEIPTS_JOINED_MAX: Final = 256
-"""Receipts that are ready go out together, up to so many."""
+"""So many receipts at most are sent together."""
 
 
 @dataclass(slots=True)
 class _Accepted:
-    """A record that the producer took. Its content is the producer's now; the receipt needs only sizes."""
+    """A record that the producer took over with its content. The receipt needs only sizes."""
 
     key: PartReceipt | None
     value: PartReceipt | None
@@ -111,7 +111,7 @@ class _Conversation:
         self._outcomes: asyncio.Queue[_Outcome] = asyncio.Queue(gateway.settings.receipts_ahead_max)
         self._broken = False
         registry = gateway.registry
-        text = "Records that came in over HTTP, by whether they were stored."
+        text = "Records received over HTTP, by whether they were stored."
         self._stored_total = registry.counter("firn_http_records_total", text, outcome="stored")
         self._failed_total = registry.counter("firn_http_records_total", text, outcome="failed")
 
@@ -226,7 +226,7 @@ class _Conversation:
 
 
 class _Pending:
-    """The next outcome has not been taken from the queue yet."""
+    """Stands for an outcome that was not taken from the queue yet."""
 
 
 _PENDING: Final = _Pending()

@@ -1,7 +1,7 @@
 """The HTTP process: uvicorn around the application, until a signal or the end of the parent.
 
-Started by the broker it inherits one end of a socket pair; end-of-file on it means that the broker is gone, however it went,
-and the process ends at once. This module is the process's composition root: it makes the clock and the randomness.
+If a broker starts it, the process inherits one end of a socket pair. End of file there means that the broker is gone, for
+whatever reason, and the process ends at once. This module makes the process's clock and randomness.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from app.usage import show_process
 GRACE_S: Final = 5
 """How long requests under way may take to end after a signal."""
 ORPHAN_GRACE_S: Final = 1
-"""The same after the parent's end."""
+"""How long requests under way may take to end after the parent has ended."""
 DESCRIPTORS_KEPT: Final = 64
-"""Of the files that the process may open, for all but the connections that it serves."""
+"""So many of the files that the process may open are kept for other uses than connections."""
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 1024
 
 
 class BugLog(logging.Handler):
-    """Errors that uvicorn and asyncio log: each is told when it begins and once in a while, with its traceback the first time.
+    """Errors that uvicorn and asyncio log. Each is logged when it begins, with its traceback, and then from time to time.
 
     A request that meets a bug of this program can be sent as often as somebody likes.
     """
@@ -110,7 +110,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
 
 
 def _descriptors_for(connections: int) -> int:
-    """Ask for as many open files as ``connections`` need; how many connections the system allows."""
+    """Ask the system for as many open files as ``connections`` need. Returns how many connections it allows."""
     wanted = connections + RESERVED + DESCRIPTORS_KEPT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,6 +1,6 @@
 """The seam to the file system, and the real one.
 
-Everything the hot tier does to a disk goes through ``FileSystem`` and ``File``, so that the simulation can put a disk under it
+All that the hot tier does with a disk goes through ``FileSystem`` and ``File``, so that the simulation can put a disk under it
 that loses unflushed tails, tears writes, rots bits and fills up. Paths are plain strings. Errors are ``OSError`` with the errno
 a POSIX system would give; callers turn them into the error tree.
 
@@ -28,14 +28,14 @@ from app.units import Buffer
 
 
 class File(Protocol):
-    """One open regular file. Not used by two threads at once, but for reads."""
+    """One open regular file. Several threads may read it at once; for everything else it belongs to one."""
 
     pwrite: Callable[[Buffer, int], int]
-    """Write the buffer at the position; answers the bytes written, which may be fewer. An attribute, not a method, so that the
-    real file can put the system call itself there."""
+    """Write the buffer at the position. Returns the bytes written, which may be fewer. It is an attribute, not a method, so that
+    the real file can put the system call itself there."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write the buffers one after the other at ``position``; answers the bytes written, which may be fewer."""
+        """Write the buffers one after the other at ``position``. Returns the bytes written, which may be fewer."""
         ...
 
     def pread(self, length: int, position: int) -> bytes:
@@ -43,7 +43,7 @@ class File(Protocol):
         ...
 
     def pread_into(self, view: memoryview, position: int) -> int:
-        """Fill ``view`` from ``position``; answers the bytes read, fewer only at the end of the file. May block on the disk."""
+        """Fill ``view`` from ``position``. Returns the bytes read, fewer only at the end of the file. May block on the disk."""
         ...
 
     def preadv_nowait(self, view: memoryview, position: int) -> int | None:
@@ -61,7 +61,7 @@ class File(Protocol):
     def is_cached(self, position: int, length: int) -> bool:
         """Whether these bytes can be had without waiting for the disk. False where the file system cannot tell.
 
-        A page that is on its way from the disk may be taken for one that is there. For one thread of the process.
+        A page that is still being read from the disk may count as cached. Only one thread of the process may call it.
         """
         ...
 
@@ -72,28 +72,28 @@ class File(Protocol):
     def fdatasync(self) -> None: ...
 
     def start_write_back(self, position: int, length: int) -> None:
-        """Have the disk take these bytes soon, so that less is left for ``fdatasync``. A file system with a journal commits nothing
-        for that, so nobody else's writes wait for it; and nothing is durable by it. ``length`` 0 is all from ``position`` on."""
+        """Start to write these bytes to the disk, so that ``fdatasync`` has less to do. This makes nothing durable. A file system
+        with a journal commits nothing for it, so no other write waits. ``length`` 0 is all from ``position`` on."""
         ...
 
     def finish_write_back(self, position: int, length: int) -> None:
-        """The same, and wait until the disk has taken them. What it raises ``fdatasync`` may not raise again."""
+        """The same, and wait until the disk has taken them. An error raised here may not be raised again by ``fdatasync``."""
         ...
 
     def drop_cached(self, position: int, length: int) -> None:
-        """Have the page cache let go of these bytes, but for those that the disk does not have yet. Readers wait for it then.
-        Nothing where the system cannot do it."""
+        """Drop these bytes from the page cache, except those that the disk does not have yet. Later reads wait for the disk.
+        Does nothing where the system cannot do it."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor, for system calls of the caller's own; raises OSError where there is none (simulation)."""
+        """The descriptor, for system calls of the caller. Raises OSError where there is none (simulation)."""
         ...
 
     def close(self) -> None: ...
 
 
 LOCK_FILE: Final = ".lock"
-"""Of a data directory, as Kafka names it."""
+"""Name of the lock file in a data directory, as in Kafka."""
 
 
 class DirectoryLock(Protocol):
@@ -214,7 +214,7 @@ def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool) -> None
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a directory and all in it. What has gone already is fine."""
+    """Remove a directory and all in it. It may be gone already."""
     try:
         names = fs.list_dir(path)
     except FileNotFoundError:
@@ -229,7 +229,7 @@ def remove_tree(fs: FileSystem, path: str) -> None:
 
 
 def unlink_quietly(fs: FileSystem, path: str) -> None:
-    """Unlink a file that may have gone already."""
+    """Unlink a file. It may be gone already."""
     try:
         fs.unlink(path)
     except FileNotFoundError:
@@ -375,7 +375,7 @@ class PosixFileSystem:
         self.can_tell_misses = hasattr(os, "RWF_NOWAIT")
         self.can_count_pages = sys.platform == "linux"
         self.probe = memoryview(bytearray(1))
-        """Where a byte is read to only to see whether it can be."""
+        """Buffer for a byte that is read only to see whether it can be read."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         flags = os.O_RDONLY if read_only else os.O_RDWR

@@ -1,5 +1,5 @@
-"""What of a file is in the page cache, and having it written to the disk early: ``cachestat(2)``, which Linux has since 6.5, and
-``sync_file_range(2)``. Python has neither."""
+"""Tells what of a file is in the page cache (``cachestat(2)``, since Linux 6.5), and has it written to the disk early
+(``sync_file_range(2)``). Python has neither call."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ _NOT_HERE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ESP
 
 
 def start_write_back(descriptor: int, position: int, length: int) -> None:
-    """Have dirty pages of a range of a file go to the disk, without waiting for them unless its queue is full. Nothing where the
-    system cannot do it. Raises: OSError."""
+    """Start to write the dirty pages of a range of a file to the disk. Waits only if the disk's queue is full. Does nothing where
+    the system cannot do it. Raises: OSError."""
     _write_back(descriptor, position, length, _WRITE)
 
 
 def finish_write_back(descriptor: int, position: int, length: int) -> None:
-    """The same, and wait until the disk has taken them; they are not durable then, as nothing is before ``fdatasync``.
+    """The same, and wait until the disk has taken them. Only ``fdatasync`` makes them durable.
 
     Raises: OSError if it could not, and then a later ``fdatasync`` of the descriptor does not say it again.
     """

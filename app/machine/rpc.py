@@ -8,13 +8,13 @@ A frame is a header and a payload::
     payload        REQUEST: u8 length of the method's name, the name, the parameters
                    ANSWER: the result     ERROR: msgpack [class name, message, Kafka code or nil]     CANCEL: nothing
 
-What parameters and results are is between the two ends of a method; this module moves bytes. Errors of Firn's tree arrive
-as the class that was raised. Both processes are of one installation, so there are no versions.
+This module moves bytes: the two ends of a method agree on what parameters and results mean. An error of ``FirnError``'s classes
+arrives as the class that was raised. Both processes are of one installation, so there are no versions.
 
-The end of the stream ends everything at once: the server cancels what it is doing and ``serve`` returns, so that a child
-never outlives its parent; the client fails every call with StorageUnavailable and can be given a new socket, so that a
-restarted child resumes service. **A call that ends with StorageUnavailable is undecided**: it may have been done, done
-twice if it is sent again, or never have arrived.
+The end of the stream ends everything at once. The server cancels its work and ``serve`` returns, so that a child never outlives
+its parent. The client fails every call with StorageUnavailable. It can be given a new socket, so that a restarted child serves
+again. **A call that ends with StorageUnavailable is undecided**: the server may have done it or not. Sent again, it may be done
+twice.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FRAME_BYTES_MAX: Final = 256 * MIB
 """Largest frame: a chunk of ``limits.CHUNK_BYTES_MAX`` with room to spare. Bulk data goes through files instead."""
 
 CALLS_IN_FLIGHT_MAX: Final = 1024
-"""Calls that a client has under way; further ones wait for their turn."""
+"""Calls that a client may have under way. Further ones wait."""
 
 REQUEST_BYTES_IN_FLIGHT_MAX: Final = 64 * MIB
-"""Parameters of the calls that are under way, unless a single call is larger."""
+"""Bytes of parameters that all calls under way may have together. A single call may be larger."""
 
 SERVER_CALLS_MAX: Final = 2 * CALLS_IN_FLIGHT_MAX
 """Calls that a server works on before it stops reading. Above the client's limit, so that a CANCEL is always read."""
@@ -70,7 +70,7 @@ def encode_error(error: FirnError) -> bytes:
 
 
 def decode_error(payload: bytes) -> FirnError:
-    """The error of that payload; a class that is unknown here is a StorageUnavailable that names it.
+    """The error that ``encode_error`` wrote into a payload. An unknown class becomes a StorageUnavailable that names it.
 
     Raises: ProtocolError.
     """
@@ -233,7 +233,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
 
 
 class _ClientConnection(_FrameProtocol):
-    """One socket's worth of calls."""
+    """The calls of one socket."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

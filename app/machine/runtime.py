@@ -23,8 +23,8 @@ GARBAGE_THRESHOLD: Final = 10_000
 
 
 boot_s: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Seconds since the machine was started, the time that it was suspended included where the system counts it. Without a function of
-ours in between: it is read for every write to a socket."""
+"""Seconds since the machine was started. Time that it was suspended is included where the system counts it. This is the system's
+function itself, because it is called for every write to a socket."""
 
 
 class SystemClock:
@@ -56,13 +56,13 @@ class ThreadPool:
 
 
 def _look_at_error(done: asyncio.Future[T]) -> None:
-    """The caller may have gone: then nobody else looks at the error."""
+    """Read the error of a call whose caller may have gone, since nobody else does then."""
     if not done.cancelled():
         done.exception()
 
 
 def settle_memory() -> None:
-    """Take what start-up has made out of the garbage collector's sight, and have it look less often at the rest.
+    """Take the objects of start-up away from the garbage collector, and let it look less often at the rest.
 
     What is there now stays for good but for about a thousand objects, and looking through all of it once takes longer than the
     loop may block. Serving makes few cycles: its objects go as soon as they are not referred to any more.
@@ -73,7 +73,7 @@ def settle_memory() -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Ask for as many open files as the system allows this process; how many that is."""
+    """Ask for as many open files as the system allows this process. Returns how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft < wanted:

@@ -1,19 +1,19 @@
-"""One append to a numbered log as a pure state machine: outcomes and the time in, the next thing to do out.
+"""One append to a numbered log as a pure state machine. Input: outcomes and the time. Output: the next step.
 
 The rules, and why (``docs/formats.md``, "Writing"):
 
     put       → written       ours
-    put       → exists        somebody's entry is there, perhaps our own earlier attempt: read it back
-    put       → undecided     (409, 5xx, time-out, lost connection) applied, or not, or not yet: put the SAME bytes
-    read back → our nonce     ours: an earlier attempt was applied and its answer lost
+    put       → exists        an entry is there, perhaps our own earlier attempt: read it back
+    put       → undecided     (409, 5xx, time-out, lost connection) applied, not applied, or not yet: put the SAME bytes
+    read back → our nonce     ours: an earlier attempt was applied, and its response was lost
     read back → other nonce   lost: another writer has this number
     read back → missing       undecided, not "not written": put the SAME bytes
     read back → undecided     read back again
-    read back → corrupt       read back again; what crossed the wire may be bad rather than what is stored
+    read back → corrupt       read back again: the transfer may be damaged, and not the stored bytes
 
-    past the deadline         give up: stop being the writer. The number may still turn out to be ours
+    past the deadline         give up, and stop being the writer. The number may still turn out to be ours
 
-Other bytes are never offered under a number, so it does not matter which attempt is applied, nor when, nor how often.
+Different bytes are never put under the same number. So it does not matter which attempt is applied, when, or how often.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKOFF_MAX_S: Final = 2.0
 
 
 class PutOutcome(Enum):
-    """How one put-if-absent ended."""
+    """The outcome of one put-if-absent."""
 
     WRITTEN = auto()
     EXISTS = auto()
@@ -37,7 +37,7 @@ class PutOutcome(Enum):
 
 
 class ReadOutcome(Enum):
-    """How a read-back ended that did not bring an entry."""
+    """The outcome of a read-back that returned no entry."""
 
     MISSING = auto()
     UNDECIDED = auto()
@@ -46,14 +46,14 @@ class ReadOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Offer the entry's bytes, after waiting ``delay_s`` (the shell may spread it)."""
+    """Put the entry's bytes after ``delay_s`` (the shell may vary the delay)."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """Read what is stored under the entry's key, after waiting ``delay_s``."""
+    """Read the object under the entry's key after ``delay_s``."""
 
     delay_s: float
 
@@ -65,24 +65,24 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Done: the number belongs to another entry; ours was not and will never be applied."""
+    """Done: the number belongs to another entry. Our entry was not applied, and never will be."""
 
     winner: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The deadline passed with the number undecided."""
+    """The deadline passed, and the number is still undecided."""
 
     corrupt: bool
-    """The last read-back was of bytes that cannot be trusted."""
+    """Whether the last read-back returned corrupt bytes."""
 
 
 Action: TypeAlias = Put | ReadBack | Ours | Lost | GiveUp
 
 
 class AppendAttempt:
-    """The appending of one entry under one number."""
+    """The append of one entry under one number."""
 
     __slots__ = ("_deadline_s", "_failures", "_nonce", "_writer_id")
 
@@ -94,11 +94,11 @@ class AppendAttempt:
         self._failures = 0
 
     def start(self) -> Action:
-        """What to do first."""
+        """The first step."""
         return Put(0.0)
 
     def on_put(self, outcome: PutOutcome, now_s: float) -> Action:
-        """What to do after a put-if-absent."""
+        """The next step after a put-if-absent."""
         if outcome is PutOutcome.WRITTEN:
             return Ours()
         if outcome is PutOutcome.EXISTS:
@@ -106,7 +106,7 @@ class AppendAttempt:
         return self._again(now_s, put=True)
 
     def on_read(self, outcome: Entry | ReadOutcome, now_s: float) -> Action:
-        """What to do after a read-back."""
+        """The next step after a read-back."""
         if isinstance(outcome, Entry):
             if outcome.nonce == self._nonce and outcome.writer_id == self._writer_id:
                 return Ours()

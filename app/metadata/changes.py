@@ -1,7 +1,7 @@
-"""What each change of the cluster checks and writes. Pure: a draft of the next image in, records and an answer out.
+"""The checks and the records of each change of the cluster. Pure. Input: a draft of the next image. Output: records and a result.
 
-Refusals are Kafka's: ``RequestRejected`` with the code that Kafka answers for the same mistake. A plan only reads the draft;
-the controller takes the records into it, so that the next change of the same group is checked against what came before.
+Refusals are Kafka's: ``RequestRejected`` with Kafka's code for the same mistake. A plan only reads the draft. The controller
+adds the records to the draft, so the next change of the same group is checked against all earlier ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from app.units import (
 T_co = TypeVar("T_co", covariant=True)
 
 DEFAULT: Final = -1
-"""As a count of partitions or a replication factor: the broker's default."""
+"""As a number of partitions or a replication factor: the broker's default."""
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids given to a broker at once (KIP-730)."""
@@ -64,7 +64,7 @@ PRODUCER_ID_END: Final = 1 << 63
 _OF_TOPICS_BY_SYNONYM: Final = {
     synonym.name: definition for definition in TOPIC_DEFINITIONS.values() for synonym in definition.synonyms
 }
-"""Topic settings by the names under which a broker carries their defaults."""
+"""Topic settings by the broker-wide names of their defaults."""
 
 _OF_BROKERS: Final[Mapping[str, Definition]] = {
     **{name: entry.definition for name, entry in BROKER_WITHOUT_EFFECT.items()},
@@ -79,7 +79,7 @@ Assignments = Mapping[int, Sequence[int]]
 
 
 class ResourceType(IntEnum):
-    """Kinds of resource that have configs here, with Kafka's numbers."""
+    """Kinds of resource that have configs, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -87,7 +87,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a config (KIP-339)."""
+    """Operations of IncrementalAlterConfigs (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -105,7 +105,7 @@ class ConfigChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[T_co]):
-    """What a change writes, and what its caller is told once that is durable."""
+    """The records of a change, and the result for the caller when they are durable."""
 
     records: Sequence[KeyValue]
     answer: T_co
@@ -113,15 +113,15 @@ class Planned(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan needs to know beside the draft."""
+    """The inputs of a plan in addition to the draft."""
 
     config: BrokerConfig
-    """Of the controller's broker, as it was started."""
+    """Settings of the controller's broker, as it was started."""
     live_brokers: Sequence[BrokerId]
-    """Who can be given new partitions."""
+    """Brokers that can get new partitions."""
     now_ms: TimestampMs
     placement_start: int
-    """Where in ``live_brokers`` a new topic's leaders begin; any number."""
+    """Index in ``live_brokers`` of a new topic's first leader. Any number is allowed."""
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ def create_topic(
     assignments: Assignments | None,
     fewer_replicas: bool = False,
 ) -> Planned[TopicImage]:
-    """A new topic; ``fewer_replicas`` takes as many as there are brokers, as the broker's default does. Raises: RequestRejected."""
+    """Create a topic. ``fewer_replicas`` lowers the factor to the number of brokers, as the default does. Raises:
+    RequestRejected."""
     check_topic_name(name)
     if draft.topic(name) is not None:
         raise RequestRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -191,7 +192,7 @@ def create_topic(
 
 
 def delete_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) -> Planned[TopicImage]:
-    """A topic's name is free at once; what is in the bucket goes later. Raises: RequestRejected."""
+    """Delete a topic. Its name is free at once; its objects are deleted later. Raises: RequestRejected."""
     topic = _require_topic(draft, name=name, topic_id=topic_id)
     records = [topic_change(topic.topic_id, topic.record(deleting=True, configs={}))]
     records += [partition_change(topic.topic_id, image.partition_index, None) for image in topic.partitions]
@@ -199,7 +200,7 @@ def delete_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) 
 
 
 def finish_topic_deletion(draft: ImageDraft, topic_id: UUID) -> Planned[None]:
-    """Nothing of the topic is left. Finishing what is finished does nothing."""
+    """Finish the deletion of a topic without objects. A repeated call does nothing."""
     return Planned([topic_change(topic_id, None)] if topic_id in draft.deleting else [], None)
 
 
@@ -211,7 +212,7 @@ def create_partitions(
     count: int,
     assignments: Sequence[Sequence[int]] | None,
 ) -> Planned[TopicImage]:
-    """More partitions, ``count`` in all; ``assignments`` are the new ones' replicas. Raises: RequestRejected."""
+    """Add partitions up to ``count`` in all. ``assignments`` are the replicas of the new ones. Raises: RequestRejected."""
     topic = _require_topic(draft, name=name, topic_id=None)
     before = len(topic.partitions)
     if count <= before:
@@ -243,9 +244,9 @@ def create_partitions(
 def bump_leader_epochs(
     draft: ImageDraft, partitions: Iterable[TopicIdPartition], above: Mapping[TopicIdPartition, int]
 ) -> Planned[dict[TopicIdPartition, LeaderEpoch]]:
-    """A new leadership of the same leader, with an epoch above the one there is and above ``above``.
+    """Begin a new leadership of the same leader, with an epoch above the present one and above ``above``.
 
-    Partitions that are gone are left out of the answer.
+    Partitions that no longer exist are left out of the result.
     """
     records: list[KeyValue] = []
     epochs: dict[TopicIdPartition, LeaderEpoch] = {}
@@ -287,7 +288,7 @@ def _new_partition(index: int, replicas: tuple[BrokerId, ...]) -> PartitionImage
 
 
 def _placed(around: Surroundings, count: int, factor: int, start: int) -> list[tuple[BrokerId, ...]]:
-    """Replicas of ``count`` partitions, leaders spread evenly over the brokers that can be given any."""
+    """Replicas of ``count`` partitions. Leaders are spread evenly over the available brokers."""
     live = around.live_brokers
     if factor <= 0:
         raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
@@ -336,9 +337,9 @@ def alter_configs(
     changes: Sequence[ConfigChange],
     nothing_tiered: bool = False,
 ) -> Planned[Mapping[str, str]]:
-    """IncrementalAlterConfigs of one resource; answers its overrides after it.
+    """IncrementalAlterConfigs of one resource. The result is its overrides afterwards.
 
-    Raises: RequestRejected. It is TierMustBeEmpty where the caller can make sure of that and say so by ``nothing_tiered``.
+    Raises: RequestRejected. It is TierMustBeEmpty if the caller may ensure an empty tier and then pass ``nothing_tiered``.
     """
     names = [change.name for change in changes]
     if len(set(names)) != len(names):
@@ -370,7 +371,7 @@ def replace_configs(
     configs: Mapping[str, str | None],
     nothing_tiered: bool = False,
 ) -> Planned[Mapping[str, str]]:
-    """AlterConfigs of one resource: what is not named goes back to its default. Raises: as ``alter_configs``."""
+    """AlterConfigs of one resource: configs without a value return to their defaults. Raises: as ``alter_configs``."""
     resource = _resource(draft, resource_type, resource_name)
     for name, value in configs.items():
         if value is None:
@@ -440,7 +441,7 @@ def _configured(
 def _check_tiered_topics_stay(
     draft: ImageDraft, around: Surroundings, broker_id: int, overrides: Mapping[str, str]
 ) -> None:
-    """Raises: RequestRejected INVALID_CONFIG if brokers' settings would make compacted topics of tiered ones, unasked."""
+    """Raises: RequestRejected INVALID_CONFIG if brokers' settings would turn tiered topics into compacted ones."""
     before = _effective_broker(draft, around.config)
     after = around.config
     for scope in (ALL_BROKERS, after.node_id):
@@ -518,7 +519,7 @@ def _effective_broker(draft: ImageDraft, config: BrokerConfig) -> BrokerConfig:
 
 
 def allocate_producer_ids(draft: ImageDraft, broker_id: BrokerId) -> Planned[range]:
-    """A block of producer ids that nobody was given before (KIP-730). Raises: RequestRejected when all are used up."""
+    """Allocate a block of unused producer ids (KIP-730). Raises: RequestRejected when all are used up."""
     start = draft.producer_id_next
     if start + PRODUCER_ID_BLOCK > PRODUCER_ID_END:
         raise RequestRejected(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are given away.")

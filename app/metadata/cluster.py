@@ -1,15 +1,15 @@
-"""The cluster log's records, and the immutable image that they add up to.
+"""The cluster log's records, and the immutable image that results from them.
 
-Every record says everything about its key. Kinds (first element of the key) and what follows it:
+Every record has the whole state of its key. Kinds (first element of the key), and the other elements:
 
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
     27 group configs, <group id>
-    23 access control  24 quota  25 SCRAM user  26 feature          reserved: carried through snapshots, not looked at
+    23 access control  24 quota  25 SCRAM user  26 feature          reserved: kept in snapshots, otherwise ignored
 
-``ClusterImage`` answers requests and is never changed: an entry makes a new one, which shares all that the entry does not
-touch. ``ImageDraft`` is an image in the making: the controller plans a whole group of changes on one, so that the maps are
-copied once a group and not once a change.
+``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
+is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
+for every change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from app.metadata.log_format import (
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
-"""In place of a node id: configs of every broker."""
+"""Node id of the configs that apply to every broker."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -76,7 +76,7 @@ class ClusterRecord(Versioned, array_like=True, frozen=True):
 
 
 class ControllerRecord(Versioned, array_like=True, frozen=True):
-    """Who writes the cluster log; part of its seal."""
+    """The writer of the cluster log; part of its seal."""
 
     epoch: int
     broker_id: BrokerId
@@ -84,7 +84,7 @@ class ControllerRecord(Versioned, array_like=True, frozen=True):
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach a broker."""
+    """An address where clients reach a broker."""
 
     listener: str
     host: str
@@ -93,23 +93,23 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRecord(Versioned, array_like=True, frozen=True):
-    """A broker's registration, and the data directory that its node id is bound to."""
+    """A broker's registration. It binds the node id to a data directory."""
 
     directory_id: UUID
     incarnation: UUID
-    """New for every start of the process."""
+    """A new id for every start of the process."""
     broker_epoch: int
     """Rises with every registration of any broker."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     registered_ms: TimestampMs
     instance_id: str = ""
-    """What the operator calls the machine (``firn.instance.id``), for whoever asks a cloud whether it still exists."""
+    """The operator's name of the machine (``firn.instance.id``), to ask a cloud whether the machine still exists."""
 
 
 class TopicRecord(Versioned, array_like=True, frozen=True):
-    """A topic without its partitions. Once ``deleting`` its name is free again, and the record stays until nothing of the
-    topic is left in the bucket."""
+    """A topic without its partitions. When it is ``deleting``, its name is free. The record stays until the bucket has no
+    object of the topic."""
 
     name: str
     partition_count: int
@@ -119,10 +119,10 @@ class TopicRecord(Versioned, array_like=True, frozen=True):
 
 
 class PartitionRecord(Versioned, array_like=True, frozen=True):
-    """Who leads and who follows in a partition."""
+    """Leader and followers of a partition."""
 
     leader: BrokerId
-    """-1 if nobody can."""
+    """-1 if no broker can lead."""
     leader_epoch: LeaderEpoch
     partition_epoch: int
     """Rises with every change of this record."""
@@ -140,7 +140,7 @@ class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
 
 
 class GroupConfigsRecord(Versioned, array_like=True, frozen=True):
-    """Settings of one group, whether or not there is such a group."""
+    """Settings of one group. The group need not exist."""
 
     configs: dict[str, str]
 
@@ -150,7 +150,7 @@ class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
 
     next_producer_id: ProducerId
     broker_id: BrokerId
-    """Who was given the last block."""
+    """The broker that got the last block."""
 
 
 _clusters = ValueDecoder(ClusterRecord, 1, "cluster")
@@ -205,7 +205,7 @@ def producer_ids_change(record: ProducerIdsRecord) -> KeyValue:
 
 
 class PartitionImage(NamedTuple):
-    """One partition as the cluster knows it."""
+    """One partition in the image."""
 
     partition_index: PartitionIndex
     leader: BrokerId
@@ -217,7 +217,7 @@ class PartitionImage(NamedTuple):
     last_known_eligible: tuple[BrokerId, ...] = ()
 
     def record(self) -> PartitionRecord:
-        """The record that says this."""
+        """The record of this state."""
         return PartitionRecord(1, *self[1:])
 
 
@@ -228,24 +228,24 @@ class TopicImage:
     topic_id: TopicId
     name: str
     partitions: tuple[PartitionImage, ...]
-    """By index."""
+    """Partitions by index."""
     configs: Mapping[str, str]
     """Overrides only. Not to be changed."""
     created_ms: TimestampMs
 
     @property
     def is_internal(self) -> bool:
-        """Whether it belongs to the cluster rather than to its users."""
+        """Whether the topic is internal."""
         return self.name in INTERNAL_TOPICS
 
     def record(self, **changes: object) -> TopicRecord:
-        """The record that says this, with some fields changed."""
+        """The record of this state, with some fields changed."""
         record = TopicRecord(1, self.name, len(self.partitions), dict(self.configs), self.created_ms)
         return msgspec.structs.replace(record, **changes)
 
 
 class DeletingTopic(NamedTuple):
-    """A deleted topic of which the bucket may hold something still."""
+    """A deleted topic that may still have objects in the bucket."""
 
     topic_id: TopicId
     name: str
@@ -254,7 +254,7 @@ class DeletingTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker; whether it lives is another question (``liveness.py``)."""
+    """A registered broker, alive or not (``liveness.py``)."""
 
     broker_id: BrokerId
     directory_id: UUID
@@ -267,7 +267,7 @@ class BrokerImage:
 
     @property
     def host(self) -> str:
-        """Of the first endpoint; empty if there is none."""
+        """Host of the first endpoint; empty if there is none."""
         return self.endpoints[0].host if self.endpoints else ""
 
     @property
@@ -275,12 +275,12 @@ class BrokerImage:
         return self.endpoints[0].port if self.endpoints else 0
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where the broker is reached by that listener's clients."""
+        """The broker's address for clients of that listener."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class ControllerImage(NamedTuple):
-    """Who writes the cluster log."""
+    """The writer of the cluster log."""
 
     epoch: int
     broker_id: BrokerId
@@ -292,10 +292,10 @@ NO_CONTROLLER: Final = ControllerImage(-1, BrokerId(-1), UUID(int=0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterImage:
-    """Everything that the cluster log says, as of one entry. No mapping of it is ever changed."""
+    """The whole state of the cluster log at one entry. Its mappings never change."""
 
     sequence: LogSequence = NOTHING_APPLIED
-    """Of the last entry in it."""
+    """Number of the last entry in it."""
     cluster_id: str = ""
     controller: ControllerImage = NO_CONTROLLER
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
@@ -339,17 +339,17 @@ class ClusterImage:
 
 
 class ImageDelta(NamedTuple):
-    """What differs between two images."""
+    """The difference between two images."""
 
     topics: frozenset[UUID]
-    """Made, changed, or deleted topics."""
+    """Created, changed or deleted topics."""
     brokers: bool
     broker_configs: bool
     deleting: bool
 
     @classmethod
     def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
-        """Costs time in proportion to the topics, little for those that both images share."""
+        """Takes time in proportion to the number of topics, but little for topics that both images share."""
         topics = {
             topic_id
             for topic_id, topic in new.topics_by_id.items()
@@ -373,7 +373,7 @@ class _TopicInTheMaking:
 
 
 class ImageDraft:
-    """A mutable image: ``take`` records, look up what they came to, ``freeze`` it. Maps are copied on their first change."""
+    """A mutable image: ``take`` records, look up the result, ``freeze`` it. Maps are copied on their first change."""
 
     def __init__(self, base: ClusterImage) -> None:
         self._cluster_id = base.cluster_id
@@ -426,14 +426,14 @@ class ImageDraft:
 
     @property
     def topics(self) -> Collection[TopicImage]:
-        """Every topic as this draft has it."""
+        """Every topic of this draft."""
         return self._topics_by_name.values()
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         return self._topics_by_id.get(topic_id)
 
     def colliding_name(self, name: str) -> str | None:
-        """Another topic whose name differs from ``name`` in ``.`` against ``_`` only: metrics could not tell them apart."""
+        """A topic whose name differs from ``name`` only in ``.`` and ``_``: metrics could not distinguish them."""
         if self._folded_names is None:
             self._folded_names = {other.replace(".", "_"): other for other in self._topics_by_name}
         found = self._folded_names.get(name.replace(".", "_"))
@@ -442,12 +442,12 @@ class ImageDraft:
     # Making it.
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        """Take the records of one change and settle. Raises: CorruptionError."""
+        """Add the records of one change, and assemble the topics. Raises: CorruptionError."""
         self.take(records)
         self.settle()
 
     def take(self, records: Sequence[KeyValue]) -> None:
-        """Take records, of which partitions and their topics may come in any order. Raises: CorruptionError."""
+        """Add records. Partitions and their topics may come in any order. Raises: CorruptionError."""
         for key, value in records:
             parts = decode_key(key)
             try:
@@ -456,13 +456,13 @@ class ImageDraft:
                 raise CorruptionError(f"the record key {parts} of the cluster log is not one of its kind") from None
 
     def settle(self) -> None:
-        """Put topics together that records were taken of. Raises: CorruptionError."""
+        """Assemble the topics whose records were added. Raises: CorruptionError."""
         for topic_id, making in self._making.items():
             self._settle_topic(topic_id, making)
         self._making.clear()
 
     def freeze(self, sequence: LogSequence) -> ClusterImage:
-        """The image, as of entry ``sequence``. The draft must not be changed after that."""
+        """The image at entry ``sequence``. The draft must not be changed afterwards."""
         assert not self._making, "settle first"
         return ClusterImage(
             sequence=sequence,
@@ -635,7 +635,7 @@ def _number(part: object) -> int:
 
 
 class ClusterState:
-    """LogState of the cluster log: holds the newest image."""
+    """LogState of the cluster log. It has the newest image."""
 
     __slots__ = ("_loading", "image")
 
@@ -644,20 +644,20 @@ class ClusterState:
         self._loading: ImageDraft | None = None
 
     def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Take a part of a snapshot."""
+        """Add a part of a snapshot."""
         if self._loading is None:
             self._loading = self.image.draft()
         self._loading.take(records)
 
     def loaded(self, sequence: LogSequence) -> None:
-        """Put the image together."""
+        """Assemble the image."""
         if self._loading is not None:
             self._loading.settle()
             self.image = self._loading.freeze(sequence)
             self._loading = None
 
     def apply(self, entry: Entry) -> None:
-        """Take one entry: a new image, or CorruptionError and the old one."""
+        """Apply one entry. It makes a new image. After a CorruptionError the old image stays."""
         draft = self.image.draft()
         draft.apply(entry.records)
         self.image = draft.freeze(entry.sequence)

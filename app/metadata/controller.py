@@ -1,19 +1,21 @@
-"""The controller: who may start, and the only writer of the cluster log.
+"""The controller: decides whether a broker may start, and is the only writer of the cluster log.
 
-A broker alone is its own controller, by the code that many will use: it seals the cluster log, binds its node id to its data
-directory by the same entry, and then groups the changes that are asked of it.
+A single broker is its own controller, with the same code as a future cluster. It seals the cluster log, binds its node id to
+its data directory in the same entry, and then groups the requested changes.
 
-**Who may start.** The cluster log binds a node id to a data directory. The bound directory starts at once (a lock in it
-keeps a second process out). Another directory starts only if nothing was heard of the bound broker for 30 s and it does
-not answer at its address, or if the operator says so (``take_over``). Once registered it tells the bound broker, which looks at the
-log before it acknowledges anything more (ADR 0018). All that is a courtesy; what keeps two from writing to the bucket is the seal.
+**Who may start.** The cluster log binds a node id to a data directory. A broker on the bound directory starts at once (a lock
+in the directory keeps a second process out). A broker on another directory starts only if the bound broker was silent for 30 s
+and does not respond at its address, or if the operator forces it (``take_over``). After its registration it notifies the bound
+broker, which then reads the log before it acknowledges anything else (ADR 0018). All this is a courtesy: the seal prevents two
+writers in the bucket.
 
-**Being replaced.** A broker that sees a registration of its node id that is not its own, or another's seal, is *fenced*:
-every change fails with FencedError, ``on_fenced`` is called, ``run`` raises. It finds out by its next append or poll.
+**Replacement.** A broker is *fenced* when it sees a registration of its node id that is not its own, or the seal of another
+writer. Then every change fails with FencedError, ``on_fenced`` is called, and ``run`` raises. The broker learns this at its
+next append or poll.
 
-**Grouping.** Changes wait in a queue. One entry is under way at a time; when it is durable, what has come in since is
-planned, one change after the other on one draft of the next image, and becomes the next entry. A refusal, too, is answered
-only when the entry is durable whose draft it was judged by.
+**Grouping.** Changes wait in a queue. One entry is under way at a time. When it is durable, the waiting changes are planned one
+after another on one draft of the next image, and become the next entry. A refusal is also returned only when the entry of its
+draft is durable.
 """
 
 from __future__ import annotations
@@ -73,22 +75,22 @@ from app.units import BrokerId, LeaderEpoch, TopicId, TopicIdPartition
 T = TypeVar("T")
 
 PENDING_CHANGES_MAX: Final = 10_000
-"""Changes that may wait for their turn."""
+"""Maximum number of waiting changes."""
 
 GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 2
-"""Records of one group; the largest single change, a topic of 10,000 partitions, is a quarter of it."""
+"""Maximum records of one group. The largest single change, a topic of 10,000 partitions, is a quarter of it."""
 
 GROUP_CHANGES_MAX: Final = 200
-"""Changes of one group: taking them all into the image at once must not hold up the event loop."""
+"""Maximum changes of one group, so that adding them to the image does not delay the event loop."""
 
 PLANNED_AT_ONCE: Final = 32
-"""Changes planned before the event loop turns: one costs about 50 µs."""
+"""Changes planned before the loop serves other work. One change takes about 50 µs."""
 
 EPOCH_BUMPS_PER_CHANGE_MAX: Final = 10_000
-"""Partitions whose leader epochs rise by one change; more are several changes."""
+"""Maximum partitions whose leader epochs rise in one change. More partitions need several changes."""
 
 START_TRIES_MAX: Final = 16
-"""Times a start looks again because another writer came first."""
+"""Maximum retries of a start because another writer was faster."""
 
 Listener = Callable[[ClusterImage, ImageDelta], None]
 
@@ -96,7 +98,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StartRefused(ConfigError):
-    """This broker must not start here; the message says what to do. Nothing was changed."""
+    """This broker must not start. The message says what to do. Nothing was changed."""
 
 
 @dataclass(slots=True)
@@ -109,11 +111,11 @@ class _Change:
 
 
 class Controller:
-    """The cluster as one broker knows and changes it. Belongs to one event loop: ``start`` it, then keep ``run`` running.
+    """One broker's view of the cluster, with changes to it. Belongs to one event loop: call ``start``, then keep ``run`` running.
 
-    Every changing method: the change is durable and in ``image`` when it returns. Raises RequestRejected (nothing changed),
-    FencedError (another has taken over, for good), StorageUnavailable (not known whether it was made: ``image`` will show),
-    LimitExceeded. A caller that is cancelled does not take its change back.
+    When a changing method returns, the change is durable and in ``image``. It raises RequestRejected (nothing changed),
+    FencedError (another broker has taken over for good), StorageUnavailable (the outcome is unknown; ``image`` will show it),
+    LimitExceeded. The cancellation of a caller does not undo its change.
     """
 
     def __init__(
@@ -134,8 +136,8 @@ class Controller:
         log_line: Callable[[str], None] = _logger.warning,
         faults: Faults | None = None,
     ) -> None:
-        """``directory_id`` is the data directory's, for ever. ``expected_cluster_id`` is the cluster that the directory
-        belongs to, if it belongs to one already. ``places`` leads to other brokers; without it none is asked or told."""
+        """``directory_id`` is the permanent id of the data directory. ``expected_cluster_id`` is the directory's cluster, if it
+        has one. ``places`` reaches other brokers; without it none is asked or notified."""
         self.config = config
         self.identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
         self._endpoints = tuple(endpoints)
@@ -171,35 +173,35 @@ class Controller:
 
     @property
     def image(self) -> ClusterImage:
-        """The cluster as of now; immutable."""
+        """The present image of the cluster. Immutable."""
         return self._published
 
     @property
     def writer_id(self) -> str:
-        """By what name this start of this broker seals logs, manifests included."""
+        """The writer id with which this start of this broker seals logs and manifests."""
         return f"{self.identity.broker_id}/{self.identity.directory_id}/{self.identity.incarnation}"
 
     @property
     def fenced(self) -> bool:
-        """Whether another has taken over."""
+        """Whether another broker has taken over."""
         return self._fenced is not None
 
     @property
     def took_over(self) -> bool:
         """Whether the node id was bound to another data directory when this broker started.
 
-        The broker before may still be running then: each led partition's manifest must be sealed, and read after that,
-        before a produce is accepted (``SegmentManifest.seal``).
+        Then the previous broker may still be running. So each led partition's manifest must be sealed, and then read, before a
+        produce is accepted (``SegmentManifest.seal``).
         """
         return self._predecessor is not None and self._predecessor.directory_id != self.identity.directory_id
 
     @property
     def predecessor(self) -> UUID | None:
-        """The incarnation that had this node id until this one started; None if it is the first."""
+        """The previous incarnation with this node id; None if this is the first."""
         return None if self._predecessor is None else self._predecessor.incarnation
 
     def effective_config(self, topic: TopicImage) -> TopicConfig:
-        """The settings of a topic on this broker: its overrides, the dynamic ones of brokers, the static ones."""
+        """The settings of a topic on this broker, from the topic's overrides, dynamic broker overrides and static settings."""
         return self._published.effective_config(topic, self.config)
 
     def effective_broker_config(self) -> BrokerConfig:
@@ -207,19 +209,19 @@ class Controller:
         return self._published.effective_broker_config(self.config)
 
     def on_change(self, listener: Listener) -> None:
-        """Call ``listener(image, delta)`` after every change of the image, from now on, in order; it must not wait."""
+        """Call ``listener(image, delta)`` after every change of the image, in order. The listener must not wait."""
         self._listeners.append(listener)
 
     def before_answering(self, wait: Callable[[UUID], Awaitable[None]]) -> None:
-        """Await ``wait(topic_id)`` before a topic that was made or got more partitions is answered."""
+        """Await ``wait(topic_id)`` before the creation of a topic, or of more partitions, returns."""
         self._before_answering = wait
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read the cluster log, see whether this broker may start, and register it by sealing the log.
+        """Read the cluster log, decide whether this broker may start, and register it by sealing the log.
 
-        An empty prefix becomes a cluster. Costs a LIST, reads of what is there, a PUT for a sign of life and a PUT.
+        An empty prefix becomes a new cluster. Costs a LIST, reads of the log, a PUT for a heartbeat and a PUT.
 
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
@@ -249,7 +251,7 @@ class Controller:
         raise StorageUnavailable("the cluster log is written by others again and again")
 
     async def run(self) -> None:
-        """Make changes, give signs of life and watch for a replacement, until cancelled.
+        """Make changes, send heartbeats and watch for a replacement, until cancelled.
 
         Raises: FencedError when another has taken over.
         """
@@ -281,7 +283,7 @@ class Controller:
         await self.leave()
 
     async def heartbeat(self) -> None:
-        """One sign of life, and one look for a replacement. Raises: FencedError, StorageUnavailable."""
+        """Send one heartbeat, and check once for a replacement. Raises: FencedError, StorageUnavailable."""
         if self._fenced is not None:
             raise copy_of(self._fenced)
         silent: StorageUnavailable | None = None
@@ -298,7 +300,7 @@ class Controller:
             raise copy_of(silent)
 
     async def look(self) -> None:
-        """Read on in the cluster log: whoever has this broker's place is known when it returns.
+        """Read new entries of the cluster log. When this returns, it is known whether another broker has this broker's place.
 
         Raises: FencedError, StorageUnavailable, CorruptionError.
         """
@@ -307,7 +309,7 @@ class Controller:
         await self._catch_up()
 
     async def leave(self) -> None:
-        """After ``run`` has ended for good: let another directory start at once. A fenced broker says nothing."""
+        """After the end of ``run``: let another directory start at once. Does nothing if the broker is fenced."""
         if self._fenced is None:
             try:
                 async with asyncio.timeout(self._timings.attempt_timeout_s):
@@ -328,7 +330,7 @@ class Controller:
         fewer_replicas: bool = False,
         validate_only: bool = False,
     ) -> TopicImage:
-        """Make a topic, or (``validate_only``) see whether one could be made. -1 is the broker's default.
+        """Create a topic, or only check it (``validate_only``). -1 is the broker's default.
 
         The default factor, and with ``fewer_replicas`` any, is lowered to the number of live brokers.
 
@@ -354,14 +356,14 @@ class Controller:
         return topic
 
     async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
-        """Delete a topic by name or id; it moves to ``image.deleting``. Answers what it was.
+        """Delete a topic by name or id. It moves to ``image.deleting``. Returns: the deleted topic.
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
         """
         return await self.submit(lambda draft, _: changes.delete_topic(draft, name=name, topic_id=topic_id))
 
     async def finish_topic_deletion(self, topic_id: UUID) -> None:
-        """Forget a deleted topic once its prefixes LIST empty. Repeating it does nothing."""
+        """Forget a deleted topic when a LIST finds no object of it. A repeated call does nothing."""
         await self.submit(lambda draft, _: changes.finish_topic_deletion(draft, topic_id))
 
     async def create_partitions(
@@ -398,10 +400,10 @@ class Controller:
         validate_only: bool = False,
         nothing_tiered: bool = False,
     ) -> Mapping[str, str]:
-        """Change configs of a topic, a broker, or (a broker named "") all brokers; answers the overrides after it.
+        """Change configs of a topic, a broker, or (a broker named "") all brokers. Returns: the overrides afterwards.
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
-        TierMustBeEmpty unless ``nothing_tiered`` where the caller has to make sure of that and keep it so.
+        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty.
         """
         return await self.submit(
             lambda draft, around: changes.alter_configs(
@@ -438,14 +440,14 @@ class Controller:
         )
 
     async def settle(self) -> None:
-        """Return when the image has whatever of former changes was made, those whose outcome was not known too.
+        """Wait until the image contains the outcome of all earlier changes, also of those whose outcome was unknown.
 
         Raises: StorageUnavailable, FencedError.
         """
         await self.submit(lambda _draft, _around: changes.Planned((), None))
 
     async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that nobody else will ever be given."""
+        """Allocate a block of producer ids that nobody else ever gets."""
         return await self.submit(lambda draft, _: changes.allocate_producer_ids(draft, self.identity.broker_id))
 
     async def bump_leader_epochs(
@@ -454,9 +456,9 @@ class Controller:
         *,
         above: Mapping[TopicIdPartition, int] | None = None,
     ) -> dict[TopicIdPartition, LeaderEpoch]:
-        """Raise leader epochs above what they are and above ``above`` (epochs found elsewhere); answers the new ones.
+        """Raise leader epochs above the present ones and above ``above`` (epochs found elsewhere). Returns: the new epochs.
 
-        More than ``EPOCH_BUMPS_PER_CHANGE_MAX`` are several changes, of which some may be made when others fail.
+        More than ``EPOCH_BUMPS_PER_CHANGE_MAX`` partitions need several changes. Some may succeed although others fail.
         """
         wanted = list(partitions)
         epochs: dict[TopicIdPartition, LeaderEpoch] = {}
@@ -493,7 +495,7 @@ class Controller:
                 )
 
     def _others(self, image: ClusterImage) -> list[BrokerImage]:
-        """Whose places this start takes: another directory's of our node id, and another controller's."""
+        """The places that this start takes: of another directory with this node id, and of another controller."""
         mine = self.identity
         bound = image.brokers.get(mine.broker_id)
         controller = image.brokers.get(image.controller.broker_id)
@@ -511,7 +513,7 @@ class Controller:
             )
 
     async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | None:
-        """That broker's answer, from any of its endpoints; None if none of them answers as that broker within ``ASK_S``."""
+        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``."""
         places = self._places
         if places is None:
             return None
@@ -544,7 +546,8 @@ class Controller:
         return answer
 
     async def _tell_replaced(self, before: ClusterImage) -> None:
-        """Have whoever had this place look at the cluster log, where our registration is durable; say what it risks if not."""
+        """Make the previous owner of this place read the cluster log, which has our registration. If it does not respond, log
+        the risk."""
         if self._places is None:
             return
         loop = asyncio.get_running_loop()
@@ -594,13 +597,13 @@ class Controller:
         return await self._log.seal(self._log.next_sequence)
 
     def _controllership(self) -> KeyValue:
-        """The record that goes with a seal; the first of the entry after it."""
+        """The controller record of a seal. It is the first record of the entry after the seal."""
         return controller_change(
             ControllerRecord(1, self._log.epoch, self.identity.broker_id, self.identity.incarnation)
         )
 
     async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat while the store or Redis does not answer, until the read deadline. Raises: StorageUnavailable."""
+        """Retry until the store or Redis responds, up to the read deadline. Raises: StorageUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timings.read_deadline_s
         while True:
@@ -617,7 +620,7 @@ class Controller:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Show the newest image to everybody."""
+        """Pass the newest image to all listeners."""
         image, before = self._log.state.image, self._published
         if image is before:
             return
@@ -664,7 +667,8 @@ class Controller:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def submit(self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False) -> T:
-        """Make the change that ``plan`` makes of the newest image, in the order of the calls; its answer, once that is durable.
+        """Make the change that ``plan`` derives from the newest image, in the order of the calls. Returns its result when it is
+        durable.
 
         ``plan`` may be called again, on a newer image. Raises: what it raises; RequestRejected THROTTLING_QUOTA_EXCEEDED;
         StorageUnavailable (undecided), FencedError.
@@ -695,7 +699,7 @@ class Controller:
                 await self._make_group()
 
     async def _make_group(self) -> None:
-        """Plan what waits as one entry, make it durable and answer. Raises: FencedError."""
+        """Plan the waiting changes as one entry, make it durable, and return the results. Raises: FencedError."""
         planned: list[tuple[_Change, Any]] = []
         made = False
         try:
@@ -740,9 +744,9 @@ class Controller:
                 self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
 
     async def _plan_group(self, planned: list[tuple[_Change, Any]]) -> list[KeyValue]:
-        """Take changes off the queue, as many as one entry holds, with what becomes of each.
+        """Take as many changes from the queue as fit into one entry, each with its plan.
 
-        The loop may turn meanwhile: the entry's number, taken before, tells if others wrote.
+        Other tasks may run meanwhile. The entry's number, taken before, shows whether others wrote.
         """
         draft = self._log.state.image.draft()
         around = Surroundings(self.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16))
@@ -774,7 +778,7 @@ class Controller:
         return records
 
     def _live_brokers(self) -> Sequence[BrokerId]:
-        """Who may be given new partitions. A controller without a registry of the living knows only of itself."""
+        """The brokers that may get new partitions. Without a registry of live brokers this is only the controller's broker."""
         return (self.identity.broker_id,)
 
     async def _become_writer(self) -> None:

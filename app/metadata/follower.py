@@ -1,4 +1,4 @@
-"""Reading a bucket's metadata as one who never writes: for tools and jobs that run beside a broker, or without one."""
+"""A read-only reader of a bucket's metadata, for tools and jobs with or without a running broker."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 
 
 class MetadataFollower:
-    """Reads the cluster log and segment manifests of a store whenever it is asked.
+    """Reads the cluster log and segment manifests of a store on request.
 
-    With ``keeps`` it remembers manifests and reads only what is new in them: a LIST each where nothing is.
+    With ``keeps`` it remembers manifests, and reads only their new entries: one LIST for an unchanged manifest.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock, *, keeps: bool = False) -> None:
@@ -30,7 +30,7 @@ class MetadataFollower:
         self._id = f"follower-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
 
     async def cluster(self) -> ClusterImage:
-        """The cluster as of now; without a cluster id if there is none. Raises: CorruptionError, StorageUnavailable."""
+        """The present cluster; without a cluster id if there is none. Raises: CorruptionError, StorageUnavailable."""
         log = NumberedLog(
             self._store,
             layout.CLUSTER_PREFIX,
@@ -46,7 +46,8 @@ class MetadataFollower:
         return log.state.image
 
     async def manifest(self, partition: TopicIdPartition) -> ManifestState:
-        """What a partition's manifest says now; empty if nothing was ever tiered. Raises: CorruptionError, StorageUnavailable."""
+        """The present state of a partition's manifest; empty if nothing was ever tiered. Raises: CorruptionError,
+        StorageUnavailable."""
         known = self._kept.get(partition) if self._kept is not None else None
         if known is not None:
             await known.refresh()

@@ -1,7 +1,7 @@
-"""Settings of one group, by Kafka's names (resource type GROUP, KIP-848 and KIP-932): what a group does differently from others.
+"""Settings of single groups, by Kafka's names (resource type GROUP, KIP-848 and KIP-932).
 
-They are kept in the cluster log like those of topics; a group need not be there yet. What a group does not say comes from its
-coordinator's settings.
+The cluster log stores them, like settings of topics. The group need not exist yet. All other settings of a group come from its
+coordinator.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def validate_group_configs(overrides: Mapping[str, str], broker: BrokerConfig) -
 
 
 def reset_duration_ms(text: str) -> int | None:
-    """The duration of ``by_duration:…``; None if it is none."""
+    """The duration of ``by_duration:…``; None if ``text`` is not such a value."""
     found = _DURATION.fullmatch(text.removeprefix(BY_DURATION)) if text.startswith(BY_DURATION) else None
     if found is None or not any(found.groups()):
         return None
@@ -177,7 +177,7 @@ def reset_duration_ms(text: str) -> int | None:
 
 
 def config_of_group(broker: BrokerConfig, overrides: Mapping[str, str] | None) -> BrokerConfig:
-    """A coordinator's settings as they are for a group, within the broker's bounds of now."""
+    """A coordinator's settings for one group, within the broker's present bounds."""
     if not overrides:
         return broker
     changes: dict[str, Any] = {}

@@ -15,7 +15,7 @@ All keys are relative to the store's root, one root per cluster.
 UUIDs; partitions and broker ids are plain decimals. ``<hh>`` is a function of topic id and partition alone: it spreads
 partitions over S3's request-rate prefixes, and all segments of one partition are still found by one LIST.
 
-A parser answers None for a key that its builder cannot have made; it never guesses.
+A parser returns None for a key that its builder cannot have made. It never guesses.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WAL = re.compile(
 
 
 class NumberedKey(NamedTuple):
-    """A key of a numbered log, taken apart."""
+    """A parsed key of a numbered log."""
 
     prefix: str
     is_snapshot: bool
@@ -59,7 +59,7 @@ class NumberedKey(NamedTuple):
 
 
 class SegmentKey(NamedTuple):
-    """A key of a segment object, taken apart."""
+    """A parsed key of a segment object."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -68,7 +68,7 @@ class SegmentKey(NamedTuple):
 
 
 class WalKey(NamedTuple):
-    """A key of a write-ahead log object, taken apart."""
+    """A parsed key of a write-ahead log object."""
 
     broker_id: BrokerId
     incarnation: uuid.UUID
@@ -79,12 +79,12 @@ class WalKey(NamedTuple):
 
 
 def log_prefix(prefix: str) -> str:
-    """What the keys of all entries of the numbered log at ``prefix`` start with."""
+    """Prefix of the keys of all entries of the numbered log at ``prefix``."""
     return f"{prefix}/log/"
 
 
 def snapshot_prefix(prefix: str) -> str:
-    """What the keys of all snapshots of the numbered log at ``prefix`` start with."""
+    """Prefix of the keys of all snapshots of the numbered log at ``prefix``."""
     return f"{prefix}/snapshot/"
 
 
@@ -112,7 +112,7 @@ def parse_numbered_key(key: str) -> NumberedKey | None:
 
 
 def topic_prefix(topic_id: TopicId) -> str:
-    """What the keys of all manifests of a topic start with."""
+    """Prefix of the keys of all manifests of a topic."""
     return f"topics/{topic_id}/"
 
 
@@ -152,7 +152,7 @@ def spread(topic_id: TopicId, partition: int) -> str:
 
 
 def data_prefix(topic_id: TopicId, partition: int) -> str:
-    """What the keys of all segment objects of a partition start with."""
+    """Prefix of the keys of all segment objects of a partition."""
     return f"data/{spread(topic_id, partition)}/{topic_id}/{partition}/"
 
 
@@ -177,13 +177,13 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 
 
 def heartbeat_prefix(broker_id: int) -> str:
-    """What the keys of all heartbeats of a node id, one per data directory, start with."""
+    """Prefix of the keys of all heartbeats of a node id. Each data directory has one heartbeat."""
     assert broker_id >= 0, broker_id
     return f"{HEARTBEAT_PREFIX}{broker_id}/"
 
 
 def heartbeat_key(broker_id: int, directory_id: uuid.UUID) -> str:
-    """Key of the object that a broker rewrites while it lives. One per data directory: rivals do not overwrite."""
+    """Key of the object that a living broker rewrites. Each data directory has its own, so rivals do not overwrite each other."""
     return f"{heartbeat_prefix(broker_id)}{directory_id}"
 
 
@@ -193,7 +193,7 @@ def probe_key(broker_id: int, probe_id: uuid.UUID) -> str:
 
 
 def wal_prefix(broker_id: int, incarnation: uuid.UUID) -> str:
-    """What the keys of one incarnation's write-ahead log start with."""
+    """Prefix of the keys of one incarnation's write-ahead log."""
     assert broker_id >= 0, broker_id
     return f"wal/{broker_id}/{incarnation}/"
 

@@ -1,11 +1,11 @@
-"""Whether a broker lives: asked only before somebody takes its place, and never trusted for more than that.
+"""Whether a broker is alive. This is asked only before a take-over, and trusted for nothing else.
 
-A wrong answer costs a needless take-over or a needless refusal, not data: who may write is decided by seals (INV-2).
+A wrong result costs a needless take-over or a needless refusal, but no data: seals decide who may write (INV-2).
 
-"Silent for 30 s" must not compare two machines' clocks. ``ObjectLiveness`` uses one clock, the store's: the asker writes a
-probe object and compares its modification time with the heartbeat's. (Watching the heartbeat for 30 s of our own time would
-do as well, but then every start with a new directory would take 30 s, even days after a crash.) ``RedisLiveness``, in
-``redis_liveness.py``, uses Redis' clock: a key with a time to live.
+"Silent for 30 s" must not compare the clocks of two machines. ``ObjectLiveness`` uses one clock, the store's: the asking broker
+writes a probe object and compares its modification time with the heartbeat's. (To watch the heartbeat for 30 s would also work.
+But then every start on a new directory would take 30 s, even days after a crash.) ``RedisLiveness``, in ``redis_liveness.py``,
+uses Redis' clock: a key with a time to live.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from app.seams import Clock
 from app.units import BrokerId, DurationMs
 
 BEAT_INTERVAL_MS: Final = 10_000
-"""A living broker beats this often."""
+"""Interval of a living broker's heartbeats."""
 
 SILENCE_MS_MAX: Final = 30_000
-"""Silent for longer, it may be replaced: two beats may be lost."""
+"""A broker that is silent for longer may be replaced. Two heartbeats may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +39,24 @@ class Identity:
 
 
 class Liveness(Protocol):
-    """Signs of life of brokers. Every method raises StorageUnavailable if it cannot tell."""
+    """Heartbeats of brokers. Every method raises StorageUnavailable if it cannot tell."""
 
     async def beat(self, identity: Identity) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         ...
 
     async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
-        """How long ago that directory's broker gave its last sign; None if it left, or so long ago that nobody remembers."""
+        """Time since the last heartbeat of the directory's broker; None if the broker left, or if the heartbeat is too old to
+        be known."""
         ...
 
     async def leave(self, identity: Identity) -> None:
-        """Say that this broker has stopped, so that nobody need wait for its silence."""
+        """Report that this broker has stopped, so that others need not wait until it counts as silent."""
         ...
 
 
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True):
-    """Content of a heartbeat object, for people: only its modification time is ever used."""
+    """Content of a heartbeat object, for people. Only its modification time is used."""
 
     version: int
     broker_id: int
@@ -69,7 +70,7 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class ObjectLiveness:
-    """Heartbeats as small objects: one PUT a beat; a PUT, two HEADs and a delete to ask.
+    """Heartbeats as small objects. A heartbeat costs one PUT. A query costs a PUT, two HEADs and a delete.
 
     Modification times are those of one store, whose servers agree to far less than 30 s."""
 

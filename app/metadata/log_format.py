@@ -4,10 +4,10 @@ An **entry** is one uncompressed Kafka v2 record batch. Its first record is the 
 A **snapshot** is a run of zstd-compressed v2 record batches. Its first record is the snapshot's header, then come the newest
 record of every live key. Every batch carries its own CRC-32C and is checked whenever it is read.
 
-A record's key is a msgpack array whose first element is its *kind*; kinds below ``APPLICATION_KIND_MIN`` belong to the log
-itself. A value is a msgpack array whose first element is its *format version*; null says that the key is gone. Elements may
-be appended to a value without a new version, if older readers may ignore them; readers ignore what they do not know. A
-version that is greater than the reader's is refused.
+A record's key is a msgpack array whose first element is its *kind*. Kinds below ``APPLICATION_KIND_MIN`` belong to the log
+itself. A value is a msgpack array whose first element is its *format version*. A null value deletes the key. Elements may be
+appended to a value without a new version if older readers may ignore them; readers ignore unknown elements. A reader refuses a
+greater version than its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KIND_WRITER: Final = 2
 APPLICATION_KIND_MIN: Final = 16
 
 SNAPSHOT_BATCH_BYTES: Final = 128 * 1024
-"""Raw bytes of records in one batch of a snapshot: small enough to be built without holding up the event loop."""
+"""Raw bytes of records in one batch of a snapshot: small enough that building it does not delay the event loop."""
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 32
-"""Upper bound of what the batch format adds to a record's key and value."""
+"""Upper bound of the bytes that the batch format adds to a record's key and value."""
 
 KeyValue = tuple[bytes, bytes | None]
-"""An encoded record: key, and value or None for "gone"."""
+"""An encoded record: key and value. The value None deletes the key."""
 
 
 class Versioned(msgspec.Struct, array_like=True, frozen=True):
@@ -50,38 +50,38 @@ V = TypeVar("V", bound=Versioned)
 
 
 class EntryHeader(Versioned, array_like=True, frozen=True):
-    """Value of an entry's first record: who wrote it."""
+    """Value of an entry's first record: its writer."""
 
     sequence: int
     writer_id: str
     nonce: bytes
-    """16 bytes, made once for this entry: tells our own earlier attempt from another writer's."""
+    """16 bytes, unique to this entry. They distinguish our own earlier attempt from another writer's entry."""
     is_seal: bool
     epoch: int
-    """Of the writer: a writer with a lower one than the newest seal's must not seal any more."""
+    """The writer's epoch. A writer with a lower epoch than the newest seal's must not seal."""
     previous: bytes
-    """Nonce of the entry before; ``NO_NONCE`` for the first. A seal that was put on a deleted number is told by it."""
+    """Nonce of the previous entry; ``NO_NONCE`` for the first. It reveals a seal that was put on a deleted number."""
 
 
 class SnapshotHeader(Versioned, array_like=True, frozen=True):
     """Value of a snapshot's first record."""
 
     sequence: int
-    """Entries [0, sequence] are in it."""
+    """The snapshot covers entries [0, sequence]."""
     record_count: int
-    """Records after this one."""
+    """Number of records after this one."""
     deleted_end: int
-    """Entries below it were deleted already, seals excepted."""
+    """Entries below it were already deleted, except seals."""
     seals: list[int]
     """Every seal in [deleted_end, sequence]."""
     snapshot_sequence: int
-    """For a cached copy: the newest snapshot object known when it was made; -1 if none."""
+    """For a cached copy: the newest snapshot object known when the copy was made; -1 if none."""
     nonce: bytes
-    """Of entry ``sequence``."""
+    """Nonce of entry ``sequence``."""
 
 
 class WriterRecord(Versioned, array_like=True, frozen=True):
-    """Value of the keyed record of the current writer, in snapshots; entries say it by their seals."""
+    """Value of the current writer's record in snapshots. In entries, seals name the writer."""
 
     writer_id: str
     epoch: int
@@ -102,7 +102,7 @@ class Entry(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Who sealed last."""
+    """The writer of the last seal."""
 
     writer_id: str
     epoch: int
@@ -110,26 +110,26 @@ class Writer(NamedTuple):
 
 
 NOTHING_APPLIED: Final = LogSequence(-1)
-"""Where the number of the last entry stands, for a log without entries."""
+"""In place of the number of the last entry, for a log without entries."""
 
 NONCE_BYTES: Final = 16
 
 NO_NONCE: Final = bytes(NONCE_BYTES)
-"""What the first entry follows."""
+"""The previous nonce of the first entry."""
 
 NO_WRITER: Final = Writer("", -1, NOTHING_APPLIED)
-"""Nobody has sealed yet: the log is empty."""
+"""The writer of an empty log: nobody has sealed yet."""
 
 
 class SnapshotStart(NamedTuple):
-    """What a snapshot says before its records."""
+    """The part of a snapshot before its records."""
 
     header: SnapshotHeader
     writer: Writer
 
 
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not msgpack, or not of the type asked for."""
+"""The errors of msgspec for bytes that are not msgpack, or not of the requested type."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _peek = msgspec.msgpack.Decoder(list[Any])
@@ -140,7 +140,7 @@ WRITER_KEY: Final = _encoder.encode([KIND_WRITER])
 
 
 def encode_key(kind: int, *parts: object) -> bytes:
-    """A record key: its kind, then what names the thing."""
+    """Encode a record key: its kind, then the parts of the name."""
     return _encoder.encode([kind, *parts])
 
 
@@ -156,12 +156,12 @@ def decode_key(key: bytes) -> list[Any]:
 
 
 def encode_value(value: Versioned) -> bytes:
-    """A record value: the fields of a struct whose first is ``version``."""
+    """Encode a record value: the fields of a struct. The first field is ``version``."""
     return _encoder.encode(value)
 
 
 class ValueDecoder(Generic[V]):
-    """Decodes the values of one kind up to the version that this code knows."""
+    """Decodes the values of one kind, up to the highest version that this code knows."""
 
     __slots__ = ("_decode", "_version_max", "_what")
 
@@ -171,7 +171,7 @@ class ValueDecoder(Generic[V]):
         self._what = what
 
     def decode(self, data: bytes) -> V:
-        """The struct. Raises: CorruptionError (not such a value, or a format version from the future)."""
+        """Decode a value. Raises: CorruptionError (a wrong value, or a newer format version)."""
         try:
             value = self._decode(data)
         except _UNREADABLE as error:
@@ -200,7 +200,7 @@ _writers = ValueDecoder(WriterRecord, 1, "writer")
 
 
 def _check_batch(view: memoryview, position: int) -> BatchHeader:
-    """Check a batch together with the fields that its CRC leaves out: here they never have another value."""
+    """Check a batch, and the fields that its CRC does not cover. Here these fields have fixed values."""
     header = check_stored_batch(view, position)
     if header.base_offset != 0 or header.leader_epoch != NO_LEADER_EPOCH:
         raise CorruptionError(f"the record batch at position {position} has a base offset or a leader epoch")
@@ -211,7 +211,7 @@ def _check_batch(view: memoryview, position: int) -> BatchHeader:
 
 
 def encoded_bytes_max(records: Iterable[KeyValue]) -> int:
-    """Upper bound of what ``records`` add to an entry."""
+    """Upper bound of the bytes that ``records`` add to an entry."""
     return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES_MAX for key, value in records)
 
 
@@ -226,7 +226,7 @@ def encode_entry(
     previous: bytes,
     timestamp_ms: TimestampMs,
 ) -> bytes:
-    """The bytes of one entry. A seal has no records.
+    """Encode one entry. A seal has no records.
 
     Raises: LimitExceeded if it would be larger than ``LOG_ENTRY_BYTES_MAX``.
     """
@@ -287,7 +287,7 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
 def iter_snapshot(
     header: SnapshotHeader, writer: Writer, live: Mapping[bytes, bytes], timestamp_ms: TimestampMs
 ) -> Iterator[bytes]:
-    """The batches of a snapshot, one at a time, so that a caller may let the event loop turn in between.
+    """Encode a snapshot, one batch at a time, so that the event loop can serve other work in between.
 
     ``live`` must not change while this runs; ``header.record_count`` is set here.
     """
@@ -311,7 +311,7 @@ def iter_snapshot(
 class SnapshotReader:
     """Decodes a snapshot batch by batch: iterate, then read ``start``. ``key`` names the object in errors.
 
-    Iterating raises CorruptionError naming the key, also where the snapshot ends early: nothing of it may be used then.
+    Iteration raises CorruptionError that names the key, also if the snapshot ends early. Then no part of it may be used.
     """
 
     def __init__(self, key: str, data: bytes | memoryview) -> None:

@@ -1,12 +1,12 @@
 """The segment manifest of one partition: a numbered log under ``topics/<topic-id>/<partition>``.
 
-The partition's leader writes it and nobody else. Rules are in ``manifest_state.py``; here is the asynchronous shell: one
-change at a time, checked against what is known, put as one entry, and applied once it is durable. A new leader seals just
-before its first change, so that taking over many partitions costs nothing until there is something to say.
+Only the partition's leader writes it. ``manifest_state.py`` has the rules. This module is the asynchronous shell: one change at a
+time is checked against the present state, written as one entry, and applied when it is durable. A new leader seals just before its
+first change, so a take-over of many partitions costs no request until there is a change.
 
-A broker that takes a partition over *with other local data* (another directory) must call ``seal`` before it accepts a
-produce: until then the old leader could still finish a copy above the tiered end that the new one starts from. A broker that
-comes back with its own directory need not: what its dead process may still finish is in that directory, too.
+A broker that takes a partition over *with other local data* (another directory) must call ``seal`` before it accepts a produce.
+Until then the old leader could finish a copy above the tiered end from which the new leader starts. A broker that restarts on
+its own directory need not: that directory also has the segments that its dead process may still finish.
 """
 
 from __future__ import annotations
@@ -46,20 +46,21 @@ from app.units import (
 __all__ = ["ManifestState", "SegmentEntry", "SegmentManifest", "SegmentState"]
 
 CONFLICTS_MAX = 16
-"""Times a change is planned again because another writer came first."""
+"""Maximum retries of a change because another writer was faster."""
 
 CHANGES_PER_ENTRY_MAX = 10_000
-"""Deletions in one entry; more are split. 10,000 records of about 200 bytes stay far below ``LOG_ENTRY_BYTES_MAX``."""
+"""Maximum deletions in one entry. 10,000 records of about 200 bytes are far below ``LOG_ENTRY_BYTES_MAX``."""
 
 _logger = logging.getLogger(__name__)
 
 
 class SegmentManifest:
-    """The manifest of one partition, followed by anybody and written by its leader. Belongs to one event loop.
+    """The manifest of one partition. Anybody can follow it; only its leader writes it. Belongs to one event loop.
 
-    Every changing method: the change is durable and visible when it returns. Raises, with nothing changed: ConflictError
-    (the change is not legal in the state there is now; says why), FencedError (another leader has taken over, for good).
-    Raises StorageUnavailable if the store does not answer: the change may be made or may yet be; repeating it is safe.
+    When a changing method returns, the change is durable and visible. With nothing changed, it raises ConflictError (the change
+    is not legal in the present state; the error says why) or FencedError (another leader has taken over for good). It raises
+    StorageUnavailable if the store does not respond. Then the change may have been made, or may still be made; a repetition is
+    safe.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SegmentManifest:
         timings: LogTimings | None = None,
         faults: Faults | None = None,
     ) -> None:
-        """``writer_id`` must be new for every start of a broker process. ``faults`` is told of snapshots that cannot be written."""
+        """``writer_id`` must be new for every start of a broker process. ``faults`` gets errors of snapshot writes."""
         self._faults = faults if faults is not None else Faults(_logger.warning)
         self.topic_id = topic_id
         self.partition = partition
@@ -97,52 +98,53 @@ class SegmentManifest:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def load(self, cached: bytes | None = None, listed: Sequence[str] | None = None) -> bool:
-        """Read the manifest: from the cached copy and what followed it, or all of it.
+        """Read the manifest: from the cached copy and the later entries, or completely.
 
-        ``listed``: what ``list_manifests`` has found of it. Returns whether the cached copy was good for use. Costs one LIST
-        unless that is given, and a GET for the snapshot and each later entry. Raises: StorageUnavailable, CorruptionError.
+        ``listed``: its keys from ``list_manifests``. Returns: whether the cached copy was used. Costs one LIST unless ``listed`` is
+        given, and a GET for the snapshot and for each later entry. Raises: StorageUnavailable, CorruptionError.
         """
         return await self._log.load(cached, listed)
 
     async def restore(self, cached: bytes | None, version: int) -> bool:
-        """Take the manifest from the cached copy alone, if that is of ``version``; None is that of an empty manifest."""
+        """Load the manifest from the cached copy alone, if the copy has ``version``. None is the copy of an empty manifest."""
         return await self._log.restore(cached, version)
 
     async def refresh(self) -> bool:
-        """Read what others have written since. Returns whether there was anything. Raises: as ``load``."""
+        """Read new entries of other writers. Returns: whether there were any. Raises: as ``load``."""
         return await self._log.poll()
 
     async def has_objects(self) -> bool:
-        """Whether objects of segments are in the store, named here or not. One LIST. Raises: StorageUnavailable."""
+        """Whether the store has segment objects of the partition, named by the manifest or not. One LIST. Raises:
+        StorageUnavailable."""
         return await self._log.is_anything_under(layout.data_prefix(self.topic_id, self.partition))
 
     def to_cache(self) -> bytes:
-        """What is known, for a file in the data directory; it carries its own checksums."""
+        """The present state as bytes for a file in the data directory, with their own checksums."""
         return self._log.to_cache()
 
     @property
     def state(self) -> ManifestState:
-        """All that the manifest says, as of now. Do not keep it: a reload replaces it."""
+        """The present state of the manifest. Do not keep it, because a reload replaces it."""
         return self._log.state
 
     @property
     def version(self) -> int:
-        """Number of the next entry: rises with every change, so that a cached copy can be told to be old."""
+        """Number of the next entry. It rises with every change, and so reveals an old cached copy."""
         return self._log.next_sequence
 
     @property
     def end_is_known(self) -> bool:
-        """Whether no change that we have tried may still be made."""
+        """Whether no undecided change of ours is left."""
         return self._log.end_is_known
 
     @property
     def entries(self) -> list[SegmentEntry]:
-        """All segments in whatever state, by base offset."""
+        """All segments in all states, by base offset."""
         return self._log.state.entries
 
     @property
     def finished(self) -> Sequence[SegmentEntry]:
-        """Readable segments by offset; use it before the next await."""
+        """Readable segments by offset. Use the list before the next await."""
         return self._log.state.finished
 
     @property
@@ -152,7 +154,7 @@ class SegmentManifest:
 
     @property
     def log_start_offset(self) -> Offset:
-        """As made durable by ``set_log_start``; 0 before that."""
+        """The log start that ``set_log_start`` made durable; 0 before that."""
         return self._log.state.log_start_offset
 
     def find(self, offset: int) -> SegmentEntry | None:
@@ -172,14 +174,14 @@ class SegmentManifest:
 
     @property
     def sealed_by(self) -> str:
-        """``writer_id`` of whoever sealed last; empty if nobody ever has."""
+        """``writer_id`` of the last seal; empty if there is no seal."""
         return self._log.writer.writer_id
 
     async def seal(self, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH) -> None:
-        """Become the writer now rather than with the first change. A PUT and a LIST; nothing if we are already.
+        """Become the writer now, and not only with the first change. Costs a PUT and a LIST, or nothing if we are the writer.
 
-        With an epoch above that of whoever may still write, that writer can never seal again. When this returns, ``state`` is
-        all that was and ever will be written before us.
+        If our epoch is above the previous writer's, that writer can never seal again. When this returns, ``state`` has all entries
+        that were or ever will be written before ours.
         """
         async with self._turn:
             self._log.epoch = max(self._log.epoch, leader_epoch)
@@ -193,11 +195,11 @@ class SegmentManifest:
             raise StorageUnavailable(f"{self._log.prefix} is sealed by others again and again")
 
     async def copy_started(self, *entries: SegmentEntry) -> None:
-        """Announce copies before the first byte of theirs is uploaded."""
+        """Announce copies before their first byte is uploaded."""
         await self.change(lambda state: [self.entered(entry, SegmentState.COPY_STARTED) for entry in entries])
 
     async def copy_finished(self, entry: SegmentEntry, *, start_next: SegmentEntry | None = None) -> None:
-        """Make an uploaded segment readable and, in the same entry, announce the copy of the next."""
+        """Make an uploaded segment readable and, in the same entry, announce the next copy."""
 
         def plan(state: ManifestState) -> list[Change]:
             changes: list[Change] = [self.entered(entry, SegmentState.COPY_FINISHED)]
@@ -208,11 +210,11 @@ class SegmentManifest:
         await self.change(plan)
 
     async def delete_started(self, segment_ids: Sequence[UUID], *, log_start_offset: int | None = None) -> None:
-        """Take segments from readers; with ``log_start_offset`` the log start goes up in the same entry, first.
+        """Make segments unreadable. With ``log_start_offset``, first raise the log start in the same entry.
 
-        A readable segment may go only when the log start has passed its end; one whose copy did not finish may at any time.
-        Ids that the manifest does not know are passed over. One entry, so at most ``CHANGES_PER_ENTRY_MAX`` ids: who has more
-        has to act on the new log start before all of them are written.
+        A readable segment may be deleted only when the log start has passed its end. An unfinished copy may be deleted at any time.
+        Unknown ids are ignored. The call writes one entry, so it takes at most ``CHANGES_PER_ENTRY_MAX`` ids. For more ids, the
+        caller must apply the new log start before all entries are written.
         """
         if len(segment_ids) > CHANGES_PER_ENTRY_MAX:
             raise ValueError(f"{len(segment_ids)} deletions are more than an entry holds")
@@ -232,7 +234,7 @@ class SegmentManifest:
         await self.change(plan)
 
     async def delete_finished(self, segment_ids: Iterable[UUID]) -> None:
-        """Forget segments whose objects are deleted. Ids that the manifest does not know are passed over."""
+        """Forget segments whose objects are deleted. Unknown ids are ignored."""
         ids = list(segment_ids)
         for start in range(0, len(ids), CHANGES_PER_ENTRY_MAX):
             page = ids[start : start + CHANGES_PER_ENTRY_MAX]
@@ -243,13 +245,13 @@ class SegmentManifest:
             )
 
     async def set_log_start(self, offset: int) -> None:
-        """Raise the log start offset to ``offset``; nothing if it is there or higher."""
+        """Raise the log start offset to ``offset``. Does nothing if it is already there or higher."""
         await self.change(
             lambda state: [PartitionRecord(1, offset, state.tiered_end)] if offset > state.log_start_offset else []
         )
 
     async def change(self, plan: Callable[[ManifestState], Sequence[Change]]) -> None:
-        """Make the changes that ``plan`` asks for in the state as it is; planned again if another writer came first.
+        """Make the changes that ``plan`` derives from the present state. If another writer was faster, ``plan`` is called again.
 
         ``plan`` must not wait and must not change the state. No changes are no request.
         """
@@ -278,7 +280,7 @@ class SegmentManifest:
             raise StorageUnavailable(f"{self._log.prefix} is written by others again and again")
 
     async def _maintain(self) -> None:
-        """Snapshot and compact when due. It saves work later, so trouble here is only told."""
+        """Write a snapshot and compact when due. This only saves later work, so errors are only logged."""
         if not self._log.snapshot_due:
             return
         try:
@@ -287,5 +289,5 @@ class SegmentManifest:
             self._faults.met("snapshots of", self._log.prefix, f"no snapshot of {self._log.prefix} for now: {error}")
 
     def entered(self, entry: SegmentEntry, state: SegmentState) -> SegmentEntry:
-        """``entry`` as it is when it enters ``state`` now, by the writer's clock."""
+        """``entry`` with the new ``state``, changed now by the writer's clock."""
         return entry.replace(state=state, changed_ms=self._clock.now_ms())

@@ -1,8 +1,8 @@
-"""What objects the manifests of many partitions have, found with few requests.
+"""Lists the objects of many partitions' manifests with few requests.
 
-A broker that starts must know of every manifest that nothing follows what it has of it. One LIST for each is a thousand requests
-for a thousand partitions, nearly all answered with nothing. The keys of a topic's manifests lie next to each other, so a page of
-a LIST answers for as many partitions as fit into it.
+A starting broker must check that no manifest has entries that it does not know. One LIST for each manifest would be a thousand
+requests for a thousand partitions, and nearly all would return nothing. The keys of a topic's manifests are adjacent, so one
+page of a LIST covers as many partitions as fit into it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from app.objectstore.keys import LIST_LIMIT_MAX
 from app.units import TopicId, TopicIdPartition
 
 RUN_PARTITIONS: Final = 64
-"""Partitions listed one page after the other; a manifest has a dozen keys as a rule, and some 130 at most between compactions."""
+"""Partitions listed one page after another. A manifest usually has a dozen keys, and at most some 130 between compactions."""
 RUNS_AT_ONCE: Final = 32
 
 
 async def list_manifests(
     store: ObjectStore, partitions: Iterable[TopicIdPartition], *, page_timeout_s: float
 ) -> dict[TopicIdPartition, list[str]]:
-    """All keys below the manifest prefix of each partition, in order, as of some moment after the call.
+    """All keys below the manifest prefix of each partition, in order, at some moment after the call.
 
-    A partition that the store did not answer for is missing in the result: its manifest makes a LIST of its own, as often as
-    it takes. Costs one LIST for every 1,000 keys, and at least one for every 64 partitions of a topic.
+    If the store does not respond for a partition, it is missing in the result. Its manifest then makes its own LIST, with retries.
+    Costs one LIST for every 1,000 keys, and at least one for every 64 partitions of a topic.
     """
     topics: dict[TopicId, list[TopicIdPartition]] = {}
     for one in partitions:

@@ -1,21 +1,21 @@
-"""What a partition's segment manifest says, and which changes of it are legal. Pure.
+"""The state of a partition's segment manifest, and the rules for its changes. Pure.
 
-One record per segment, keyed by its id; each says everything about the segment (KIP-405's states):
+Every segment has one record, keyed by its id, with its whole state (KIP-405's states):
 
     (none) ──► COPY_STARTED ──► COPY_FINISHED ──► DELETE_STARTED ──► gone (KIP-405's DELETE_FINISHED: a tombstone)
                      └──────────────────────────────► ▲
 
-and one record for the partition: its log start offset and the highest offset that was ever tiered.
+The partition has one more record: its log start offset and the highest offset that was ever tiered.
 
-Readable segments are those in COPY_FINISHED. What holds after every entry (INV-4):
+Segments in COPY_FINISHED are readable. Invariants after every entry (INV-4):
 
-- readable segments do not overlap, and where one does not go on where the one before ended, the gap is below the log start;
-- offsets that were readable stay readable until the log start passes them (a replacement covers what it replaces);
-- the log start and the tiered end never go back, and a new segment never straddles the tiered end: an offset that was tiered
-  once is not tiered again under another end.
+- Readable segments do not overlap. A gap between two of them is below the log start.
+- Readable offsets stay readable until the log start passes them (a replacement covers the replaced segments).
+- The log start and the tiered end never go back. A new segment never begins below and ends above the tiered end: a tiered offset is
+  never tiered again with another segment end.
 
-The same predicates are asked before a conditional write, where a breach is a ConflictError of the caller, and after a read,
-where it is a CorruptionError.
+The same predicates are checked before a conditional write, where a violation is a ConflictError of the caller, and after a
+read, where a violation is a CorruptionError.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KIND_PARTITION: Final = 65
 
 
 class SegmentState(IntEnum):
-    """KIP-405's states, with its numbers. DELETE_FINISHED is never stored: it is the record's tombstone."""
+    """KIP-405's states and numbers. DELETE_FINISHED is never stored: the record's tombstone represents it."""
 
     COPY_STARTED = 0
     COPY_FINISHED = 1
@@ -72,13 +72,13 @@ LEGAL: Final[Mapping[SegmentState | None, frozenset[SegmentState]]] = {
     SegmentState.COPY_FINISHED: frozenset({SegmentState.COPY_FINISHED, SegmentState.DELETE_STARTED}),
     SegmentState.DELETE_STARTED: frozenset({SegmentState.DELETE_STARTED, SegmentState.DELETE_FINISHED}),
 }
-"""State of a segment → states it may go to. A repeated record is legal, so that an undecided write can be repeated."""
+"""State of a segment → allowed next states. A repeated record is legal, so that an undecided write can be repeated."""
 
 
 class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
-    """Everything that a reader needs to plan with a segment, without its footer. Also the stored value of its record.
+    """All facts that a reader needs to plan with a segment, without its footer. Also the stored value of its record.
 
-    Ranges of time and counts are known from COPY_STARTED on; what the object looks like only from COPY_FINISHED.
+    Time ranges and counts are known from COPY_STARTED on. Facts about the object are known only from COPY_FINISHED on.
     """
 
     version: int
@@ -91,7 +91,7 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
     min_timestamp: TimestampMs = TimestampMs(-1)
     max_timestamp: TimestampMs = TimestampMs(-1)
     max_timestamp_offset: Offset = Offset(-1)
-    """Offset of the first record that bears ``max_timestamp``; -1 if not known."""
+    """Offset of the first record with ``max_timestamp``; -1 if not known."""
     record_count: int = 0
     raw_bytes: int = 0
     """Bytes of the record batches."""
@@ -101,19 +101,21 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
     footer_bytes: int = 0
     chunk_count: int = 0
     aborted_transaction_count: int = 0
-    """Aborted transactions that overlap [base_offset, end_offset): a read_committed reader needs the footer if any."""
+    """Number of aborted transactions that overlap [base_offset, end_offset). If there are any, a read_committed reader needs
+    the footer."""
     broker_id: BrokerId = BrokerId(-1)
-    """Who copied it."""
+    """The broker that copied the segment."""
     changed_ms: TimestampMs = TimestampMs(-1)
-    """When this state was entered, by the writer's clock."""
+    """Time of the change to this state, by the writer's clock."""
     stored_key: str = ""
-    """Empty, or the key that ``layout.segment_key`` gives. Any other is damage: nobody reads or deletes what lies there."""
+    """Empty, or the key of ``layout.segment_key``. Any other key is damage: nobody reads or deletes the object there."""
     arrived_ms: TimestampMs = TimestampMs(-1)
-    """When the newest record came, by the broker's clock; -1 in entries of earlier versions. A replacement keeps its inputs'."""
+    """Arrival time of the newest record, by the broker's clock; -1 in entries of earlier versions. A replacement keeps its
+    inputs' time."""
 
     @property
     def newest_arrival_ms(self) -> TimestampMs:
-        """When the newest record came at the latest: an entry that does not say was changed after that."""
+        """Latest possible arrival of the newest record. An entry without an arrival time was changed after the arrival."""
         return self.arrived_ms if self.arrived_ms >= 0 else self.changed_ms
 
     @classmethod
@@ -124,30 +126,30 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
         return cls(1, segment_id, SegmentState.COPY_STARTED, base_offset, end_offset, broker_id=broker_id)
 
     def replace(self, **changes: object) -> SegmentEntry:
-        """A copy with some fields changed."""
+        """A copy of the entry with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
     def object_key(self, topic_id: TopicId, partition: PartitionIndex) -> str:
-        """Key of the segment object, as recorded. Before the object is deleted, hold the key against ``has_own_key``."""
+        """The recorded key of the segment object. Check ``has_own_key`` before the object is deleted."""
         return self.stored_key or layout.segment_key(topic_id, partition, self.base_offset, SegmentId(self.segment_id))
 
     def has_own_key(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
-        """Whether the recorded key is the one that the layout gives this segment of that partition."""
+        """Whether the recorded key is the layout's key for this segment of this partition."""
         return not self.stored_key or self.stored_key == layout.segment_key(
             topic_id, partition, self.base_offset, SegmentId(self.segment_id)
         )
 
 
 class PartitionRecord(Versioned, array_like=True, frozen=True):
-    """What the manifest says of the partition as a whole."""
+    """The manifest's record of the partition as a whole."""
 
     log_start_offset: int
     tiered_end: int
-    """At least the end of every segment that was readable when this was written, so that it outlives their deletion."""
+    """At least the end of every segment that was readable at the write, so that it survives the deletion of segments."""
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """The record of a segment goes: its object is deleted."""
+    """The record of a segment is removed, because its object is deleted."""
 
     segment_id: UUID
 
@@ -165,7 +167,7 @@ def segment_record_key(segment_id: UUID) -> bytes:
 
 
 def decode_segment(value: bytes) -> SegmentEntry:
-    """A segment from its record's value alone. Raises: CorruptionError."""
+    """Decode a segment from its record's value. Raises: CorruptionError."""
     return _segments.decode(value)
 
 
@@ -173,7 +175,7 @@ _SEGMENT_KEY_PREFIX: Final = segment_record_key(UUID(int=0))[:-16]
 
 
 def encode_change(change: Change) -> KeyValue:
-    """The record that says ``change``."""
+    """Encode ``change`` as a record."""
     match change:
         case SegmentEntry():
             return segment_record_key(change.segment_id), encode_value(change)
@@ -184,7 +186,7 @@ def encode_change(change: Change) -> KeyValue:
 
 
 def decode_change(key: bytes, value: bytes | None) -> Change | None:
-    """Inverse of ``encode_change``; None for a kind of record that is not known here. Raises: CorruptionError."""
+    """Inverse of ``encode_change``; None for an unknown kind of record. Raises: CorruptionError."""
     if key.startswith(_SEGMENT_KEY_PREFIX):
         segment_id = key[len(_SEGMENT_KEY_PREFIX) :]
         if len(segment_id) != 16:
@@ -204,9 +206,9 @@ def decode_change(key: bytes, value: bytes | None) -> Change | None:
 
 
 class ManifestState:
-    """Segments by state and offset. Changed only by ``apply`` and ``load``; lookups are O(log n).
+    """Segments by state and offset. Only ``apply`` and ``load`` change it. Lookups are O(log n).
 
-    A broken one (``apply`` raised) must not be used any more.
+    After ``apply`` has raised, the state is broken and must not be used.
     """
 
     __slots__ = (
@@ -225,17 +227,17 @@ class ManifestState:
     )
 
     def __init__(self, partition: TopicIdPartition | None = None) -> None:
-        """``partition``: whose manifest it is. None: keys in records are not held against the layout."""
+        """``partition``: the manifest's partition. If None, keys in records are not compared with the layout."""
         self.partition = partition
         self.log_start_offset = Offset(0)
-        """No reader is given an offset below it."""
+        """Readers get no offset below it."""
         self.tiered_end = Offset(0)
         """One past the highest offset that was ever in a readable segment; 0 if nothing was ever tiered."""
         self.is_blank = True
-        """Whether nothing was ever recorded here, seals aside. A copy is recorded before its first byte is uploaded, and some
-        record always stays: where segment objects lie beside a blank manifest, the manifest was lost."""
+        """Whether the manifest never had a record, except seals. A copy is recorded before its first byte is uploaded, and at
+        least one record always stays. So a blank manifest beside segment objects means that the manifest was lost."""
         self.record_count = 0
-        """Of all readable segments, as are the sums of bytes."""
+        """Number of all readable segments. The sums of bytes are also over these."""
         self.raw_bytes = 0
         self.size_bytes = 0
         self._by_id: dict[UUID, SegmentEntry] = {}
@@ -245,7 +247,7 @@ class ManifestState:
         self._highest_timestamps: list[TimestampMs] | None = None
 
     def copy(self) -> ManifestState:
-        """A copy to try changes on; entries are shared."""
+        """A copy on which changes can be tried. It shares the entries."""
         other = ManifestState(self.partition)
         other.log_start_offset = self.log_start_offset
         other.tiered_end = self.tiered_end
@@ -261,7 +263,7 @@ class ManifestState:
 
     @property
     def finished(self) -> Sequence[SegmentEntry]:
-        """Readable segments by offset. Not a copy: use it before the next await, and do not change it."""
+        """Readable segments by offset. This is not a copy: use it before the next await, and do not change it."""
         return self._finished
 
     @property
@@ -270,25 +272,26 @@ class ManifestState:
         return sorted(self._by_id.values(), key=lambda entry: (entry.base_offset, entry.state, entry.segment_id))
 
     def get(self, segment_id: UUID) -> SegmentEntry | None:
-        """The segment of that id, in whatever state."""
+        """The segment with that id, in any state."""
         return self._by_id.get(segment_id)
 
     def pending_copies(self) -> list[SegmentEntry]:
-        """Segments in COPY_STARTED: our own copies under way, or left by somebody who stopped."""
+        """Segments in COPY_STARTED: our own copies under way, or unfinished copies of another writer."""
         return [entry for entry in self._pending.values() if entry.state is SegmentState.COPY_STARTED]
 
     def pending_deletes(self) -> list[SegmentEntry]:
-        """Segments in DELETE_STARTED, whose objects may be there still."""
+        """Segments in DELETE_STARTED. Their objects may still exist."""
         return [entry for entry in self._pending.values() if entry.state is SegmentState.DELETE_STARTED]
 
     def with_foreign_keys(self) -> list[SegmentEntry]:
-        """Segments whose record names the key of another object. None of them is readable: those are corruption at once."""
+        """Segments whose record has another object's key. None of them is readable, because a readable one is corruption at
+        once."""
         if self.partition is None:
             return []
         return [entry for entry in self._pending.values() if not entry.has_own_key(*self.partition)]
 
     def find(self, offset: int) -> SegmentEntry | None:
-        """The readable segment that covers ``offset``, if any, whatever the log start."""
+        """The readable segment that covers ``offset``, if any. The log start is ignored."""
         index = bisect_right(self._bases, offset) - 1
         if index < 0:
             return None
@@ -303,9 +306,9 @@ class ManifestState:
         return index
 
     def find_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
-        """The first readable segment with a record at or after the log start that may bear ``timestamp_ms`` or a later time.
+        """The first readable segment that may have a record at or after the log start with at least ``timestamp_ms``.
 
-        Within the segment the log start may have passed that record: then the answer is in a later one, at ``index_at``.
+        Within the segment the log start may have passed that record. Then continue in a later segment, with ``index_at``.
         """
         start = self.index_at(self.log_start_offset)
         if self._highest_timestamps is None:
@@ -333,9 +336,9 @@ class ManifestState:
     # --- planning ---------------------------------------------------------------------------------------------------
 
     def check(self, changes: Sequence[Change]) -> None:
-        """Whether ``changes``, in one entry, are legal now. O(n) in copies of pointers.
+        """Check whether ``changes``, in one entry, are legal now. O(n) copies of pointers.
 
-        Raises: ConflictError, saying which rule they would break.
+        Raises: ConflictError, which names the violated rule.
         """
         reason = self.copy()._take(changes)
         if reason is not None:
@@ -344,7 +347,7 @@ class ManifestState:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """LogState: take a part of a snapshot."""
+        """LogState: add a part of a snapshot."""
         by_id, pending = self._by_id, self._pending
         for key, value in records:
             change = decode_change(key, value)
@@ -376,7 +379,7 @@ class ManifestState:
                 raise CorruptionError(f"the manifest's snapshot is not sound: {reason}")
 
     def apply(self, entry: Entry) -> None:
-        """LogState: take one entry. Raises: CorruptionError."""
+        """LogState: apply one entry. Raises: CorruptionError."""
         changes = [change for key, value in entry.records if (change := decode_change(key, value)) is not None]
         reason = self._take(changes)
         if reason is not None:
@@ -385,7 +388,7 @@ class ManifestState:
             self.is_blank = False
 
     def _take(self, changes: Iterable[Change]) -> str | None:
-        """Make the changes; the answer is the rule that they break, if any, and then the state is broken."""
+        """Make the changes. Returns: the violated rule, if any; then the state is broken."""
         tiered_end_before = self.tiered_end
         added: list[SegmentEntry] = []
         removed: list[SegmentEntry] = []
@@ -490,10 +493,10 @@ class ManifestState:
         self.size_bytes += sign * entry.size_bytes
 
     def _key_reason(self, entry: SegmentEntry) -> str | None:
-        """Whether a readable segment is recorded under a key that is not its own.
+        """Whether a readable segment's record has a foreign key.
 
-        The record of one that nobody reads may have such a key: an older version stored what a caller asked for. The record
-        then stays, so that it is seen, and the object under that key is left alone.
+        The record of an unreadable segment may have a foreign key, because an older version stored a caller's text. Such a
+        record stays visible, and the object under the foreign key is not touched.
         """
         if (
             self.partition is None
@@ -504,7 +507,7 @@ class ManifestState:
         return f"segment {entry.segment_id} is recorded under the key {entry.stored_key!r}, which is not its own"
 
     def _neighbour_reason(self, index: int) -> str | None:
-        """What is wrong between segment ``index`` and the one before it."""
+        """The fault between segment ``index`` and the previous segment; None if there is none."""
         if not 0 < index < len(self._finished):
             return None
         before, after = self._finished[index - 1], self._finished[index]
@@ -543,7 +546,7 @@ class ManifestState:
         )
 
     def _covered(self, start: int, end: int) -> bool:
-        """Whether all of [start, end) from the log start on is readable; gaps between segments are below the log start."""
+        """Whether all offsets of [start, end) from the log start on are readable. Gaps between segments are below the log start."""
         start = max(start, self.log_start_offset)
         return end <= start or (self.find(start) is not None and self.find(end - 1) is not None)
 

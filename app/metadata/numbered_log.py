@@ -1,25 +1,25 @@
-"""The one primitive of every durable decision: a log whose entries are objects that are put if absent.
+"""The primitive of every durable decision: a log whose entries are objects that are put if absent.
 
-``NumberedLog`` follows such a log and, once it has sealed it, appends to it. What an append does with each outcome is
-decided in ``append_attempt.py``, what the bytes mean in ``log_format.py``; here is the asynchronous shell and its state.
+``NumberedLog`` follows such a log, and appends to it after a seal. ``append_attempt.py`` decides the steps of an append, and
+``log_format.py`` defines the bytes. This module is the asynchronous shell and its state.
 
-**Who is the writer.** A *seal* is an entry without records that names its writer in its header. The writer is whoever sealed
-last. A number that was deleted can be put again, so seals are never deleted: the next number of a writer that was overtaken
-is always the overtaker's seal, however long it slept.
+**The writer.** A *seal* is an entry without records that names its writer in its header. The writer of the last seal is the
+log's writer. A deleted number can be put again, so seals are never deleted: the next number of a replaced writer is always its
+successor's seal, however long the old writer slept.
 
-**Sealing late.** Whoever wants to seal and has fallen behind may put its seal on a number that was written and deleted. So
-it LISTs what is greater before it believes in its seal: compaction always leaves something greater than what it deletes, so
-if there is nothing, the number had never been written. A seal that turns out to be on a deleted number stays where it is,
-as does one whose sender died before it looked; what tells others that it is no part of the log is that every entry names
-the nonce of the one before. A reader that meets an entry that does not follow from the last one it applied reloads the
-snapshot, and since seals have no records, it has shown nobody anything wrong.
+**Late seals.** A writer that has fallen behind may put its seal on a number that was written and deleted. So it LISTs greater
+numbers before it trusts its seal. Compaction always leaves something greater than the entries that it deletes, so if there is
+nothing, the number was never written. A seal on a deleted number stays where it is, and so does a seal whose writer died before
+its LIST. Every entry names the nonce of the previous entry, and so others see that such a seal is not part of the log. If an
+entry does not follow from the last applied one, a reader reloads the snapshot. Seals have no records, so the reader has shown
+nothing wrong before.
 
-**Compaction.** A snapshot at S holds the newest record of every key after entry S. Once it is durable, entries below the
-snapshot *before* it go (numbers are dense, so they need not be listed), seals excepted, and snapshots older than that one.
-Two snapshots are always left, so that a reader that has just listed one can still get it.
+**Compaction.** A snapshot at S has the newest record of every key after entry S. When it is durable, entries below the snapshot
+*before* it are deleted, except seals (numbers are dense, so no LIST is needed). Snapshots older than that one are deleted too.
+Two snapshots always stay, so that a reader that has just listed one can still get it.
 
-**Order of effects.** ``state`` changes only when an entry is known to be durable, in number order, between two awaits.
-Whatever an observer sees in it can be answered to anybody.
+**Order of effects.** ``state`` changes only when an entry is known to be durable, in number order, and between two awaits. So every
+visible state may be returned to anybody.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ from app.units import LogSequence
 T = TypeVar("T")
 
 LIST_PAGE_KEYS = 1000
-"""Keys of one LIST, S3's page."""
+"""Keys of one LIST: S3's page."""
 
 DELETE_PAGE_KEYS = 1000
-"""Keys of one delete request, S3's maximum."""
+"""Keys of one delete request: S3's maximum."""
 
 READS_AT_ONCE = 64
-"""Entries fetched at the same time when catching up."""
+"""Entries fetched at the same time."""
 
 RELOADS_MAX = 8
-"""Times a load starts over because compaction moved on under it, before it gives up for now."""
+"""Maximum restarts of a load because of concurrent compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,31 +92,31 @@ class LogTimings:
     """Bounds of the waits, in seconds of loop time."""
 
     append_deadline_s: float = 30.0
-    """After it an undecided append gives up and the log is no longer written by us."""
+    """Deadline of an undecided append. After it we are no longer the writer."""
     attempt_timeout_s: float = 10.0
-    """One request."""
+    """Deadline of one request."""
     read_deadline_s: float = 30.0
-    """One read with its repetitions."""
+    """Deadline of one read with its retries."""
 
 
 class LogState(Protocol):
-    """What a numbered log means to its user. All methods are synchronous and are called in number order."""
+    """The user's state of a numbered log. All methods are synchronous, and are called in number order."""
 
     def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Take a part of a snapshot; called on a new state only, any number of times. Raises: CorruptionError."""
+        """Add a part of a snapshot. Called only on a new state, any number of times. Raises: CorruptionError."""
         ...
 
     def loaded(self, sequence: LogSequence) -> None:
-        """The snapshot, through entry ``sequence``, is complete: check it and make it usable. Raises: CorruptionError."""
+        """The snapshot up to entry ``sequence`` is complete: check it, and make it usable. Raises: CorruptionError."""
         ...
 
     def apply(self, entry: Entry) -> None:
-        """Take one durable entry, wholly or (raising) not at all. Raises: CorruptionError."""
+        """Apply one durable entry completely, or raise and apply nothing. Raises: CorruptionError."""
         ...
 
 
 class NoState:
-    """For a log whose ``live`` records are all that is wanted of it."""
+    """For a log of which only the ``live`` records are used."""
 
     def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """Keep nothing."""
@@ -132,33 +132,33 @@ S = TypeVar("S", bound=LogState)
 
 
 class _Moved(Exception):
-    """What was listed a moment ago is not there now, or a number is missing: start over."""
+    """A listed object no longer exists, or a number is missing: start again."""
 
 
 @dataclass(slots=True)
 class _Position(Generic[S]):
-    """Everything that is known of the log up to an entry; replaced as a whole by a reload."""
+    """The known state of the log up to an entry. A reload replaces it as a whole."""
 
     state: S
     live: dict[bytes, bytes]
     applied: LogSequence
     nonce: bytes
-    """Of the entry ``applied``."""
+    """Nonce of the entry ``applied``."""
     writer: Writer
     seals: list[int]
     """Every seal in [deleted_end, applied]."""
     deleted_end: int
     snapshot_sequence: int
-    """Newest snapshot object known; -1 if none."""
+    """Newest known snapshot object; -1 if none."""
     broken: bool = False
-    """The state refused an entry halfway: load again before anything else."""
+    """Whether the state refused an entry halfway. Then it must be loaded again first."""
     listed: Sequence[int] = ()
-    """Entries after the snapshot that a load has found."""
+    """Number of entries after the snapshot that a load has found."""
 
 
 class NumberedLog(Generic[S]):
-    """One numbered log, followed and perhaps written. Belongs to one event loop; its methods may be called at any time and
-    wait for each other."""
+    """One numbered log that is followed and may be written. Belongs to one event loop. Its methods may be called at any time,
+    and wait for each other."""
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class NumberedLog(Generic[S]):
         epoch: int = 0,
         timings: LogTimings | None = None,
     ) -> None:
-        """``writer_id`` must be new for every start of a process. ``epoch`` orders writers where something else decides who
-        it should be (a leader epoch): one with a lower epoch than the newest seal's never seals over it."""
+        """``writer_id`` must be new for every start of a process. ``epoch`` orders writers that something else chooses (a
+        leader epoch): a writer with a lower epoch than the newest seal's never seals."""
         self.prefix = prefix
         self.writer_id = writer_id
         self.epoch = epoch
@@ -187,56 +187,56 @@ class NumberedLog(Generic[S]):
         self._sealed = False
         self._ever_sealed = False
         self._offered = NOTHING_APPLIED
-        """Highest number that we have sent an entry under."""
+        """Highest number under which we have sent an entry."""
         self._failure = ""
-        """Why the last try of a write is undecided, for people."""
+        """Why the last attempt of a write is undecided, for people."""
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> S:
-        """The user's state as of the last applied entry. Another object after a reload."""
+        """The user's state at the last applied entry. A reload replaces the object."""
         return self._at.state
 
     @property
     def live(self) -> Mapping[bytes, bytes]:
-        """Newest record of every key that has one, as of the last applied entry."""
+        """Newest record of every live key, at the last applied entry."""
         return self._at.live
 
     @property
     def next_sequence(self) -> LogSequence:
-        """Number of the first entry that is not applied here."""
+        """Number of the first entry that is not applied yet."""
         return LogSequence(self._at.applied + 1)
 
     @property
     def writer(self) -> Writer:
-        """Who sealed last, as far as applied."""
+        """The writer of the last applied seal."""
         return self._at.writer
 
     @property
     def is_writer(self) -> bool:
-        """Whether an append may be tried without sealing first."""
+        """Whether an append may be tried without a new seal."""
         return self._sealed
 
     @property
     def end_is_known(self) -> bool:
-        """Whether no append of ours may still add to what is applied."""
+        """Whether no undecided append of ours is left."""
         return self._offered <= self._at.applied and not self._at.broken
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether so many entries followed the newest snapshot that start-up would be dearer than the live records ask."""
+        """Whether a new snapshot is due: too many entries follow the newest one, compared with the number of live records."""
         return self._at.applied - self._at.snapshot_sequence >= max(64, len(self._at.live) // 16)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def load(self, cached: bytes | None = None, listed: Sequence[str] | None = None) -> bool:
-        """Go to the log's end: from ``cached`` (bytes of ``to_cache``) if it is sound, else from the newest snapshot.
+        """Load the log up to its end: from ``cached`` (bytes of ``to_cache``) if it is sound, else from the newest snapshot.
 
-        ``listed``: every key below the prefix, from a LIST that the caller has made for many logs at once; the log's end is
-        then the end as of that LIST. Costs one LIST unless it is given, one GET for a snapshot and one for each entry after it;
-        with a cached copy only the entries that it lacks.
-        Returns whether the cached copy was used. Raises: StorageUnavailable, CorruptionError; what is known is unchanged.
+        ``listed``: every key below the prefix, from a LIST of the caller for many logs at once. The log's end is then the end
+        at that LIST. Costs one LIST unless ``listed`` is given, one GET for a snapshot, and one GET for each later entry. With
+        a cached copy it costs only the entries that the copy lacks.
+        Returns: whether the cached copy was used. Raises: StorageUnavailable, CorruptionError; then the known state is unchanged.
         """
         async with self._turn:
             if cached is not None:
@@ -253,9 +253,9 @@ class NumberedLog(Generic[S]):
             return False
 
     async def restore(self, cached: bytes | None, end: int) -> bool:
-        """Go to ``end``, the number of the first entry that is not there, by a cached copy alone. No request.
+        """Load the log up to ``end``, the number of the first missing entry, from a cached copy alone. No request.
 
-        Returns whether that could be done; if not, nothing has changed. None is the copy of a log without entries.
+        Returns: whether that was possible; if not, nothing has changed. None is the copy of a log without entries.
         """
         async with self._turn:
             try:
@@ -272,14 +272,14 @@ class NumberedLog(Generic[S]):
             return True
 
     async def is_anything_under(self, prefix: str) -> bool:
-        """Whether the store has an object whose key begins so; asked as patiently as for the log itself. One LIST.
+        """Whether the store has an object whose key begins with ``prefix``. Retries like a read of the log. One LIST.
 
         Raises: StorageUnavailable.
         """
         return bool(await self._retried(prefix, lambda: self._store.list_objects(prefix, limit=1)))
 
     async def poll(self) -> bool:
-        """Apply the entries that were written since. One LIST if there are none.
+        """Apply new entries. One LIST if there are none.
 
         Returns whether anything changed.
         Raises: StorageUnavailable, CorruptionError (entries before the bad one are applied).
@@ -288,19 +288,20 @@ class NumberedLog(Generic[S]):
             return await self._catch_up()
 
     def to_cache(self) -> bytes:
-        """What is known, for ``load`` after a restart. Costs time in proportion to the live records."""
+        """The known state as bytes for ``load`` after a restart. Takes time in proportion to the live records."""
         at = self._at
         return b"".join(iter_snapshot(self._snapshot_header(at), at.writer, at.live, self._clock.now_ms()))
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def append(self, expected_sequence: int, records: Sequence[KeyValue]) -> LogSequence:
-        """Write the next entry, of a writer that has sealed.
+        """Write the next entry. We must have sealed before.
 
-        Returns its number; it is durable and applied. Raises, with nothing written: ConflictError (``expected_sequence`` is
-        not the next number, or another entry has it: poll, and validate again), FencedError (we are not the writer any
-        more), LimitExceeded. Raises StorageUnavailable or CorruptionError if it stayed undecided until the deadline: it may
-        be written or may yet be; we are no longer the writer, and may seal again.
+        Returns: its number; the entry is durable and applied. Raises, with nothing written: ConflictError
+        (``expected_sequence`` is not the next number, or another entry has it: poll, and validate again), FencedError (we are
+        no longer the writer), LimitExceeded.
+        Raises StorageUnavailable or CorruptionError if the append stayed undecided until the deadline. Then the entry may be
+        written, or may still be written. We are no longer the writer, and may seal again.
         """
         async with self._turn:
             if not self._sealed:
@@ -309,16 +310,17 @@ class NumberedLog(Generic[S]):
             return await self._write(expected_sequence, records, is_seal=False)
 
     async def seal(self, expected_sequence: int) -> LogSequence:
-        """Become the writer by the next entry. A PUT and a LIST.
+        """Become the writer with the next entry. A PUT and a LIST.
 
-        As ``append``; FencedError also if we were the writer and another has sealed since, or one of a higher epoch has.
+        Raises: as ``append``; FencedError also if we were the writer and another has sealed since, or if a writer of a higher
+        epoch has sealed.
         """
         async with self._turn:
             self.check_not_overtaken()
             return await self._write(expected_sequence, (), is_seal=True)
 
     def check_not_overtaken(self) -> None:
-        """Whether, as far as is known here, we are the writer or may become it. Raises: FencedError."""
+        """Check that we are the writer or may become it, by the known state. Raises: FencedError."""
         writer = self._at.writer
         if writer.writer_id == self.writer_id:
             return
@@ -330,7 +332,7 @@ class NumberedLog(Generic[S]):
             )
 
     async def snapshot(self) -> None:
-        """Write a snapshot of what is applied, then delete what it makes superfluous. Harmless at any time, by anybody.
+        """Write a snapshot of the applied state, then delete superfluous objects. Anybody may call this at any time.
 
         Costs a PUT, a LIST and a delete or two. Raises: StorageUnavailable (try later; nothing is lost).
         """
@@ -371,7 +373,7 @@ class NumberedLog(Generic[S]):
         raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
 
     async def _load_snapshot(self, listed: Sequence[str] | None) -> _Position[S] | None:
-        """The newest snapshot as a new position, with the numbers of the entries after it; None if it was just deleted."""
+        """The newest snapshot as a new position, with the numbers of the later entries; None if it was just deleted."""
         found = await self._list(f"{self.prefix}/", "") if listed is None else listed
         full_page = listed is None and len(found) == LIST_PAGE_KEYS
         keys = [parsed for key in found if (parsed := layout.parse_numbered_key(key)) and parsed.prefix == self.prefix]
@@ -399,7 +401,7 @@ class NumberedLog(Generic[S]):
         return at
 
     async def _catch_up(self, listed: Sequence[str] | None = None) -> bool:
-        """Apply what follows; with ``listed``, what follows in that listing."""
+        """Apply later entries; with ``listed``, the later entries of this listing."""
         before = self._at.applied
         while True:
             at = self._at
@@ -425,7 +427,7 @@ class NumberedLog(Generic[S]):
         return self._at.applied != before
 
     async def _apply_all(self, at: _Position[S], sequences: Sequence[int]) -> None:
-        """Read and apply entries that were listed, which must go on where ``at`` ends. Raises: _Moved."""
+        """Read and apply listed entries, which must continue where ``at`` ends. Raises: _Moved."""
         for start in range(0, len(sequences), READS_AT_ONCE):
             chunk = sequences[start : start + READS_AT_ONCE]
             for sequence, entry in zip(chunk, await self._read_entries(chunk), strict=True):
@@ -471,7 +473,7 @@ class NumberedLog(Generic[S]):
             return None
 
     def _apply(self, at: _Position[S], entry: Entry) -> None:
-        """Take one entry: the user's state first, since it may refuse."""
+        """Apply one entry, first to the user's state, because that may refuse it."""
         assert entry.sequence == at.applied + 1, (entry.sequence, at.applied)
         if not entry.is_seal and entry.writer_id != at.writer.writer_id:
             raise CorruptionError(
@@ -648,7 +650,7 @@ class NumberedLog(Generic[S]):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _verified(self, key: str, decode: Callable[[bytes], Awaitable[T]]) -> T:
-        """Read and decode an object; bad bytes are read once more, since the way here may have spoiled them.
+        """Read and decode an object. Bad bytes are read once more, because the transfer may have damaged them.
 
         Raises: ObjectMissing, CorruptionError, StorageUnavailable.
         """
@@ -677,19 +679,19 @@ class NumberedLog(Generic[S]):
             start_after = page[-1]
 
     def _entries_among(self, keys: Sequence[str], start: int) -> list[int]:
-        """Numbers from ``start`` on of the entries among ``keys``, which are all of this log and in order."""
+        """Numbers from ``start`` on of the entries among ``keys``, which all belong to this log and are in order."""
         first = bisect_left(keys, layout.entry_key(self.prefix, start))
         after = layout.snapshot_prefix(self.prefix)
         found = (layout.parse_numbered_key(key) for key in takewhile(lambda key: key < after, keys[first:]))
         return [key.sequence for key in found if key is not None]
 
     async def _list_entries(self, start: int) -> list[int]:
-        """Numbers from ``start`` on of the entries that are there, in order."""
+        """Numbers from ``start`` on of the existing entries, in order."""
         after = layout.entry_key(self.prefix, start - 1) if start > 0 else ""
         return [key.sequence for key in await self._list_all(layout.log_prefix(self.prefix), after)]
 
     async def _retried(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent request until it is answered or the read deadline passes. Raises: StorageUnavailable."""
+        """Retry an idempotent request until it succeeds or the read deadline passes. Raises: StorageUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timings.read_deadline_s
         delay_s = 0.05

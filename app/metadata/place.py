@@ -1,7 +1,7 @@
-"""The place of a broker: a node id of a cluster. Whoever takes one asks and tells whoever had it before (ADR 0018).
+"""The place of a broker: a node id of a cluster. A broker that takes a place asks and notifies the previous owner (ADR 0018).
 
-``Places`` is the way to another broker. It is a seam: the composition root puts Kafka's protocol behind it, the simulation its own
-network.
+``Places`` reaches other brokers. It is a seam: the composition root implements it with Kafka's protocol, the simulation with
+its own network.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from uuid import UUID
 from app.metadata.cluster import Endpoint
 
 ASK_S: Final = 5.0
-"""How long a broker may take to answer before it counts as one that does not."""
+"""Time for a response. A slower broker counts as not responding."""
 STOOD_STILL_S: Final = 3.0
-"""A broker whose loop did not run for so long looks at the cluster log before its next acknowledgement. Shorter than ``ASK_S``:
-whoever asked in vain asked one that looks, or that it cannot reach."""
+"""A broker whose loop did not run for this time reads the cluster log before its next acknowledgement. Shorter than ``ASK_S``: if a
+broker did not respond, it will read the log, or it cannot be reached."""
 TELL_AGAIN_S: Final = 0.5
-"""Between two tries to tell a broker that was told just now by somebody else."""
+"""Pause between two attempts to notify a broker that was just notified by another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who answers at an address."""
+    """The broker that responds at an address."""
 
     cluster_id: str
     node_id: int
     directory_id: UUID
     looks: bool = False
-    """It reads the cluster log before its next acknowledgement."""
+    """Whether it reads the cluster log before its next acknowledgement."""
     untiered_bytes: int = 0
-    """On its disk alone."""
+    """Bytes on its disk only."""
     untiered_partitions: int = 0
 
 
 class Places(Protocol):
-    """Ways to other brokers."""
+    """Connections to other brokers."""
 
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
     ) -> Holder | None:
-        """Who answers at ``endpoint``; None if nobody does, or nobody that can say who it is. It may take for ever: time it out.
+        """The broker that responds at ``endpoint``; None if none responds, or if it cannot identify itself. May take for ever:
+        use a timeout.
 
-        ``replaced_by`` tells the broker of ``directory_id`` that somebody has taken its place, and who: the cluster log says so.
+        ``replaced_by`` notifies the broker of ``directory_id`` that another broker has taken its place, as the cluster log says.
         """
         ...

@@ -1,7 +1,7 @@
-"""Signs of life in Redis: a key per broker and directory that lives for 30 s and is set again every 10 s.
+"""Heartbeats in Redis: a key for each broker and directory. It lives for 30 s, and is set again every 10 s.
 
-Redis may lose everything at any moment, so a missing key means silence only if Redis has been up for longer than a key
-lives; a Redis that does not answer means that nobody can be declared dead. Imported only where there is a Redis.
+Redis may lose all data at any moment. So a missing key means silence only if Redis has been up for longer than a key lives. If
+Redis does not respond, no broker can be declared dead. This module is imported only if there is a Redis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.units import BrokerId, DurationMs
 
 
 class RedisLiveness:
-    """Liveness on a Redis server. ``namespace`` keeps clusters apart that share one."""
+    """Liveness on a Redis server. ``namespace`` separates clusters that share a server."""
 
     def __init__(self, client: Redis, *, namespace: str) -> None:
         self._client = client

@@ -1,6 +1,6 @@
-"""The seam to an object store: what Firn needs of S3, and nothing else.
+"""The seam to an object store: the part of S3 that Firn needs.
 
-What every adapter promises (tests/objectstore holds all of them to it):
+Guarantees of every adapter (tests/objectstore checks all adapters):
 
 - a read sees every write that was acknowledged before it began, LIST included (strong consistency);
 - ``put_if_absent`` and ``Upload.complete`` decide atomically: of any number of writers of one key, one succeeds;
@@ -19,11 +19,12 @@ from app.units import Buffer, TimestampMs
 
 
 class ObjectMissing(FirnError):
-    """There is no object of that key."""
+    """There is no object with that key."""
 
 
 class AlreadyExists(FirnError):
-    """A conditional write lost: there is an object of that key, which may be our own earlier attempt. Read it to know."""
+    """A conditional write failed, because an object with that key exists. It may be our own earlier attempt: read it to find
+    out."""
 
 
 class RangeUnsatisfiable(FirnError):
@@ -31,7 +32,7 @@ class RangeUnsatisfiable(FirnError):
 
 
 class InvalidKey(FirnError):
-    """The key or prefix is not one that the seam allows; nothing was touched."""
+    """The seam does not allow this key or prefix. Nothing was touched."""
 
 
 class ObjectInfo(NamedTuple):
@@ -49,7 +50,7 @@ class UploadInfo(NamedTuple):
 
 
 class Upload(Protocol):
-    """A multipart upload under way. Parts may be put in any order and at the same time; a repeated part replaces."""
+    """A multipart upload under way. Parts may be put in any order and concurrently. A repeated part replaces the earlier one."""
 
     key: str
     upload_id: str
@@ -65,7 +66,7 @@ class Upload(Protocol):
     async def complete(self) -> None:
         """Make the object visible, made of the parts in number order, unless its key exists. Durable when this returns.
 
-        Completing again what was completed either succeeds or raises AlreadyExists.
+        A repeated completion either succeeds or raises AlreadyExists.
 
         Raises: AlreadyExists (not written by this call; it may have been by an earlier undecided attempt; parts stay until
         ``abort``), ObjectMissing (the upload is gone and so is the key: begin another), StorageUnavailable (undecided).
@@ -73,7 +74,7 @@ class Upload(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Forget the parts. Aborting what is already gone succeeds. Raises: StorageUnavailable."""
+        """Delete the parts. Aborting a missing upload succeeds. Raises: StorageUnavailable."""
         ...
 
 
@@ -89,7 +90,7 @@ class ObjectStore(Protocol):
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         """Bytes [start, min(end, size)) of the object, which do not change; ``0 <= start < end``.
 
-        Raises: ObjectMissing, RangeUnsatisfiable (``start`` >= size), StorageUnavailable (also for a short answer).
+        Raises: ObjectMissing, RangeUnsatisfiable (``start`` >= size), StorageUnavailable (also for a short response).
         """
         ...
 
@@ -114,7 +115,7 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete; deleting what is not there succeeds. Raises: StorageUnavailable (undecided)."""
+        """Delete an object. Deleting a missing object succeeds. Raises: StorageUnavailable (undecided)."""
         ...
 
     async def delete_many(self, keys: list[str]) -> None:
@@ -137,7 +138,7 @@ class ObjectStore(Protocol):
         ...
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
-        """Abort an upload known by its id. Aborting what is gone succeeds. Raises: StorageUnavailable."""
+        """Abort an upload by its id. Aborting a missing upload succeeds. Raises: StorageUnavailable."""
         ...
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Whether a store can carry Firn: each thing that Firn needs of it, tried once, and how to mend what fails.
+"""Whether Firn can use a store: each feature that Firn needs is tried once, with a fix for each failure.
 
-``firn doctor`` prints the results. What matters most is that conditional writes are conditional: a server that accepts
+``firn doctor`` prints the results. Most important is that conditional writes are conditional: a server that accepts
 ``If-None-Match`` and ignores it would let two brokers write the same partition (INV-2).
 """
 
@@ -17,30 +17,30 @@ from app.objectstore.metered import directory_of
 from app.seams import Clock
 
 CLOCK_SKEW_MAX_MS: Final = 60_000
-"""S3 refuses requests from 15 minutes; a minute already spoils retention by time and ages shown to people."""
+"""S3 refuses requests from a skew of 15 minutes on. A minute already makes time retention and displayed ages wrong."""
 
 _CONDITIONAL_MEND: Final = (
     "two brokers could write the same data here: use a store that honours If-None-Match on PutObject and on "
     "CompleteMultipartUpload (AWS S3 does), or a newer version of this server"
 )
 CHECK_PREFIX: Final = "check/"
-"""What the keys of all that is tried here start with."""
+"""Prefix of the keys of all objects that the checks write."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was tried."""
+    """The result of one check."""
 
     name: str
     passed: bool
     detail: str
-    """What was found, a plain sentence or less."""
+    """What the check found: a sentence or less."""
     mend: str = ""
-    """What to do about it; empty if it passed."""
+    """What to do; empty if the check passed."""
 
 
 class _Failed(Exception):
-    """A check found something wrong that is no error of an operation."""
+    """A check found a fault although no operation failed."""
 
     def __init__(self, detail: str, mend: str) -> None:
         super().__init__(detail)
@@ -48,10 +48,10 @@ class _Failed(Exception):
 
 
 async def check_store(store: ObjectStore, *, clock: Clock | None = None, name: str = "doctor") -> list[CheckResult]:
-    """Try everything that Firn does with a store, under keys of its own (``check/<name>/…``), which are removed again.
+    """Try every operation of Firn on a store, under its own keys (``check/<name>/…``), and delete these objects afterwards.
 
-    ``name`` keeps apart runs at the same time. With ``clock``, the store's time is held against this machine's.
-    Never raises for what it finds: the first that fails without which nothing can go on ends the list.
+    ``name`` separates runs at the same time. With ``clock``, the store's time is compared with this machine's.
+    A failed check raises nothing. The list ends early if later checks need the operation that failed.
     """
     return await _Check(store, clock, f"{CHECK_PREFIX}{name}").run()
 
@@ -70,8 +70,8 @@ class _Check:
         if await self._try("list", "objects can be listed", self._clean()):
             await self._try("write", "an object was written", self._store.put(f"{self._prefix}/object", b"0123456789"))
         if self._results[-1].passed:
-            await self._try("read", "what was written is read back, whole, by range and by tail", self._read())
-            await self._try("conditional write", "of two writers of one key the second is refused", self._conditional())
+            await self._try("read", "written bytes are read back: whole, by range and by tail", self._read())
+            await self._try("conditional write", "the second of two writers of one key is refused", self._conditional())
             await self._try("multipart upload", "an object was written in parts", self._multipart())
             await self._try(
                 "conditional completion", "an upload does not replace an object", self._conditional_completion()
@@ -82,7 +82,7 @@ class _Check:
         return self._results
 
     async def _try(self, name: str, detail: str, work: Awaitable[None]) -> bool:
-        """Await ``work`` and write down how it went."""
+        """Await ``work`` and record the result."""
         try:
             await work
         except _Failed as failed:
@@ -90,7 +90,7 @@ class _Check:
         except ConfigError as error:
             self._results.append(CheckResult(name, False, str(error), "move the store"))
         except FirnError as error:
-            self._results.append(CheckResult(name, False, str(error), "mend what the store says and run this again"))
+            self._results.append(CheckResult(name, False, str(error), "fix what the store reports, and run this again"))
         else:
             self._results.append(CheckResult(name, True, detail))
         return self._results[-1].passed
@@ -134,7 +134,10 @@ class _Check:
             await upload.complete()
         data = await self._store.get(key)
         if data != b"ab":
-            raise _Failed(f"an object made of parts has {len(data)} other bytes", "do not keep data in this store")
+            raise _Failed(
+                f"an object that was uploaded in parts has {len(data)} different bytes",
+                "do not keep data in this store",
+            )
 
     async def _conditional_completion(self) -> None:
         key = f"{self._prefix}/once-in-parts"
@@ -163,7 +166,9 @@ class _Check:
             await self._store.head(f"{self._prefix}/object")
         except ObjectMissing:
             return
-        raise _Failed("a deleted object is still there", "turn off what keeps objects from being deleted")
+        raise _Failed(
+            "a deleted object is still there", "turn off the feature that prevents deletes, such as Object Lock"
+        )
 
     @contextlib.asynccontextmanager
     async def _upload(self, key: str, data: bytes) -> AsyncIterator[Upload]:

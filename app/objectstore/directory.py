@@ -1,8 +1,7 @@
 """An object store in a directory of a local or network file system: the default store, and a real one.
 
-Every promise of the seam holds across processes that use the same directory, through power loss too; how is told in
-``directory_work.py``, which does the blocking half. Here is only the asynchronous shell: each operation is one piece of
-work on the pool.
+All guarantees of the seam hold across processes that use the same directory, also after a loss of power. ``directory_work.py``
+explains how, and does the blocking work. This module is the asynchronous shell: each operation is one piece of work in the pool.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class DirectoryStore:
         self.work = DirectoryWork(self.root)
 
     async def open(self) -> int:
-        """Make the root and remove what crashed processes left over; other live ones are not disturbed.
+        """Create the root, and remove leftovers of crashed processes. Live processes are not disturbed.
 
-        Returns how many leftovers there were. Not needed to use the store: leftovers are invisible anyway.
+        Returns: the number of leftovers. The store also works without this call, because leftovers are invisible.
         Raises: StorageUnavailable.
         """
         return await self._pool.run(self.work.prepare)
@@ -56,8 +55,8 @@ class DirectoryStore:
         await self._pool.run(self.work.check_links)
 
     def local_path(self, key: str) -> Path:
-        """Where the object's bytes are, to serve them without a copy. The object need not exist; it never changes in place
-        unless it is ``put`` again, and then by a new file. Raises: InvalidKey."""
+        """The path of the object's file, to serve its bytes without a copy. The object need not exist. The file never changes
+        in place: a repeated ``put`` makes a new file. Raises: InvalidKey."""
         check_key(key)
         return self.root / key
 
@@ -77,7 +76,7 @@ class DirectoryStore:
         return self.work.read(key, start, end)
 
     def expect_range(self, key: str, start: int, end: int) -> None:
-        """Have the kernel bring a range that is soon asked for into the page cache, without waiting for it."""
+        """Make the kernel read a range into the page cache, without waiting, because it is needed soon."""
         check_key(key)
         check_range(start, end)
         self.work.read_ahead(key, start, end)

@@ -50,14 +50,16 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 
 
 def storage_error(error: OSError, doing: str) -> StorageUnavailable:
-    """What an operating system error means to whoever uses the store. ``doing`` says what failed, in words."""
+    """Convert an operating system error to an error of the store. ``doing`` describes the failed operation."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StorageFull(f"{doing}: {reason}; free some space")
     if error.errno in (errno.EACCES, errno.EROFS):
-        return StorageUnavailable(f"{doing}: {reason}; give this user the right to do that")
+        return StorageUnavailable(f"{doing}: {reason}; give this user the permission")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return StorageUnavailable(f"{doing}: {reason}; a file is where a directory must be, or the other way round")
+        return StorageUnavailable(
+            f"{doing}: {reason}; a file is in the place of a directory, or a directory in the place of a file"
+        )
     return StorageUnavailable(f"{doing}: {reason}")
 
 
@@ -93,7 +95,7 @@ class DirectoryWork:
             raise _read_error(error, key) from error
 
     def read_ahead(self, key: str, start: int, end: int) -> None:
-        """A hint. What is wrong with the file is told by the read that follows."""
+        """A hint. If the file is damaged, the later read reports it."""
         if not hasattr(os, "posix_fadvise"):
             return
         with suppress(OSError):
@@ -125,7 +127,7 @@ class DirectoryWork:
         return _info(key, status)
 
     def list_objects(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
-        """In byte order, entering only directories that can hold an answer."""
+        """List in byte order. Enters only directories that can contain a matching key."""
         directory = prefix.rpartition("/")[0]
         try:
             return list(itertools.islice(self._walk(f"{directory}/" if directory else "", prefix, start_after), limit))
@@ -212,7 +214,8 @@ class DirectoryWork:
             raise storage_error(error, f"could not delete from {self.root}") from error
 
     def write_temporary(self, directory: str, data: Buffer) -> str:
-        """A synced temporary file in ``directory``, which is made if need be; its path. Leaves nothing when it fails."""
+        """Create a synced temporary file in ``directory``, which is created if necessary. Returns its path. A failure leaves no
+        file."""
         temporary = f"{directory}/.{self.instance()}-{next(self._counter)}.tmp"
         descriptor = self._create(directory, temporary)
         try:
@@ -234,7 +237,7 @@ class DirectoryWork:
             except FileNotFoundError:
                 # Another thread or process removed it as empty in this moment: it is not durable any more either.
                 self._durable.discard(directory)
-        raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+        raise FileNotFoundError(errno.ENOENT, f"{directory} is removed repeatedly")
 
     def make_directory(self, directory: str) -> None:
         """Make ``directory`` with its parents, durably. Raises: OSError."""
@@ -287,7 +290,7 @@ class DirectoryWork:
             raise StorageUnavailable(f"could not sync the directory of {path}: {error.strerror}") from error
 
     def _sync_remaining(self, directory: str) -> None:
-        """Remove ``directory`` and its parents as far as they are empty, and sync what remains."""
+        """Remove ``directory`` and its empty parents, and sync the rest."""
         while len(directory) > len(self.root):
             try:
                 os.rmdir(directory)
@@ -334,7 +337,7 @@ class DirectoryWork:
                         raise ObjectMissing(f"upload {upload_id} of {key} is gone") from None
                     self._durable.discard(directory)
             else:
-                raise FileNotFoundError(errno.ENOENT, f"{directory} is being removed again and again")
+                raise FileNotFoundError(errno.ENOENT, f"{directory} is removed repeatedly")
         except OSError as error:
             raise storage_error(error, f"could not write {path}") from error
         self._sync_entry(path)
@@ -381,7 +384,7 @@ class DirectoryWork:
     # --- the life of an instance ------------------------------------------------------------------------------------
 
     def instance(self) -> str:
-        """The name of this open store, unique for ever under this root: made with its lock on the first write."""
+        """The unique name of this open store under this root. It is created with its lock on the first write."""
         with self._lock:
             if self._instance is None:
                 self._instance = self._register()
@@ -644,7 +647,7 @@ def _read_error(error: OSError, key: str) -> ObjectMissing | StorageUnavailable:
 
 
 def _is_cached(descriptor: int, start: int, end: int) -> bool:
-    """Whether the kernel has a range in its page cache, by samples: told to read ahead what it has, it looks at each page of it."""
+    """Whether the kernel has a range in its page cache, by samples: a read-ahead of cached bytes would check every page."""
     if not hasattr(os, "RWF_NOWAIT"):
         return False
     sample = bytearray(1)
@@ -722,7 +725,7 @@ def _unlink_if_there(path: str) -> None:
 
 
 def _remove_tree(path: str) -> None:
-    """Remove a flat directory. ``key`` goes first: without it the upload is gone, whatever else a crash leaves."""
+    """Remove a flat directory, ``key`` first: without it the upload does not exist, whatever a crash leaves."""
     _unlink_if_there(f"{path}/key")
     for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
         try:
@@ -736,7 +739,7 @@ def _remove_tree(path: str) -> None:
                 raise
         else:
             return
-    raise OSError(errno.ENOTEMPTY, f"{path} is being written to while it is removed")
+    raise OSError(errno.ENOTEMPTY, f"{path} gets new files while it is removed")
 
 
 def _release_instance(path: str, descriptor: int, process: int) -> None:

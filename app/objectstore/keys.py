@@ -1,4 +1,4 @@
-"""Which keys there are. Pure; every adapter checks with these before it touches anything."""
+"""The allowed keys. Pure. Every adapter checks keys with these functions before it touches anything."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ StoreLocation: TypeAlias = DirectoryLocation | S3Location
 
 
 def parse_store_url(url: str) -> StoreLocation:
-    """What ``--store`` says.
+    """Parse ``--store``.
 
-    Raises: ConfigError, which says what is wrong with it and what to write.
+    Raises: ConfigError, which says what is wrong and what to write.
     """
     try:
         parts = urlsplit(url)
@@ -67,10 +67,10 @@ def parse_store_url(url: str) -> StoreLocation:
         raise ConfigError(f"the store URL {url!r} cannot be read ({error}); {_EXAMPLES}") from error
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            "a store URL carries no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+            "a store URL must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
         )
     if parts.fragment:
-        raise ConfigError(f"the store URL {url!r} has a '#' part, which means nothing; {_EXAMPLES}")
+        raise ConfigError(f"the store URL {url!r} has a '#' part, which has no meaning; {_EXAMPLES}")
     match parts.scheme:
         case "file":
             return _parse_file(url, parts.netloc, parts.path, parts.query)
@@ -86,7 +86,7 @@ def _parse_file(url: str, host: str, path: str, query: str) -> DirectoryLocation
     if host not in ("", "localhost"):
         raise ConfigError(f"the store URL {url!r} names a host or a relative path; write file:///absolute/path")
     if query:
-        raise ConfigError(f"the store URL {url!r} has options, which a directory has not; write file:///absolute/path")
+        raise ConfigError(f"the store URL {url!r} has options, but a directory has none; write file:///absolute/path")
     decoded = unquote(path)
     if not decoded.startswith("/") or "\0" in decoded:
         raise ConfigError(f"the store URL {url!r} has no absolute path; write file:///absolute/path")
@@ -114,7 +114,7 @@ def _parse_s3(url: str, bucket: str, path: str, query: str) -> S3Location:
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:
-            raise ConfigError(f"{name!r} is no option of an s3 store URL; there are {', '.join(_OPTIONS)}")
+            raise ConfigError(f"{name!r} is not an option of an s3 store URL; the options are {', '.join(_OPTIONS)}")
         if name in options:
             raise ConfigError(f"the option {name!r} of the store URL is given twice")
         if not value:
@@ -155,7 +155,7 @@ def _parse_encryption(options: dict[str, str]) -> tuple[ServerSideEncryption | N
         case "AES256" if kms_key_id is None:
             return "AES256", None
         case "AES256":
-            raise ConfigError("kms_key_id goes with sse=aws:kms, not with sse=AES256")
+            raise ConfigError("kms_key_id needs sse=aws:kms, not sse=AES256")
         case other:
             raise ConfigError(f"sse={other} is not known; write sse=AES256 or sse=aws:kms")
 
@@ -169,4 +169,4 @@ def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
         case "false" | "0":
             return False
         case _:
-            raise ConfigError(f"{name}={value} is neither true nor false")
+            raise ConfigError(f"{name}={value} must be true or false")

@@ -1,12 +1,12 @@
 """An object store in memory, with faults as data.
 
-It is the reference for what every adapter promises, and the object store of the simulation: no threads, time only from the
-running loop and the ``Clock`` seam, chance only from the ``random.Random`` that is passed in. The same calls with the same
-seed meet the same faults.
+It is the reference for the guarantees of every adapter, and the object store of the simulation. It has no threads. Time comes
+only from the running loop and the ``Clock`` seam, and randomness only from the given ``random.Random``. The same calls with the
+same seed get the same faults.
 
-An operation takes effect at one instant, between two waits that stand for the way there and the way back. A ``Fault`` says
-what goes wrong, for which operations and keys, and how often; the store asks its faults in order and every one that
-strikes counts: latencies add up, and the first of the other kinds decides the outcome.
+An operation takes effect at one instant, between two waits for the way there and the way back. A ``Fault`` defines what goes
+wrong, for which operations and keys, and how often. The store checks its faults in order, and every matching fault counts:
+latencies add up, and the first fault of another kind decides the outcome.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class MemoryStore:
     # --- how an operation goes --------------------------------------------------------------------------------------
 
     async def _call(self, operation: str, key: str, work: Callable[[], T], size_bytes: int = 0) -> T:
-        """Meet the faults, do ``work`` at one instant, and write the history."""
+        """Apply the faults, do ``work`` at one instant, and write the history."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         applied = False
@@ -309,9 +309,9 @@ class MemoryStore:
                 case FaultKind.APPLIED_LATE:
                     assert fault is not None
                     loop.call_later(self._rng.uniform(*fault.latency_ms) / 1000, _apply_late, work)
-                    raise StorageUnavailable(f"{operation} of {key}: no answer in time")
+                    raise StorageUnavailable(f"{operation} of {key}: no response in time")
                 case FaultKind.SHORT_ANSWER:
-                    raise StorageUnavailable(f"{operation} of {key}: the answer ended early")
+                    raise StorageUnavailable(f"{operation} of {key}: the response ended early")
                 case _:
                     pass
             result: T | None = None

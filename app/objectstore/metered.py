@@ -1,4 +1,4 @@
-"""Counts what an object store is asked, what it answers, how much it moves and how long it takes."""
+"""Counts requests to an object store, their outcomes, bytes and times."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (StorageUnavailable, "unavailable"),
     (asyncio.CancelledError, "cancelled"),
 )
-"""Label of each way to end but ``ok``; anything else is ``error``."""
+"""Label of each outcome except ``ok``. All other outcomes are ``error``."""
 
 
 STORE: Final = "the object store's"
-"""As it is called in lines about faults, before an operation."""
+"""Name of the store in log lines about faults, before the operation."""
 HANGING_S: Final = 20.0
-"""An operation that is not answered for so long hangs: a part of 8 MiB takes a second."""
+"""An operation without a response for this time hangs: a part of 8 MiB takes a second."""
 
 GIVEN_UP_S: Final = 2.0
-"""Who cancels an operation earlier has another reason than that the store does not answer."""
+"""If a caller cancels an operation earlier, the reason is not that the store does not respond."""
 
 
 class MeteredStore:
@@ -52,7 +52,7 @@ class MeteredStore:
     """
 
     def __init__(self, inner: ObjectStore, registry: Registry, faults: Faults | None = None) -> None:
-        """``faults``: where it is told that the store does not answer as it should."""
+        """``faults`` gets reports that the store does not respond properly."""
         self.inner = inner
         self._faults = faults
         self._under_way: dict[object, tuple[str, float]] = {}
@@ -136,11 +136,11 @@ class MeteredStore:
         if isinstance(error, FirnError):
             self._faults.met_error(STORE, operation, error)
         elif isinstance(error, asyncio.CancelledError) and took_s >= GIVEN_UP_S:
-            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without an answer"
+            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without a response"
             self._faults.met(STORE, operation, sentence)
 
     def look_for_hanging(self, now_s: float) -> None:
-        """Tell of operations that have not been answered for long, whether or not anybody still waits for them."""
+        """Report operations without a response for long, even if nobody waits for them any more."""
         if self._faults is None:
             return
         oldest: dict[str, float] = {}
@@ -148,7 +148,7 @@ class MeteredStore:
             oldest[operation] = min(started_s, oldest.get(operation, started_s))
         for operation, started_s in oldest.items():
             if now_s - started_s >= HANGING_S:
-                sentence = f"{STORE} {operation} has not been answered for {now_s - started_s:.0f} s"
+                sentence = f"{STORE} {operation} has had no response for {now_s - started_s:.0f} s"
                 self._faults.met(STORE, operation, sentence)
 
     def _count(self, operation: str, outcome: str) -> None:
@@ -156,7 +156,7 @@ class MeteredStore:
         if counter is None:
             counter = self._registry.counter(
                 "firn_store_requests_total",
-                "Operations on the object store by how they ended.",
+                "Operations on the object store, by outcome.",
                 operation=operation,
                 outcome=outcome,
             )
@@ -174,7 +174,7 @@ class MeteredStore:
 
     def _bytes(self, direction: str) -> Counter:
         return self._registry.counter(
-            "firn_store_bytes_total", "Bytes that went to the object store and came from it.", direction=direction
+            "firn_store_bytes_total", "Bytes sent to and received from the object store.", direction=direction
         )
 
 

@@ -1,4 +1,4 @@
-"""Opening the store that an address names."""
+"""Opens the store of an address."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ async def open_store(
     registry: Registry | None = None,
     faults: Faults | None = None,
 ) -> ObjectStore:
-    """The store at ``url``, ready for use; whoever opens it closes it.
+    """The store at ``url``, ready for use. The caller closes it.
 
     ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
     counted (``MeteredStore``), and ``faults`` is told of those that fail.
 
-    A directory is made if need be and cleaned of what a crash left over. Whether S3 can be reached and what it allows is not
-    asked here: an S3 store that is away must not keep a broker from starting (``check.check_store`` asks).
+    A directory is created if necessary, and cleaned of leftovers of crashes. This does not check whether S3 is reachable and
+    what it allows, because a broker must start even if S3 is unreachable (``check.check_store`` checks it).
 
     Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
     """

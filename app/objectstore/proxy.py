@@ -1,7 +1,7 @@
 """An object store that lives in another process: ``StoreProxy`` here, ``store_handlers`` there, ``rpc.py`` between them.
 
-What the seam promises holds through it, and "undecided" gains a cause: the store process went away. Uploads are known by
-their id on the other side and end with its process: a part for one that is gone is ObjectMissing, as after an abort.
+The guarantees of the seam hold through it. "Undecided" gets one more cause: the store process ended. Uploads are known by their
+id in the other process, and end with it: a part for a missing upload raises ObjectMissing, as after an abort.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, che
 from app.units import Buffer
 
 CALL_TIMEOUT_S: Final = 90.0
-"""Longer than the S3 adapter's own deadline, so that its answer, which says more, comes first."""
+"""Longer than the S3 adapter's own deadline, so that its more precise error arrives first."""
 
 UPLOADS_OPEN_MAX: Final = 10_000
 """Uploads begun over the connection and neither completed nor aborted."""
@@ -41,7 +41,7 @@ class _Write(msgspec.Struct, array_like=True):
 
 
 class _WriteView(msgspec.Struct, array_like=True):
-    """``_Write`` as it is read: the bytes stay where they are."""
+    """``_Write`` in decoded form. The bytes are not copied."""
 
     key: str
     data: memoryview

@@ -64,24 +64,24 @@ from app.units import Buffer, TimestampMs
 T = TypeVar("T")
 
 REQUESTS_IN_FLIGHT_MAX: Final = 64
-"""Requests at a time, each on a connection of its own; others wait in order. 64 parts of 8 MiB fill a 25 Gbit/s link."""
+"""Concurrent requests, each on its own connection. Others wait in order. 64 parts of 8 MiB fill a 25 Gbit/s link."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 20.0
-"""Without one byte of the answer."""
+"""Time-out without one byte of the response."""
 ATTEMPT_TIMEOUT_S: Final = 30.0
 OPERATION_DEADLINE_S: Final = 60.0
-"""For all attempts of an operation, the wait for a free connection included."""
+"""Deadline for all attempts of an operation, including the wait for a free connection."""
 ATTEMPTS_MAX: Final = 6
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
 USER_AGENT: Final = f"firn/{__version__}"
-"""Given, because botocore puts its own together anew for every request, which is a tenth of what a small one costs."""
+"""A fixed user agent, because botocore builds its own for every request, which is a tenth of the cost of a small request."""
 
 UPLOADS_PER_PAGE: Final = 1000
 UPLOAD_PAGES_MAX: Final = 1000
-"""A million uploads under way: whoever has more has no use for their list."""
+"""Limit for the list of uploads: a million."""
 
 _SEND_BYTES: Final = MIB
 
@@ -113,8 +113,8 @@ _CREDENTIALS_MEND: Final = (
 _ADDRESS_MEND: Final = "correct endpoint or region in the store URL, or let this machine reach that address"
 
 _MENDS: Final = {
-    "InvalidAccessKeyId": "the access key is not known there; " + _CREDENTIALS_MEND,
-    "SignatureDoesNotMatch": "the secret key does not fit the access key; " + _CREDENTIALS_MEND,
+    "InvalidAccessKeyId": "the store does not know the access key; " + _CREDENTIALS_MEND,
+    "SignatureDoesNotMatch": "the secret key does not match the access key; " + _CREDENTIALS_MEND,
     "ExpiredToken": "the session token has expired; renew it",
     "InvalidToken": "the session token is not valid; renew it",
     "RequestTimeTooSkewed": "this machine's clock is wrong; set it by NTP",
@@ -122,7 +122,7 @@ _MENDS: Final = {
     "PermanentRedirect": "the bucket is in another region; add region=… to the store URL",
     "AuthorizationHeaderMalformed": "the bucket is in another region; add region=… to the store URL",
     "IllegalLocationConstraintException": "the bucket is in another region; add region=… to the store URL",
-    "NotImplemented": "the server lacks something that Firn needs, such as conditional writes; upgrade or change it",
+    "NotImplemented": "the server lacks a feature that Firn needs, such as conditional writes; upgrade or replace the server",
     "KMS.DisabledException": "enable the KMS key",
     "KMS.NotFoundException": "correct kms_key_id in the store URL",
 }
@@ -260,7 +260,9 @@ class S3Store:
             async with answer["Body"] as body:
                 first, size_bytes = _content_range(answer, key)
                 if first != start:
-                    raise StorageUnavailable(f"{key}: asked for bytes from {start}, the store answered from {first}")
+                    raise StorageUnavailable(
+                        f"{key}: asked for bytes from {start}, the store returned bytes from {first}"
+                    )
                 return await _read(body, min(end, size_bytes) - start, key)
 
         return await self._request("get_range", key, send)
@@ -281,7 +283,7 @@ class S3Store:
                 wanted = min(length, size_bytes)
                 if first != size_bytes - wanted:
                     raise StorageUnavailable(
-                        f"{key}: asked for the last {length} bytes, the store answered from {first}"
+                        f"{key}: asked for the last {length} bytes, the store returned bytes from {first}"
                     )
                 return await _read(body, wanted, key), size_bytes
 
@@ -461,7 +463,7 @@ class S3Store:
         return {"Bucket": self.location.bucket, "Key": self.location.prefix + key}
 
     async def _request(self, operation: str, key: str, send: Callable[[], Awaitable[T]]) -> T:
-        """The answer of ``send``, tried again while that can help and time is left."""
+        """The response of ``send``, with retries while they can help and time is left."""
         assert self._client is not None, "open() first"
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._deadline_s
@@ -488,7 +490,7 @@ class S3Store:
             await asyncio.sleep(pause_s)
 
     def _failure_of_answer(self, operation: str, key: str, error: ClientError) -> tuple[FirnError, bool]:
-        """What an error answer means, and whether sending the request again may help."""
+        """Convert an error response to an error, and tell whether a retry may help."""
         code = _code_of(error)
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         match code:
@@ -513,14 +515,15 @@ class S3Store:
     def _refusal(self, operation: str, key: str, code: str, message: str, status: int) -> StorageUnavailable:
         mend = _MENDS.get(code)
         if mend is None and status == 404:
-            mend = "no S3 server answers so; correct endpoint in the store URL"
+            mend = "this is not the response of an S3 server; correct endpoint in the store URL"
         elif mend is None and (status == 403 or code in ("AccessDenied", "403")):
             bucket, prefix = self.location.bucket, self.location.prefix
             resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
             action = PERMISSIONS[operation]
             mend = f"allow {action} on {resource}"
             if action == "s3:GetObject":
-                mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses to say that an object is missing"
+                mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, "
+                mend += "because without it S3 does not say that an object is missing"
             if self.location.sse == "aws:kms":
                 mend += ", and kms:GenerateDataKey and kms:Decrypt on its key"
         told = f"{operation} of {key or 'everything'} in {self.location}: {code or status}"
@@ -529,12 +532,12 @@ class S3Store:
         return StorageUnavailable(f"{told}; {mend}" if mend else told)
 
     def _failure_of_transport(self, operation: str, key: str, error: Exception) -> tuple[FirnError, bool]:
-        """What a missing or unreadable answer means, and whether sending the request again may help."""
+        """Convert a missing or unreadable response to an error, and tell whether a retry may help."""
         told = f"{operation} of {key or 'everything'} in {self.location}"
         if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
             return StorageUnavailable(f"{told}: {error}; {_CREDENTIALS_MEND}"), False
         if isinstance(error, TimeoutError) and not str(error):
-            return StorageUnavailable(f"{told}: no answer in time"), True
+            return StorageUnavailable(f"{told}: no response in time"), True
         if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
             return StorageUnavailable(f"{told}: {str(error).rstrip('.')}; {_ADDRESS_MEND}"), True
         return StorageUnavailable(f"{told}: {error}"), True
@@ -593,18 +596,18 @@ def _content_range(answer: dict[str, Any], key: str) -> tuple[int, int]:
         span, _, size = text.removeprefix("bytes ").partition("/")
         return int(span.partition("-")[0]), int(size)
     except ValueError as error:
-        raise StorageUnavailable(f"{key}: the store answered the range {text!r}, which cannot be read") from error
+        raise StorageUnavailable(f"{key}: the store returned the range {text!r}, which cannot be parsed") from error
 
 
 async def _read(body: Any, length: int, key: str) -> bytes:
     data: bytes = await body.read()
     if len(data) != length:
-        raise StorageUnavailable(f"{key}: {length} bytes were to come, {len(data)} came")
+        raise StorageUnavailable(f"{key}: expected {length} bytes, got {len(data)}")
     return data
 
 
 def _certificates(session: AioSession) -> bytes | None:
-    """What AWS_CA_BUNDLE or the profile's ``ca_bundle`` names. Raises: ConfigError."""
+    """The certificates of AWS_CA_BUNDLE or of the profile's ``ca_bundle``. Raises: ConfigError."""
     path = session.get_config_variable("ca_bundle")
     if path is None:
         return None
@@ -626,9 +629,9 @@ async def _frozen_credentials(session: AioSession) -> ReadOnlyCredentials:
 
 
 def _take_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Take the entries of a LIST's page out of its body, in a quarter of the time that botocore needs for them.
+    """Extract the entries of a LIST's page from its body, in a quarter of botocore's time.
 
-    What is left of the body, or all of one that is not as expected, goes botocore's way.
+    botocore parses the rest of the body, or the whole body if it has an unexpected form.
     """
     if response_dict["status_code"] != 200:
         return

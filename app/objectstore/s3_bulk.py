@@ -1,8 +1,8 @@
 """Ranges of objects in S3, read through obstore.
 
-aiobotocore takes seven times the CPU of obstore for a request, and moves the bytes at a third of its rate (docs/adr, "speed"). It
-does everything else here: it knows every credential of AWS's chain and says precisely what went wrong. So this reader is a
-short cut and never has the last word: whatever it cannot do is asked of aiobotocore again, whose answer counts.
+aiobotocore takes seven times the CPU of obstore for a request, and moves bytes at a third of its rate (docs/adr, "speed"). All
+other requests use aiobotocore, because it knows every credential of AWS's chain and reports errors precisely. This reader is
+only a short cut: if it fails, aiobotocore repeats the request, and its result counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CREDENTIALS_S: Final = 60.0
 """How long a copy of the credentials is used; aiobotocore renews its own in time."""
 FAILURES_MAX: Final = 3
-"""In a row, after which the short cut is left alone for a while: it may lack a certificate or a proxy that aiobotocore has."""
+"""Failures in a row after which the short cut pauses: it may lack a certificate or a proxy that aiobotocore has."""
 PAUSE_S: Final = 60.0
 
 
@@ -82,7 +82,7 @@ class BulkReader:
         self._paused_until_s = 0.0
 
     async def read(self, key: str, start: int, end: int) -> memoryview | None:
-        """Bytes [start, end) of an object, read-only; None if they could not be had this way, for whatever reason."""
+        """Bytes [start, end) of an object, read-only; None if this reader failed, for whatever reason."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._paused_until_s:
             return None

@@ -1,7 +1,7 @@
-"""How botocore's descriptions of services are found and read, quickly.
+"""Finds and reads botocore's service descriptions quickly.
 
-botocore looks into the folders of all four hundred services for what it is about to load, twice, and decodes JSON by the standard
-library. Both together are a sixth of what making a client costs, and a store process makes one before it answers at all.
+botocore searches the folders of all four hundred services twice, and decodes JSON with the standard library. Both together are
+a sixth of the cost of creating a client, and a store process creates one before its first response.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _JsonFiles(JSONFileLoader):  # type: ignore[misc] # botocore has no types
 
 
 class ServiceModels(Loader):  # type: ignore[misc] # botocore has no types
-    """A loader that does not look into folders of services that nobody asks for."""
+    """A loader that does not search the folders of other services."""
 
     def __init__(self, data_path: str | None) -> None:
         """``data_path``: folders to look in first, as AWS_DATA_PATH names them."""

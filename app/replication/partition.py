@@ -124,7 +124,7 @@ class PartitionTable:
 
     @property
     def offline(self) -> Mapping[TopicIdPartition, str]:
-        """Partitions that this broker should lead and cannot open, with the reason in a sentence."""
+        """Partitions that this broker should lead but cannot open, with the reason in a sentence."""
         return self._offline
 
     def require(self, topic: str, index: int) -> Partition:

@@ -1,23 +1,24 @@
 """The chunk cache: raw chunks of remote segments on the local disk, shared by all readers of a broker.
 
-What is promised:
+Guarantees:
 
-- A read of the store that was started is never cancelled; what it brings serves whoever asks for that chunk.
-- One read at a time per chunk, however many ask for it.
-- Entries never change. An entry asked for by a reader is pinned until it is served, and one that a sequential reader is in the
-  middle of until it comes to the end, for ``PIN_S`` each time at most; pinned entries are not evicted, so that what a client
-  waited for is still there when it comes back. What was read ahead and not yet served is passed over once: it was used longer ago
-  than what readers have done with, but it is what they will ask for.
-- When pins and reads under way fill the budget, further reads queue in the order of their arrival; read-ahead does not
-  queue, it is refused. A queued read that nobody waits for, nor has asked for within ``PIN_S``, is not made: readers leave without
-  a word, and those who stay do not wait for what they had asked for.
-- The bytes of entries and of reads under way stay within the budget, but for a single chunk that is larger than all of it.
-- Files of an earlier run are dropped at start: their checksums were checked by a process that is gone.
+- A started read of the store is never cancelled. Its result serves all readers that request the chunk.
+- There is at most one read of a chunk at a time, however many readers request it.
+- Entries never change. A requested entry is pinned until it is served. An entry that a sequential reader is still reading is
+  pinned until the reader reaches its end, for at most ``PIN_S`` each time. Pinned entries are not evicted, so a client finds
+  the data when it comes back. Eviction skips an entry once if it was read ahead and not served yet: such an entry was used
+  longer ago than entries that readers have finished, but it will be requested next.
+- If pins and reads under way fill the budget, further reads queue in the order of their arrival. Read-ahead is refused instead. A
+  queued read is dropped if no reader waits for it and none has requested it within ``PIN_S``: readers leave without notice, and
+  other readers must not wait for their requests.
+- The bytes of entries and of reads under way stay within the budget. The only exception is a single chunk that is larger than the
+  budget.
+- Files of an earlier run are deleted at start, because the process that checked their checksums is gone.
 
-A chunk that lies verbatim in an object that is a local file is served from there: its entry costs no room.
+If objects are local files, a verbatim chunk is served from its object: its entry takes no space.
 
-A read that fails leaves its error in the entry for the readers that wait, for ``ERROR_S`` at most; then the next request
-tries again. All state changes happen in synchronous methods on the event loop; ``run`` owns the tasks.
+A failed read leaves its error in the entry for waiting readers, for at most ``ERROR_S``. Then the next request tries again. All
+state changes happen in synchronous methods on the event loop; ``run`` owns the tasks.
 """
 
 from __future__ import annotations
@@ -40,50 +41,50 @@ from app.tiering.store_work import BatchIndex, ChunkLocation, StoreWork
 from app.tiering.waiting import Waiters
 
 PIN_S: Final = 5.0
-"""A client that goes on comes back at once; one that left is to hold nobody up."""
+"""A client that continues comes back at once. A client that left must not delay others."""
 ERROR_S: Final = 1.0
 READS_MAX: Final = 32
-"""Chunk reads under way: enough to hide 100 ms a request at a GB/s with chunks of 4 MiB."""
+"""Maximum chunk reads under way: enough to hide 100 ms a request at a GB/s with chunks of 4 MiB."""
 READ_BYTES_MAX: Final = 128 * MIB
-"""Raw bytes of the chunk reads under way, unless a single one is longer: the store process holds them in memory."""
+"""Maximum raw bytes of chunk reads under way, because the store process holds them in memory. A single larger read is allowed."""
 ENTRIES_MAX: Final = 16_384
-"""An entry costs a few KiB of memory for its batch index, whether or not it takes room on the disk."""
+"""Maximum entries. An entry takes a few KiB of memory for its batch index, even if it takes no space on the disk."""
 QUEUE_MAX: Final = 16_384
-"""Requested chunks waiting for room; past it a request is refused as if the store were away."""
+"""Maximum requested chunks that wait for space. Further requests are refused as if the store were unreachable."""
 
 ChunkKey = tuple[str, int]
-"""Object key and position of the chunk in it."""
+"""Object key, and position of the chunk in the object."""
 
 
 @dataclass(slots=True, eq=False)
 class CachedChunk:
-    """One chunk: waiting, being read, at hand, or failed."""
+    """One chunk: waiting, being read, ready, or failed."""
 
     key: ChunkKey
     chunk: ChunkEntry
     handle: FileHandle | None = None
-    """Of the file that holds it, once it is at hand."""
+    """Handle of the file that contains the chunk, when it is ready."""
     position: int = 0
-    """Of its first byte in that file."""
+    """Position of the chunk's first byte in that file."""
     batches: BatchIndex | None = None
     error: FirnError | None = None
     pinned_until_s: float = 0.0
-    """Loop time; 0 is not pinned."""
+    """End of the pin, in loop time; 0 if not pinned."""
     requested: bool = False
-    """Whether a reader waits for it, not only read-ahead."""
+    """Whether a reader waits for the chunk, and not only read-ahead."""
     requested_s: float = 0.0
-    """Loop time at which a reader has last asked for it."""
+    """Loop time of the last request by a reader."""
     passed_over: bool = False
-    """Served, or not evicted once though its turn had come."""
+    """Whether the chunk was served, or eviction has already skipped it once."""
     reading: bool = False
     charged_bytes: int = 0
     expires_s: float = 0.0
     """Loop time at which a failed entry is forgotten."""
     waiters: Waiters = field(default_factory=Waiters)
-    """Woken when it is at hand or failed."""
+    """Woken when the chunk is ready or has failed."""
     blocks: dict[int, list[tuple[int, BatchHeader]]] = field(default_factory=dict)
-    """(position in the chunk, header) of the batches from an entry of the batch index to the next: kept for reads that start
-    within a block, by the index entry."""
+    """By index entry: (position in the chunk, header) of the batches from this entry of the batch index to the next. Kept for reads
+    that start within a block."""
     block_waiters: dict[int, Waiters] = field(default_factory=dict)
 
     @property
@@ -92,12 +93,12 @@ class CachedChunk:
 
     @property
     def in_place(self) -> bool:
-        """Whether it lies in an object of the store, which never changes; files of the cache are used again."""
+        """Whether the chunk is in an object of the store, which never changes. Files of the cache are reused."""
         return self.ready and not self.charged_bytes
 
 
 class ChunkCache:
-    """See the module's page."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -115,13 +116,13 @@ class ChunkCache:
         self._work, self._directory, self._capacity_bytes = work, directory, capacity_bytes
         self._fs, self._pool, self._descriptors = fs, pool, descriptors
         self._entries: OrderedDict[ChunkKey, CachedChunk] = OrderedDict()
-        """At hand and failed ones are in order of use, the longest unused first."""
+        """Entries by key. Ready and failed entries are in order of use, the longest unused first."""
         self._queue: deque[CachedChunk] = deque()
         self._objects: dict[str, tuple[FileHandle, int]] = {}
-        """Handles of objects that are served in place, with the number of entries that use each."""
+        """Handles of objects that are served in place, with the number of their entries."""
         self._unlinks: deque[str] = deque()
         self._spares: list[str] = []
-        """Files that nobody reads any more, for reads that start in this turn of the loop; those left over go as well."""
+        """Unused files that reads of this turn of the loop can reuse. The remaining files are deleted."""
         self._reading = self._reading_bytes = 0
         self._used_bytes = 0
         self._file_count = 0
@@ -130,22 +131,24 @@ class ChunkCache:
         self._unlink_wanted = asyncio.Event()
         self.latency_s = 0.05
         """Smoothed duration of a chunk read."""
-        self._hits = registry.counter("firn_chunk_cache_hits_total", "Chunks that were at hand when asked for")
-        self._misses = registry.counter("firn_chunk_cache_misses_total", "Chunks that had to be read from the store")
+        self._hits = registry.counter("firn_chunk_cache_hits_total", "Requested chunks that the cache had")
+        self._misses = registry.counter(
+            "firn_chunk_cache_misses_total", "Requested chunks that were read from the store"
+        )
         self._failures = registry.counter("firn_chunk_cache_failures_total", "Chunk reads that failed")
         self._corruptions = registry.counter(
-            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes differ from the written bytes"
         )
         self._read_bytes = registry.counter(
             "firn_chunk_cache_read_bytes_total", "Raw bytes of chunks read from the store"
         )
-        registry.gauge("firn_chunk_cache_used_bytes", "Room taken by chunks", lambda: [((), self._used_bytes)])
-        registry.gauge("firn_chunk_cache_queued_chunks", "Chunks waiting for room", lambda: [((), len(self._queue))])
+        registry.gauge("firn_chunk_cache_used_bytes", "Space that chunks use", lambda: [((), self._used_bytes)])
+        registry.gauge("firn_chunk_cache_queued_chunks", "Chunks that wait for space", lambda: [((), len(self._queue))])
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Drop an earlier run's files, then serve until cancelled. Reads asked for before this starts wait for it.
+        """Delete an earlier run's files, then serve until cancelled. Reads that are requested before wait for this.
 
         Raises: StorageUnavailable if the directory cannot be used.
         """
@@ -193,9 +196,9 @@ class ChunkCache:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def request(self, object_key: str, chunk: ChunkEntry) -> CachedChunk:
-        """The entry of a chunk that a reader needs now: read it if it is not at hand, and pin it till it is served.
+        """The entry of a chunk that a reader needs now. Reads the chunk unless it is ready, and pins it until it is served.
 
-        If it is not ``ready`` yet, its ``waiters`` are woken when it is, or when it failed: then ask again.
+        If the entry is not ``ready`` yet, its ``waiters`` are woken when it is ready or has failed. Then call this again.
         Raises: the error of a read that failed within the last ``ERROR_S``; StorageUnavailable if too many chunks wait.
         """
         now_s = _now_s()
@@ -224,14 +227,14 @@ class ChunkCache:
         return entry
 
     def peek(self, object_key: str, chunk: ChunkEntry) -> CachedChunk | None:
-        """The entry of a chunk if it is at hand; nothing is read for it."""
+        """The entry of a chunk if it is ready. Never reads the store."""
         entry = self._entries.get((object_key, chunk.position))
         return entry if entry is not None and entry.ready else None
 
     def ask_ahead(self, object_key: str, chunk: ChunkEntry) -> bool:
-        """Read a chunk that will probably be needed. Answers whether it is at hand or under way now.
+        """Read a chunk that will probably be needed. Returns: whether it is ready or under way now.
 
-        Refused while the budget is used by pins and reads, or requested chunks wait.
+        Refused while pins and reads use the budget, or requested chunks wait.
         """
         key = (object_key, chunk.position)
         if key in self._entries:
@@ -244,10 +247,10 @@ class ChunkCache:
         return True
 
     def served(self, entry: CachedChunk, *, goes_on: bool = False) -> None:
-        """A reader gets bytes of the entry: its pin ends with this turn of the loop, in which the reader acquires the handle.
+        """A reader gets bytes of the entry. The pin ends with this turn of the loop, in which the reader acquires the handle.
 
-        ``goes_on``: it is a sequential reader who has not come to the end; what follows stays pinned for it. Evicted in between
-        by what others asked for, a chunk would be read again for each of its answers.
+        ``goes_on``: a sequential reader has not reached the end of the chunk, so the chunk stays pinned. Otherwise requests of
+        other readers could evict it, and it would be read again for each of the reader's requests.
         """
         entry.passed_over = True
         if goes_on:
@@ -259,7 +262,7 @@ class ChunkCache:
                 asyncio.get_running_loop().call_soon(self._start_reads)
 
     def forget_object(self, object_key: str) -> None:
-        """Drop what is cached of an object that is no more. Reads under way end as they will."""
+        """Drop the cached chunks of a deleted object. Reads under way continue."""
         for entry in [entry for key, entry in self._entries.items() if key[0] == object_key]:
             if entry.ready or entry.error is not None:
                 self._forget(entry)
@@ -272,7 +275,7 @@ class ChunkCache:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _start_reads(self) -> None:
-        """Start queued reads, in order, while there is room."""
+        """Start queued reads, in order, while the budget allows."""
         if self._group is None:
             return
         while self._queue and self._may_read(self._queue[0].chunk):
@@ -316,7 +319,7 @@ class ChunkCache:
         return True
 
     def _arm_timer(self) -> None:
-        """Look at the queue again when the oldest pin ends."""
+        """Check the queue again when the oldest pin ends."""
         pins = [entry.pinned_until_s for entry in self._entries.values() if entry.pinned_until_s > _now_s()]
         if not pins:
             return  # only reads under way fill the budget; their end starts the next
@@ -418,7 +421,7 @@ class ChunkCache:
             self._descriptors.delete(handle)
 
     def _unlink(self, path: str, *, is_spare: bool = False) -> None:
-        """Have a file unlinked, unless it is spare and the next read takes it."""
+        """Keep a file for the next read, or else unlink it."""
         (self._spares if is_spare else self._unlinks).append(path)
         self._unlink_wanted.set()
 

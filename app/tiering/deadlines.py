@@ -1,4 +1,4 @@
-"""Loop time, and work that must not take longer than so much of it."""
+"""Loop time, and deadlines for work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.errors import StorageUnavailable
 T = TypeVar("T")
 
 DELETE_DEADLINE_S: Final = 30.0
-"""For deleting objects, one or a page of them."""
+"""For deleting one object or a page of objects."""
 
 
 def loop_time_s() -> float:
@@ -20,9 +20,9 @@ def loop_time_s() -> float:
 
 
 async def within(seconds: float, what: str, work: Coroutine[Any, Any, T]) -> T:
-    """``work``, if it is done in time. Raises: StorageUnavailable if not, and its own."""
+    """The result of ``work``. Raises: StorageUnavailable if it is not done in time, and the errors of ``work``."""
     try:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise StorageUnavailable(f"{what}: no answer within {seconds:g} s") from None
+        raise StorageUnavailable(f"{what}: no response within {seconds:g} s") from None

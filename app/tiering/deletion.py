@@ -1,8 +1,8 @@
-"""Deleting what a partition, or a topic, has in the store: the only place from which it is done.
+"""Deletes objects of a partition or a topic. No other code deletes them.
 
-Keys come from records and from LISTs, and a record may be damaged or of an older version that stored what a caller asked for.
-So each key is taken apart first. A key that is not one of exactly that partition (or that topic) is refused, and then nothing
-is deleted.
+Keys come from manifest records and from LISTs. A record may be damaged, or come from an older version that stored a caller's
+text. So every key is parsed first. If one key does not belong to exactly this partition (or topic), all are refused, and
+nothing is deleted.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ async def delete_segments(store: ObjectStore, partition: TopicIdPartition, keys:
 
 
 async def delete_of_topics(store: ObjectStore, topic_ids: Iterable[UUID], keys: Sequence[str]) -> None:
-    """Delete segment objects and manifest entries of topics that nobody knows any more.
+    """Delete segment objects and manifest entries of topics that the cluster no longer knows.
 
     Raises: CorruptionError (a key is none of these topics'; nothing was deleted), StorageUnavailable.
     """
     topics = frozenset(topic_ids)
     for key in keys:
         if layout.topic_of(key) not in topics:
-            raise CorruptionError(f"{key!r} was to be deleted, but is of no topic that is; nothing was deleted")
+            raise CorruptionError(
+                f"{key!r} was to be deleted, but belongs to no topic that is being deleted; nothing was deleted"
+            )
     await store.delete_many(list(keys))

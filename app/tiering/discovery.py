@@ -1,7 +1,7 @@
-"""What the bucket alone says (INV-5): every segment is found by its key and described by its own footer.
+"""Facts from the bucket alone (INV-5): every segment is found by its key and described by its own footer.
 
-The manifests make this quick and say what was deleted on purpose; should they be lost, the keys and footers still tell
-which offsets of which partition lie where.
+The manifests make this quick, and record deletions. If they are lost, keys and footers still tell which object has which offsets of
+which partition.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer,
 from app.units import BrokerId, TimestampMs, TopicIdPartition
 
 NO_BROKER: Final = BrokerId(-1)
-"""No broker has copied the segment: a job or an operator names it."""
+"""Broker id of segments that no broker copied: a job or an operator added them."""
 PAGE_KEYS: Final = 1000
 
 
 class DiscoveredSegment(NamedTuple):
-    """A segment object as LIST and its footer tell of it."""
+    """A segment object, as described by LIST and its footer."""
 
     info: ObjectInfo
     partition: TopicIdPartition
@@ -32,7 +32,7 @@ class DiscoveredSegment(NamedTuple):
 
 
 async def list_segment_objects(store: ObjectStore) -> AsyncIterator[tuple[ObjectInfo, layout.SegmentKey | None]]:
-    """Every object below ``data/``, in key order, with its key taken apart; None for a key that no writer makes.
+    """Every object below ``data/``, in key order, with its parsed key; None for a key that Firn never writes.
 
     One LIST per 1,000 objects. Raises: StorageUnavailable.
     """
@@ -64,7 +64,7 @@ async def list_manifests(store: ObjectStore) -> list[TopicIdPartition]:
 async def manifest_begun_ms(store: ObjectStore, partition: TopicIdPartition) -> TimestampMs | None:
     """When the first entry of a partition's manifest was written, by the store's clock; None if there is none.
 
-    It is a seal, and those are never deleted. What is older was there before that manifest. One LIST of one key.
+    This entry is a seal, and seals are never deleted. Older objects existed before the manifest. One LIST of one key.
     Raises: StorageUnavailable.
     """
     first = await store.list_objects(layout.log_prefix(layout.manifest_prefix(*partition)), limit=1)
@@ -72,7 +72,7 @@ async def manifest_begun_ms(store: ObjectStore, partition: TopicIdPartition) -> 
 
 
 async def read_footer(store: ObjectStore, key: str) -> SegmentFooter:
-    """The footer of a segment object of which nothing else is known: one ranged GET, two if it is huge.
+    """The footer of an otherwise unknown segment object: one ranged GET, two if the footer is huge.
 
     Raises: ObjectMissing, CorruptionError, StorageUnavailable.
     """
@@ -103,7 +103,7 @@ async def discover(store: ObjectStore) -> AsyncIterator[DiscoveredSegment]:
 
 
 def entry_of(footer: SegmentFooter, object_bytes: int) -> SegmentEntry:
-    """A segment's manifest record as far as its footer and its object's size tell: all but leader epochs and arrival."""
+    """A segment's manifest record, from its footer and its object's size. It lacks leader epochs and arrival time."""
     return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
         min_timestamp=TimestampMs(footer.min_timestamp),
         max_timestamp=TimestampMs(footer.max_timestamp),
@@ -118,10 +118,10 @@ def entry_of(footer: SegmentFooter, object_bytes: int) -> SegmentEntry:
 
 
 def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:
-    """Of one partition's footers those that a reader would use: from the lowest offset on, without overlap; where several
-    begin at the same offset the one that reaches furthest, and of those the one written last.
+    """The footers of one partition that a reader would use: from the lowest offset on, without overlap. If several begin at the
+    same offset, the one with the highest end counts, and among these the newest.
 
-    A copy that was abandoned and made again leaves two objects of the same offsets and bytes; either may be read.
+    A copy that was abandoned and repeated leaves two objects with the same offsets and bytes. Both are readable.
     """
     chosen: list[SegmentFooter] = []
     end = -1

@@ -1,4 +1,4 @@
-"""The state of one led partition's tier: what is under way, what failed, when it is looked at next."""
+"""The tier state of one led partition: steps under way, failures, and the time of the next look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.units import Offset, TopicIdPartition
 
 @dataclass(slots=True, eq=False)
 class LedPartition:
-    """State of one led partition's tier."""
+    """The tier state of one led partition."""
 
     log: TieredLog
     manifest: SegmentManifest
@@ -21,33 +21,33 @@ class LedPartition:
     busy: bool = False
     detached: bool = False
     held: bool = False
-    """No further copy is begun: see ``RemoteLogManager.copies_held``."""
+    """Whether no further copy may begin: see ``RemoteLogManager.copies_held``."""
     leftovers_checked: bool = False
     announced: SegmentEntry | None = None
-    """COPY_STARTED together with the finish of the segment before; its upload is next."""
+    """The entry whose COPY_STARTED was written together with the finish of the previous segment. Its upload is next."""
     finishing: SegmentEntry | None = None
-    """Uploaded; its COPY_FINISHED is to be written (again)."""
+    """The uploaded entry whose COPY_FINISHED must be written (again)."""
     abandoned: list[uuid.UUID] = field(default_factory=list)
-    """COPY_STARTED entries of ours that will not be finished."""
+    """This broker's COPY_STARTED entries that will not be finished."""
     phase: str = "idle"
     phase_since_s: float = 0.0
     copying: tuple[Offset, Offset] | None = None
     uploaded_bytes: float = 0.0
-    """About how many raw bytes of the segment that is being uploaded are in the store."""
+    """Approximate raw bytes of the present upload that are in the store."""
     copied_segments: int = 0
     copied_bytes: int = 0
     expired_segments: int = 0
     deleted_objects: int = 0
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     failures_total: int = 0
     last_error: str = ""
     retry_at_s: float = 0.0
     expire_at_s: float = 0.0
     retention_at_s: float = 0.0
-    """When ``retention.ms`` is looked at next."""
+    """Time of the next check of ``retention.ms``."""
     rolled_end: int = 0
-    """Where the active segment began at the last such look: all below it had rolled by then."""
+    """Base of the active segment at the last such check. All earlier segments had rolled by then."""
     reconcile_at_s: float = 0.0
     sweep_at_s: float = 0.0
     faults: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Getting a partition's local log in line with the tier: after a restart, a loss, or from nothing at all.
+"""Reconciles a partition's local log with its manifest: after a restart, after a loss, or on an empty disk.
 
-The tier is the truth below the tiered end. A local log that ends below it, or whose leader epochs disagree with it, goes on
-empty at the tiered end, with the lineage and the producer state that the last segment's footer carries. With an empty data
-directory that is the case for every partition: rebuilding a broker is nothing but this, for all of them.
+Below the tiered end the store is authoritative. A local log that ends below the tiered end, or whose leader epochs contradict the
+store, is emptied and continues at the tiered end. It gets the leader epochs and the producer state from the last segment's footer.
+With an empty data directory this happens to every partition, and so it rebuilds a broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESTORES_AT_ONCE: Final = 32
 
 
 class RestorableLog(Protocol):
-    """What is needed of ``app.hot.log.PartitionLog``."""
+    """The part of ``app.hot.log.PartitionLog`` that this module needs."""
 
     @property
     def log_start_offset(self) -> Offset: ...
@@ -50,7 +50,7 @@ class RestorableLog(Protocol):
 
 
 class LostMarker(NamedTuple):
-    """A transaction that was decided before its records were tiered, and whose marker is not in the log any more."""
+    """A transaction that was decided before its records were tiered, but whose marker is no longer in the log."""
 
     producer_id: ProducerId
     aborted: bool
@@ -58,7 +58,7 @@ class LostMarker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """Where a partition's log goes on, from the bucket alone."""
+    """Where a partition's log continues, from the bucket alone."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -66,13 +66,13 @@ class RestorePlan:
     tiered_end: Offset
     leader_epochs: tuple[EpochStart, ...]
     producer_snapshot: bytes | None
-    """As of the tiered end, in Kafka's ``.snapshot`` format; None if no segment is left that would carry it."""
+    """Producer state at the tiered end, in Kafka's ``.snapshot`` format; None if no segment is left."""
     remote_segments: int
     remote_raw_bytes: int
 
     @property
     def next_offset(self) -> Offset:
-        """Of the first record to come: the tiered end, unless records past it were deleted before they were tiered."""
+        """Offset of the next record: the tiered end, unless records above it were deleted before they were tiered."""
         return max(self.tiered_end, self.log_start_offset)
 
 
@@ -85,15 +85,15 @@ async def _last_footer(manifest: SegmentManifest, work: StoreWork) -> SegmentFoo
     try:
         found = await work.read_footer(key, (last.footer_position, last.size_bytes))
     except ObjectMissing as error:
-        raise CorruptionError(f"{key} is missing, though the manifest names it") from error
+        raise CorruptionError(f"{key} is missing, although the manifest names it") from error
     return decode_footer(found.tail, found.object_bytes, key)
 
 
 async def lost_markers(
     open_transactions: Mapping[int, int], manifest: SegmentManifest, work: StoreWork
 ) -> list[LostMarker]:
-    """Of the transactions that are open in a log (first offset by producer id), those that cannot be: they began below the
-    tiered end, so they were decided when that was tiered, and the log has lost its end with their markers since.
+    """The open transactions of a log (first offset by producer id) that cannot really be open. They began below the tiered end,
+    so they were decided when their records were tiered. The log has since lost its end, with their markers.
 
     Without a marker such a transaction would stay open for ever. Costs a GET if there are any.
     Raises: StorageUnavailable, CorruptionError.
@@ -115,11 +115,11 @@ async def lost_markers(
 
 
 async def check_manifest_is_there(manifest: SegmentManifest) -> None:
-    """Hold an empty manifest against the bucket, of a partition whose local log does not reach back to its first record.
+    """Compare an empty manifest with the bucket, for a partition whose local log does not begin at its first record.
 
-    Segment objects beside it say that it was lost: to go on from it would give their offsets to other records. As the sweeper
-    does, this lists objects first and reads the manifest afterwards. Costs a LIST if the manifest is empty.
-    Raises: CorruptionError (it was lost; says how to mend that), StorageUnavailable.
+    If segment objects exist, the manifest was lost, and to continue would give their offsets to other records. Like the
+    sweeper, this lists objects first and reads the manifest afterwards. Costs a LIST if the manifest is empty.
+    Raises: CorruptionError (the manifest was lost; says how to repair it), StorageUnavailable.
     """
     if not manifest.state.is_blank or not await manifest.has_objects():
         return
@@ -127,16 +127,16 @@ async def check_manifest_is_there(manifest: SegmentManifest) -> None:
     if manifest.state.is_blank:
         data_prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
-            f"the segments under {data_prefix} have lost the manifest that names them; put back what was under"
-            f" {layout.manifest_prefix(manifest.topic_id, manifest.partition)}/ (older versions, or a copy of the bucket),"
-            " or delete the segments to give their records up"
+            f"the segments under {data_prefix} have no manifest, because it was lost; restore the objects under"
+            f" {layout.manifest_prefix(manifest.topic_id, manifest.partition)}/ (from older versions, or from a copy of the"
+            " bucket), or delete the segments to give up their records"
         )
 
 
 def lost_beginning(manifest: SegmentManifest) -> tuple[Offset, Offset] | None:
-    """The offsets from the log start on that no segment covers, if they come before all that are covered: a loss.
+    """The offsets between the log start and the first segment, if there are any. They are lost.
 
-    Nothing that reads or expires may step over them, or nobody would see that they are missing.
+    Reads and expiry must not skip them, or nobody would notice the loss.
     """
     start = manifest.log_start_offset
     first = manifest.finished[0].base_offset if manifest.finished else manifest.tiered_end
@@ -144,7 +144,7 @@ def lost_beginning(manifest: SegmentManifest) -> tuple[Offset, Offset] | None:
 
 
 async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePlan:
-    """What a loaded manifest and its last footer say. One GET.
+    """The restore plan of a loaded manifest and its last footer. One GET.
 
     Raises: StorageUnavailable, CorruptionError (the footer is bad, or its object is missing).
     """
@@ -169,14 +169,14 @@ async def plan_restore(manifest: SegmentManifest, work: StoreWork) -> RestorePla
 
 
 def apply_plan(log: RestorableLog, plan: RestorePlan) -> None:
-    """Drop what is local and go on at the plan's next offset. Raises: as ``truncate_fully_and_start_at``."""
+    """Delete all local records and continue at the plan's next offset. Raises: as ``truncate_fully_and_start_at``."""
     log.truncate_fully_and_start_at(
         plan.next_offset, plan.leader_epochs, plan.producer_snapshot, log_start_offset=plan.log_start_offset
     )
 
 
 def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
-    """Why the local log cannot go on as it is, in words; None if it can."""
+    """Why the local log cannot continue, in words; None if it can."""
     tiered_end = manifest.tiered_end
     if log.log_end_offset < tiered_end:
         return f"the local log ends at {log.log_end_offset}, below the tiered end {tiered_end}"
@@ -201,10 +201,10 @@ def _between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple
 
 
 async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) -> RestorePlan | None:
-    """Bring a local log in line with its loaded manifest, before it is led and before anything is appended.
+    """Reconcile a local log with its loaded manifest, before it is led and before any append.
 
-    Returns the plan if the log was emptied and now goes on at the tiered end: then the leader epoch must rise above every
-    epoch known. None if the log goes on as it was. Costs no request unless the log is emptied.
+    Returns: the plan if the log was emptied and now continues at the tiered end; then the leader epoch must rise above every known
+    epoch. None if the log continues unchanged. Costs no request unless the log is emptied.
     Raises: StorageUnavailable, CorruptionError; then the log is as it was.
     """
     if disagreement(log, manifest) is not None:
@@ -232,9 +232,9 @@ async def rebuild(
     work: StoreWork,
     report: Callable[[RestorePlan], None],
 ) -> list[RestorePlan]:
-    """Bring many partitions in line, some at a time; ``report`` is told of each that goes on at its tiered end.
+    """Reconcile many partitions, some at a time. ``report`` gets each log that continues at its tiered end.
 
-    Raises: the first StorageUnavailable or CorruptionError; what was brought in line stays so, and it may be called again.
+    Raises: the first StorageUnavailable or CorruptionError. Reconciled logs stay reconciled, and the call may be repeated.
     """
     plans: list[RestorePlan] = []
     turns = asyncio.Semaphore(RESTORES_AT_ONCE)

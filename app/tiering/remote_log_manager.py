@@ -1,11 +1,11 @@
 """The tier of each led partition: copy, expire, keep the local disk small; resumable at every step.
 
-INV-4 rests on the order of a copy (``segment_copy.py``). Offsets that were tiered once are never tiered again under other
-bounds; the manifest refuses that. Expiry makes the new log start durable, in the same entry as DELETE_STARTED, before
-anything is deleted; objects go ``firn.remote.delete.delay.ms`` later, and their entries after them.
+INV-4 depends on the order of a copy's steps (``segment_copy.py``). Tiered offsets are never tiered again with other segment bounds;
+the manifest refuses that. Expiry makes the new log start durable in the same entry as DELETE_STARTED, before anything is deleted.
+Objects are deleted ``firn.remote.delete.delay.ms`` later, and their entries after them.
 
-One task at a time works on a partition; copies run for a few partitions at a time, in order of arrival. While the store is
-away every partition retries with its own growing pause, local data stays, and ``status`` says so.
+One task at a time works on a partition. Copies run for a few partitions at a time, in order of arrival. While the store is
+unreachable, every partition retries with its own growing pause, local data stays, and ``status`` reports it.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ from app.tiering.tiered_log import LocalSegment, TieredLog
 from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 
 TIERING: Final = "tiering"
-"""As it is called in lines about faults."""
+"""Name of this work in log lines about faults."""
 POLL_S: Final = 1.0
-"""How often a partition is looked at for a segment that has rolled."""
+"""Interval at which a partition is checked for a rolled segment."""
 POLL_SLICE: Final = 64
-"""Partitions looked at before other work gets a turn."""
+"""Partitions checked before the loop serves other work."""
 ATTACH_WAIT_S: Final = 10.0
-"""Longest that a change of a log's start waits for a partition that has just been made."""
+"""Maximum time that a change of a log's start waits for a partition that was just created."""
 HOLD_WAIT_S: Final = 30.0
-"""Longest that a change of a topic waits for the copies of its segments to come to rest."""
+"""Maximum time that a change of a topic waits until no segment of it is being copied."""
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
-"""Between two looks for orphans of a partition: they only cost room, and a look costs two LISTs."""
+"""Time between two looks for orphans of a partition. Orphans only take space, and a look costs two LISTs."""
 BACKOFF_BASE_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 BACKOFF_DRAINING_S: Final = 1.0
-"""While the broker drains producers wait for the store."""
+"""Shorter than otherwise, because producers wait for the store while the broker drains."""
 CORRUPTION_BACKOFF_S: Final = 300.0
 DELETES_PER_REQUEST: Final = 1000
 SWEEP_DEADLINE_S: Final = 120.0
-"""For a whole look for orphans: copies of the partition wait for it. What it removed until then is gone."""
+"""Deadline of one look for orphans, because copies of the partition wait for it. Orphans deleted until then stay deleted."""
 
 
 class RemoteLogManager:
-    """See the module's page. Belongs to one event loop; ``run`` owns its tasks."""
+    """See the module's docstring. Belongs to one event loop; ``run`` owns its tasks."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class RemoteLogManager:
         stall_s: float = STALL_S,
         on_manifest_change: Callable[[SegmentManifest], None] | None = None,
     ) -> None:
-        """``interval_ms`` is how often expiry looks, ``retention_interval_ms`` how often it looks at ``retention.ms`` (as often, if
-        not given); ``on_manifest_change`` is told of every manifest worth caching anew."""
+        """``interval_ms``: interval of expiry. ``retention_interval_ms``: interval of the check of ``retention.ms``; the same
+        by default. ``on_manifest_change`` gets every manifest that should be cached again."""
         self._store, self._work, self._clock, self._rng = store, work, clock, rng
         self._interval_s = interval_ms / 1000
         self._retention_interval_s = (interval_ms if retention_interval_ms is None else retention_interval_ms) / 1000
@@ -112,15 +112,15 @@ class RemoteLogManager:
         )
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._leaving: dict[TopicIdPartition, LedPartition] = {}
-        """Detached, with a step under way."""
+        """Detached partitions with a step under way."""
         self._taken: dict[TopicIdPartition, SegmentManifest] = {}
-        """Of partitions that were led here until another sealed their manifests."""
+        """Manifests of partitions that were led here until another broker sealed them."""
         self._left = asyncio.Event()
-        """Set, and replaced, whenever such a step is over."""
+        """Set, and replaced, whenever a step of a detached partition ends."""
         self._held: Counter[UUID] = Counter()
-        """Topics of which no copy is begun, by how many ask for that."""
+        """Topics whose copies are held, with the number of callers that hold them."""
         self._rested = asyncio.Event()
-        """Set, and replaced, whenever a round of a partition is over."""
+        """Set, and replaced, whenever a round of a partition ends."""
         self._group: asyncio.TaskGroup | None = None
         self._draining = False
         self._kick = asyncio.Event()
@@ -131,10 +131,12 @@ class RemoteLogManager:
         self._expired = count("firn_tier_expired_segments_total", "Remote segments expired")
         self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
-        self._faults = count("firn_tier_coverage_faults_total", "Breaches of no gap, no overlap that a check found")
-        text = "Bytes of tiered topics on the local disk that are not in the store yet, active segments too"
+        self._faults = count(
+            "firn_tier_coverage_faults_total", "Gaps and overlaps between the tiers that a check found"
+        )
+        text = "Bytes of tiered topics that are on the local disk but not in the store yet, including active segments"
         registry.describe("firn_tier_lag_bytes", "gauge", text)
-        text = "Time since the first write to the oldest of these segments, 0 if there is none"
+        text = "Time since the first write to the oldest segment that is not in the store yet; 0 if there is none"
         registry.describe("firn_tier_lag_seconds", "gauge", text)
         registry.describe("firn_tier_remote_bytes", "gauge", "Bytes of readable segment objects")
         registry.source(self._read_status)
@@ -142,7 +144,7 @@ class RemoteLogManager:
     # --- partitions -------------------------------------------------------------------------------------------------
 
     def attach(self, log: TieredLog, manifest: SegmentManifest) -> None:
-        """Lead the tier of a partition from now on. ``manifest`` is loaded, and ``rebuild.agree`` was awaited."""
+        """Tier a partition from now on. ``manifest`` must be loaded, and ``rebuild.agree`` awaited."""
         key = TopicIdPartition(log.topic_id, log.partition)
         assert key not in self._partitions, key
         partition = self._partitions[key] = LedPartition(log, manifest, key, held=self._held[log.topic_id] > 0)
@@ -156,7 +158,7 @@ class RemoteLogManager:
         attached.set()
 
     def detach(self, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Stop leading it. A step under way ends by itself; nothing new is begun."""
+        """Stop tiering a partition. A step under way ends by itself, and no new step begins."""
         gone = self._partitions.pop(TopicIdPartition(topic_id, partition), None)
         if gone is not None:
             gone.detached = True
@@ -166,26 +168,26 @@ class RemoteLogManager:
                 self._leaving[gone.key] = gone
 
     async def wait_left(self, topic_id: UUID) -> None:
-        """Wait until nothing is under way any more for the detached partitions of a topic: no object of it is written then."""
+        """Wait until no step is under way for the detached partitions of a topic. Then no object of the topic is being written."""
         while any(key.topic_id == topic_id for key in self._leaving):
             await self._left.wait()
 
     def manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
-        """The manifest of a partition that is led here."""
+        """The manifest of a partition that this broker leads."""
         found = self._partitions.get(partition)
         return found.manifest if found is not None else None
 
     def last_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
-        """``manifest_of``, and of a partition that another broker leads now, the manifest that said so."""
+        """Like ``manifest_of``, and for a partition that another broker leads now the manifest that showed this."""
         return self.manifest_of(partition) or self._taken.get(partition)
 
     def tiered_end(self, topic_id: TopicId, partition: PartitionIndex) -> Offset | None:
-        """One past the highest offset in the store; None if nothing was ever tiered, or the partition is not led here."""
+        """One past the highest offset in the store; None if nothing was ever tiered, or this broker does not lead the partition."""
         found = self._partitions.get(TopicIdPartition(topic_id, partition))
         return (found.manifest.tiered_end or None) if found is not None else None
 
     async def advance_log_start(self, topic_id: TopicId, partition: PartitionIndex, offset: Offset) -> None:
-        """DeleteRecords: when this returns the new log start is durable and in force; what is below goes in time.
+        """DeleteRecords: when this returns, the new log start is durable and in force. Records below it are deleted later.
 
         A partition that has just been made takes records before its manifest has been looked for; that is waited for.
 
@@ -204,14 +206,15 @@ class RemoteLogManager:
         self._kick.set()
 
     def kick(self, topic_ids: Collection[UUID] | None = None) -> None:
-        """Look at the partitions of some topics now, or at all: a segment has rolled, a setting has changed, a pause is over."""
+        """Check the partitions of some topics now, or all: a segment has rolled, a setting has changed, or a pause has ended."""
         for key, partition in self._partitions.items():
             if topic_ids is None or key.topic_id in topic_ids:
                 partition.expire_at_s = partition.retry_at_s = 0.0
         self._kick.set()
 
     def drain(self, draining: bool) -> None:
-        """Whether copies come before all else, because the broker drains: short pauses, more copies at a time, no sweeping."""
+        """Set whether copies have priority because the broker drains: short pauses, more copies at a time, no search for
+        orphans."""
         self._draining = self._copier.draining = draining
         if draining:
             for partition in self._partitions.values():
@@ -219,16 +222,16 @@ class RemoteLogManager:
             self._kick.set()
 
     def look(self) -> None:
-        """Look for segments that have rolled now, and not at the next poll."""
+        """Look for rolled segments now, and not at the next poll."""
         self._kick.set()
 
     @property
     def copied_bytes(self) -> float:
-        """Raw bytes that were uploaded since the start, also of uploads under way as far as it is known of them."""
+        """Raw bytes that were uploaded since the start, including the known progress of uploads under way."""
         return self._copier.copied_bytes + sum(one.uploaded_bytes for one in self._partitions.values())
 
     def trouble_of(self, partition: TopicIdPartition) -> str:
-        """Why the last round of a partition failed; empty if it did not, or if the partition is not led here."""
+        """Why the last round of a partition failed; empty if it did not fail, or if this broker does not lead the partition."""
         found = self._partitions.get(partition)
         return "" if found is None else found.last_error
 
@@ -236,7 +239,7 @@ class RemoteLogManager:
     async def copies_held(
         self, topic_id: TopicId, partition_count: int, *, settled: Callable[[], Awaitable[object]]
     ) -> AsyncIterator[int]:
-        """Begin no copy of a topic inside the block, and yield how many of its segments are in the store, or on their way there.
+        """Inside the block no copy of the topic begins. Yields the number of its segments that are in the store or being copied.
 
         For a change of the topic that is safe only if that is none. If the block ends with StorageUnavailable, nobody knows
         whether the change was made, so that copies are held until ``settled`` has returned; it raises StorageUnavailable to be
@@ -260,7 +263,7 @@ class RemoteLogManager:
                 self._hold(topic_id, -1)
 
     async def _at_rest(self, keys: Sequence[TopicIdPartition]) -> list[LedPartition]:
-        """These partitions, when each was attached and no round of any is under way. Raises: StorageUnavailable."""
+        """Wait until each of these partitions is attached and has no round under way. Raises: StorageUnavailable."""
         try:
             async with asyncio.timeout(HOLD_WAIT_S):
                 while True:
@@ -346,7 +349,7 @@ class RemoteLogManager:
         )
 
     async def _tend(self, partition: LedPartition) -> None:
-        """One round of everything for one partition. Errors of the tree end the round; the next one tries again."""
+        """One round of all steps for one partition. A FirnError ends the round, and the next round tries again."""
         try:
             await self._round(partition)
         except FencedError as error:
@@ -434,7 +437,7 @@ class RemoteLogManager:
         await self._copier.settle(manifest)
 
     async def _settle_leftovers(self, partition: LedPartition) -> None:
-        """What ``settle`` could not do before the partition was attached."""
+        """Settle copies that ``settle`` could not settle before the partition was attached."""
         partition.set_phase("settling leftovers")
         await self.settle(partition.manifest)
         partition.leftovers_checked = True
@@ -442,9 +445,9 @@ class RemoteLogManager:
     # --- the local disk -----------------------------------------------------------------------------------------------
 
     def _drop_local(self, partition: LedPartition) -> None:
-        """Local retention: rolled segments whose COPY_FINISHED is durable go once they are too old or too much.
+        """Local retention: delete rolled segments with a durable COPY_FINISHED if they are too old or too large together.
 
-        Of a topic that is not tiered any more the local copy is all that will be left: it goes with the log start alone.
+        If the topic is no longer tiered, local segments will be the only copies. They are deleted only with the log start.
         """
         log, manifest = partition.log, partition.manifest
         if not log.config.tiered:
@@ -472,7 +475,7 @@ class RemoteLogManager:
     # --- expiry -------------------------------------------------------------------------------------------------------
 
     async def _expire(self, partition: LedPartition) -> None:
-        """Retention over the whole log: raise the log start durably, then let go of what is below it."""
+        """Retention over the whole log: raise the log start durably, then delete the segments below it."""
         log, manifest = partition.log, partition.manifest
         config = log.config
         partition.set_phase("expiring")
@@ -494,9 +497,10 @@ class RemoteLogManager:
                 log.advance_log_start(new_start)
 
     def _retention_start(self, partition: LedPartition) -> Offset:
-        """Where the log should start by ``retention.*``; 0 if they say nothing. Rolls an active segment that is too old.
+        """The log start according to ``retention.*``; 0 if there is no limit. Rolls an active segment that is too old.
 
-        ``retention.ms`` is looked at every ``log.retention.check.interval.ms``, and takes only what had rolled by the look before.
+        ``retention.ms`` is checked every ``log.retention.check.interval.ms``. It deletes only segments that had rolled by the
+        previous check.
         """
         log, manifest = partition.log, partition.manifest
         config = log.config
@@ -588,7 +592,7 @@ class RemoteLogManager:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def _reconcile(self, partition: LedPartition) -> None:
-        """Hold the local log against the manifest (INV-4) and tell what does not fit."""
+        """Compare the local log with the manifest (INV-4), and report differences."""
         log, manifest = partition.log, partition.manifest
         partition.faults = coverage_faults(
             log_start=max(log.log_start_offset, manifest.log_start_offset),
@@ -611,7 +615,7 @@ class RemoteLogManager:
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic_id: TopicId, partition: PartitionIndex) -> list[SegmentStatus]:
-        """Every segment of a partition, by offset; nothing if it is not led here."""
+        """Every segment of a partition, by offset; empty if this broker does not lead it."""
         found = self._partitions.get(TopicIdPartition(topic_id, partition))
         return [] if found is None else segment_statuses(found, self._clock.now_ms())
 
@@ -639,12 +643,12 @@ def _span_of_entry(entry: SegmentEntry) -> Span:
 
 
 def _active_base(log: TieredLog) -> Offset:
-    """Where the active segment begins: everything below it has rolled."""
+    """Base offset of the active segment. All records below it have rolled."""
     return log.segments()[-1].base_offset
 
 
 def _is_covered(manifest: SegmentManifest, base: Offset, end: Offset) -> bool:
-    """Whether readable remote segments cover [base, end); the manifest itself holds them to have no gaps above its start."""
+    """Whether readable remote segments cover [base, end). The manifest guarantees that there are no gaps above its start."""
     state = manifest.state
     start = max(base, state.log_start_offset)
     return end <= start or (state.find(start) is not None and state.find(end - 1) is not None)

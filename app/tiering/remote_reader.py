@@ -1,19 +1,19 @@
-"""Reads below the local log: from chunks of remote segments, by way of the chunk cache.
+"""Reads below the local log: from chunks of remote segments, through the chunk cache.
 
-``read`` never waits. It answers with what is at hand, or with something to wait on; whatever it found missing has been asked
-for by then, and what was asked for is never cancelled. So a Fetch answers with what is ready, and whether this Fetch or the
-next one finds a chunk does not matter.
+``read`` never waits. It returns the bytes that are ready, or an object to wait on. It has then already requested all missing
+chunks, and these requests are never cancelled. So a Fetch returns the bytes that are ready, and this Fetch or the next one
+finds a chunk.
 
-**Sequential readers** are recognised by asking for the offset at which their last answer ended. Ahead of each a window of
-bytes is read, across chunks and segments. A window opens at one chunk and doubles whenever its reader had to wait, so it
-grows to bandwidth × latency and no further; all windows together stay within ``read_ahead_bytes``. Where they fill that, a
-reader that waits takes from the largest until its window has an equal share, and one that comes to the end of the tier gives
-back what it has no use for. Footers of the segments that a window will reach are asked for before it does: no window stands
-still for one.
+**Sequential readers** request the offset at which their last response ended. For each of them a window of bytes is read ahead,
+across chunks and segments. A window begins with one chunk, and doubles whenever its reader had to wait. So it grows to
+bandwidth × latency and no further. All windows together stay within ``read_ahead_bytes``. If they fill this budget, a waiting
+reader takes bytes from the largest windows until its own window has an equal share. A reader near the tiered end returns the
+bytes that it does not need. Footers of the next segments are requested before a window reaches them, so no window waits for a
+footer.
 
-**A missing object** is first checked against the manifest: if the segment was deleted or replaced, reading goes on in the
-replacement or answers OFFSET_OUT_OF_RANGE; if not, it is a storage error, as corrupt bytes are: retriable, counted, never
-served.
+**A missing object** is first compared with the manifest. If the segment was deleted or replaced, the read continues in the
+replacement, or returns OFFSET_OUT_OF_RANGE. Otherwise a missing object is a storage error, like corrupt bytes: retriable,
+counted, and never served.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from app.tiering.waiting import Waiters
 from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 InBatch = Callable[[memoryview, Offset], tuple[TimestampMs, Offset] | None]
-"""Looks for a record in one batch, not below an offset."""
+"""Searches one batch for a record at or above an offset."""
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
 WINDOW_IDLE_S: Final = 2.0
-"""A stream that was not read for so long gives its window to one that needs it."""
+"""A stream that was not read for this time gives its window to a stream that needs it."""
 FOOTER_CACHE_BYTES_MAX: Final = 16 * MIB
-"""Encoded bytes of the footers kept decoded, which take about six times as much."""
+"""Encoded bytes of the decoded footers in memory. Decoded they take about six times as much."""
 RECHECK_S: Final = 5.0
-"""How long a missing object's check against the manifest stands."""
+"""How long the check of a missing object against the manifest stays valid."""
 FOOTER_ERROR_S: Final = 1.0
 BLOCKS_KEPT_MAX: Final = 4
-"""Walked blocks that a chunk remembers: a reader needs one, and only where it starts within a block."""
+"""Walked blocks that a chunk remembers. A reader needs one only if it starts within a block."""
 
 _Block = list[tuple[int, BatchHeader]]
 """(position in the chunk, header) of successive batches."""
 
 
 class RemoteRange(NamedTuple):
-    """Whole batches in one local file: ``[position, position + length)``. Hold the handle (``acquire``) while reading."""
+    """Whole batches in one local file: ``[position, position + length)``. Hold the handle (``acquire``) while you read."""
 
     handle: FileHandle
     position: int
@@ -72,33 +72,33 @@ class RemoteRange(NamedTuple):
     start_offset: Offset
     end_offset: Offset
     lasting: bool = False
-    """Nothing is written over these bytes, not even after the handle was released."""
+    """Whether these bytes are never overwritten, even after the release of the handle."""
     ends_chunk: bool = False
-    """Nothing of its chunk follows."""
+    """Whether the range ends its chunk."""
 
 
 _PAST: Final = RemoteRange(None, -1, 0, Offset(-1), Offset(-1))  # type: ignore[arg-type] # only ever compared by identity
 
 
 class RemoteRead(NamedTuple):
-    """What is at hand."""
+    """The bytes that are ready."""
 
     ranges: list[RemoteRange]
-    """In order, without gaps between them; empty only if the first batch is longer than was asked for."""
+    """In order and without gaps. Empty only if the first batch is longer than the requested size."""
     length: int
     end_offset: Offset
-    """Where to read on."""
+    """The offset of the next read."""
     aborted: list[AbortedTransaction]
-    """Aborted transactions that overlap what is answered."""
+    """Aborted transactions that overlap the returned ranges."""
 
 
 class RemoteWait(NamedTuple):
-    """Nothing is at hand yet."""
+    """No bytes are ready yet."""
 
     waiters: Waiters
 
     def __call__(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` once, when it is worth reading again. Returns what takes that back."""
+        """Call ``wake`` once, when a new read can make progress. Returns: a function that cancels this."""
         return self.waiters.add(wake)
 
 
@@ -107,7 +107,7 @@ class _FooterSlot:
     """A footer: loading, loaded, or failed."""
 
     key: str
-    """Of the object."""
+    """Size of the object."""
     waiters: Waiters = field(default_factory=Waiters)
     footer: SegmentFooter | None = None
     encoded_bytes: int = 0
@@ -117,7 +117,7 @@ class _FooterSlot:
 
 @dataclass(slots=True, eq=False)
 class _Recheck:
-    """A look at the manifest because an object was missing."""
+    """A check of the manifest because an object was missing."""
 
     waiters: Waiters = field(default_factory=Waiters)
     done: bool = False
@@ -129,28 +129,28 @@ class _Stream:
     """One sequential reader."""
 
     place: tuple[TopicIdPartition, Offset]
-    """Where it is read on."""
+    """The offset of the reader's next request."""
     used_s: float
     asked_end: Offset
     reads: int = 0
-    """Answers so far."""
+    """Number of responses so far."""
     stalled: bool = False
-    """Waits now; its window has been doubled for that."""
+    """Whether the reader waits now. Its window was doubled for this wait."""
     window_bytes: int = 0
     window_bytes_min: int = 0
-    """The chunk being read and the next: less would read nothing ahead."""
+    """The chunk being read and the next one. A smaller window would read nothing ahead."""
     ahead_bytes: int = 0
     ahead: deque[tuple[Offset, int]] = field(default_factory=deque)
-    """(end offset, raw bytes) of the chunks asked for ahead of it."""
+    """(end offset, raw bytes) of the chunks that were requested ahead of the reader."""
     footers_asked: tuple[uuid.UUID, int] | None = None
-    """The segment in which its window ends, and the window's bytes, for which footers have been asked."""
+    """Segment at the end of the window, and bytes of the window, for which footers were requested."""
     awaits_footer: bool = False
     is_full: bool = False
-    """Whether its window has no room for the next chunk."""
+    """Whether the window is too full for the next chunk."""
 
 
 class RemoteReader:
-    """See the module's page. Belongs to one event loop; ``run`` owns its tasks."""
+    """See the module's docstring. Belongs to one event loop; ``run`` owns its tasks."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class RemoteReader:
         on_unreadable: Callable[[TopicIdPartition, UnreadableBatch], None] | None = None,
         faults: Faults | None = None,
     ) -> None:
-        """``manifest_of`` gives the manifest of a partition that this broker serves, else None; ``on_unreadable`` is told of each
-        batch that a lookup by time passes over."""
+        """``manifest_of`` returns the manifest of a partition that this broker serves, else None. ``on_unreadable`` gets each
+        batch that a lookup by time skips."""
         self._on_unreadable = on_unreadable
         self._fault_log = faults
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
@@ -177,20 +177,22 @@ class RemoteReader:
         self._rechecks: dict[str, _Recheck] = {}
         self._streams: OrderedDict[tuple[TopicIdPartition, Offset], _Stream] = OrderedDict()
         self._window_bytes = 0
-        """Of all streams together."""
+        """Window bytes of all streams together."""
         self._group: asyncio.TaskGroup | None = None
         self._served_bytes = registry.counter(
             "firn_remote_served_bytes_total", "Record bytes served from remote segments"
         )
         self._stalls = registry.counter("firn_remote_stalls_total", "Sequential reads that had to wait for the store")
-        self._missing = registry.counter("firn_remote_missing_objects_total", "Reads that met a missing object")
+        self._missing = registry.counter("firn_remote_missing_objects_total", "Reads that found an object missing")
         self._corruptions = registry.counter(
-            "firn_remote_corruptions_total", "Chunks and footers whose bytes are not what was written"
+            "firn_remote_corruptions_total", "Chunks and footers whose bytes differ from the written bytes"
         )
-        registry.gauge("firn_read_ahead_window_bytes", "Read-ahead windows, summed", lambda: [((), self._window_bytes)])
+        registry.gauge(
+            "firn_read_ahead_window_bytes", "Sum of all read-ahead windows", lambda: [((), self._window_bytes)]
+        )
 
     async def run(self) -> None:
-        """Serve until cancelled; reads that need the store before this starts are refused as unavailable."""
+        """Serve until cancelled. Before this starts, reads that need the store raise StorageUnavailable."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -203,10 +205,10 @@ class RemoteReader:
     def read(
         self, topic_id: TopicId, partition: PartitionIndex, offset: Offset, max_bytes: int, *, min_one_batch: bool
     ) -> RemoteRead | RemoteWait:
-        """Whole batches from the one that holds ``offset`` on, as many as are at hand and fit in ``max_bytes``.
+        """Whole batches from the one that contains ``offset`` on: all that are ready and fit into ``max_bytes``.
 
-        With ``min_one_batch`` the first batch is answered however long it is. An answer may be up to 16 KiB shorter than
-        would fit: it ends where the next read can begin without a search.
+        With ``min_one_batch`` the first batch is returned whatever its size. The result may be up to 16 KiB shorter than
+        possible: it ends where the next read can begin without a search.
 
         Raises: RequestRejected (OFFSET_OUT_OF_RANGE: below the log start or past the tiered end; NOT_LEADER_OR_FOLLOWER),
         StorageUnavailable, CorruptionError (also where records are missing).
@@ -281,8 +283,8 @@ class RemoteReader:
         min_one: bool,
         sequential: bool,
     ) -> RemoteRange | RemoteWait | Offset | None:
-        """One range within one chunk. None: nothing fits, or nothing more is at hand after the first range. An offset: the
-        segment has no batch from ``offset`` on, read on from there."""
+        """One range within one chunk. None: nothing fits, or nothing more is ready after the first range. An offset: the
+        segment has no batch from ``offset`` on; continue at the returned offset."""
         for index in range(footer.chunk_index_of(offset), len(footer.chunks)):
             chunk = footer.chunks[index]
             if first:
@@ -316,7 +318,7 @@ class RemoteReader:
         is_first: bool,
         min_one: bool,
     ) -> RemoteRange | RemoteWait | None:
-        """The range of a chunk that answers a read. None: its first does not fit. ``_PAST``: no batch from there on."""
+        """The range of a chunk for a read. None: its first batch does not fit. ``_PAST``: the chunk has no batch from there on."""
         batches, handle = cached.batches, cached.handle
         assert batches is not None
         assert handle is not None
@@ -360,7 +362,7 @@ class RemoteReader:
         return RemoteRange(handle, cached.position + start, end - start, start_offset, end_offset, cached.in_place)
 
     def _open(self, cached: CachedChunk, handle: FileHandle) -> None:
-        """Have the file of a chunk open. Raises: ObjectMissing if it is gone; the chunk is forgotten then."""
+        """Open the file of a chunk. Raises: ObjectMissing if the file is gone; then the chunk is dropped."""
         try:
             handle.acquire()
         except StorageUnavailable as error:
@@ -369,7 +371,7 @@ class RemoteReader:
         handle.release()
 
     def _block(self, cached: CachedChunk, chunk: ChunkEntry, block: int) -> _Block | RemoteWait:
-        """The batches from one entry of a chunk's batch index to the next: from the page cache, else by a pool thread."""
+        """The batches from one entry of a chunk's batch index to the next, from the page cache or through a pool thread."""
         known = cached.blocks.get(block)
         if known is not None:
             return known
@@ -405,8 +407,8 @@ class RemoteReader:
             await self._pool.run(lambda: file.pread_into(buffer, cached.position + start))
             _keep_block(cached, block, start, buffer)
         except OSError as error:
-            self._tell_of_cache(f"cannot read {handle.path}, so its chunk is brought anew: {error.strerror or error}")
-            self._cache.reject(cached)  # whoever reads next brings the chunk anew, or meets the disk's error there
+            self._tell_of_cache(f"cannot read {handle.path}, so its chunk is fetched again: {error.strerror or error}")
+            self._cache.reject(cached)  # the next read fetches the chunk again, or meets the disk's error there
         except CorruptionError:
             self._reject_damaged(cached)
         finally:
@@ -414,14 +416,16 @@ class RemoteReader:
             cached.block_waiters.pop(block).wake()
 
     def _reject_damaged(self, cached: CachedChunk) -> None:
-        """The disk has changed what was verified when it was brought: whoever reads next brings it anew."""
+        """The disk has changed bytes that were verified when they were fetched. The next read fetches them again."""
         self._corruptions.value += 1
         name = "the chunk cache" if cached.handle is None else cached.handle.path
-        self._tell_of_cache(f"{name} is not what was written to it, so its chunk of {cached.key[0]} is brought anew")
+        self._tell_of_cache(
+            f"{name} differs from the bytes that were written to it, so its chunk of {cached.key[0]} is fetched again"
+        )
         self._cache.reject(cached)
 
     def _tell_of_cache(self, sentence: str) -> None:
-        """Readers are served all the same, each time at the price of a request to the store: nobody else would tell."""
+        """Readers are still served, but every read costs a request to the store. Only this line reports that."""
         if self._fault_log is not None:
             self._fault_log.met("reading from", "the chunk cache", sentence)
 
@@ -434,7 +438,7 @@ class RemoteReader:
     # --- footers ----------------------------------------------------------------------------------------------------
 
     def _footer(self, manifest: SegmentManifest, entry: SegmentEntry) -> _FooterSlot:
-        """The footer of a segment, at hand or asked for. Raises: as ``read``, ObjectMissing."""
+        """The footer of a segment. Requests it if it is not ready. Raises: as ``read``, ObjectMissing."""
         segment_id = entry.segment_id
         slot = self._footers.get(segment_id)
         if slot is not None and slot.error is not None:
@@ -488,7 +492,7 @@ class RemoteReader:
         known = self._rechecks.get(key)
         if known is not None and known.done:
             if known.expires_s >= now_s:
-                raise StorageUnavailable(f"{key} is missing, though the manifest names it") from error
+                raise StorageUnavailable(f"{key} is missing, although the manifest names it") from error
             known = None
         if known is None:
             for old in [old for old, check in self._rechecks.items() if check.done and check.expires_s < now_s]:
@@ -530,7 +534,7 @@ class RemoteReader:
         return stream
 
     def _note_stall(self, stream: _Stream) -> None:
-        """A sequential reader waits: its window was too small if it was full. Doubled once per wait, not per look."""
+        """A sequential reader waits. If its window was full, it was too small, and is doubled once for this wait."""
         if stream.reads and not stream.stalled:
             stream.stalled = True
             self._stalls.value += 1
@@ -567,9 +571,9 @@ class RemoteReader:
         self._set_window(stream, stream.window_bytes + min(wanted_bytes, free_bytes))
 
     def _take_from_larger(self, stream: _Stream, wanted_bytes: int) -> int:
-        """Shrink windows that have more than an equal share, the largest first, for one that has less. Returns bytes freed.
+        """Shrink windows with more than an equal share, the largest first, for a window with less. Returns: freed bytes.
 
-        What a shrunk window has read ahead stays; its next chunk is asked for when enough of that was served.
+        Chunks that a shrunk window has read ahead stay. Its next chunk is requested when enough of them were served.
         """
         holders = [one for one in self._streams.values() if one.window_bytes and one is not stream]
         share_bytes = self._read_ahead_bytes // (len(holders) + 1)
@@ -588,7 +592,7 @@ class RemoteReader:
         stream.window_bytes = window_bytes
 
     def _extend(self, stream: _Stream, manifest: SegmentManifest, offset: Offset) -> None:
-        """Ask for chunks ahead until the window is full. ``offset`` is where the reader is."""
+        """Request chunks ahead until the window is full. ``offset`` is the reader's position."""
         if stream.reads < 2 and not stream.stalled:
             return  # it may be after a single record
         at = max(stream.asked_end, offset)
@@ -616,7 +620,7 @@ class RemoteReader:
         self._set_window(stream, min(stream.window_bytes, stream.ahead_bytes))
 
     def _ask_footers(self, stream: _Stream, manifest: SegmentManifest, entry: SegmentEntry) -> None:
-        """Have the footers loaded of as many segments after ``entry`` as the window will reach from there."""
+        """Load the footers of the segments after ``entry`` that the window will reach."""
         asked = entry.segment_id, stream.window_bytes
         if stream.footers_asked == asked:
             return
@@ -628,7 +632,7 @@ class RemoteReader:
                 return
 
     def _extend_after(self, stream: _Stream, footer: Waiters) -> None:
-        """Go on with the window once the footer is there, whether or not its reader has come back by then."""
+        """Extend the window when the footer is loaded, even if the reader has not come back yet."""
         if stream.awaits_footer:
             return
         stream.awaits_footer = True
@@ -640,7 +644,7 @@ class RemoteReader:
         footer.add(extend)
 
     def _extend_from_place(self, stream: _Stream) -> None:
-        """``_extend``, if the reader and its partition are still there."""
+        """Call ``_extend`` if the reader and its partition still exist."""
         at, offset = stream.place
         manifest = self._manifest_of(at)
         if manifest is not None and self._streams.get(stream.place) is stream:
@@ -661,7 +665,7 @@ class RemoteReader:
     async def offset_for_timestamp(
         self, topic_id: TopicId, partition: PartitionIndex, timestamp: TimestampMs
     ) -> tuple[TimestampMs, Offset] | None:
-        """(timestamp, offset) of the first remote record, from the log start on, that bears ``timestamp`` or a later one.
+        """(timestamp, offset) of the first remote record from the log start on whose timestamp is at least ``timestamp``.
 
         Raises: RequestRejected (NOT_LEADER_OR_FOLLOWER), StorageUnavailable, CorruptionError.
         """
@@ -680,7 +684,7 @@ class RemoteReader:
     async def max_timestamp_offset(
         self, topic_id: TopicId, partition: PartitionIndex
     ) -> tuple[TimestampMs, Offset] | None:
-        """(timestamp, offset) of the first remote record, from the log start on, with the latest timestamp of all.
+        """(timestamp, offset) of the first remote record from the log start on with the greatest timestamp.
 
         Raises: as ``offset_for_timestamp``.
         """
@@ -710,7 +714,7 @@ class RemoteReader:
     ) -> tuple[LeaderEpoch, Offset] | None:
         """The greatest epoch of the remote segments not above ``epoch``, and the offset at which it ended.
 
-        None if all are above, or if it is the last of them: where that ends the local log knows.
+        None if all epochs are above, or if it is the last epoch: the local log knows where that ends.
         """
         lineage = self._served(TopicIdPartition(topic_id, partition)).state.leader_epochs()
         index = bisect_right(lineage, epoch, key=lambda one: one[0]) - 1
@@ -732,8 +736,8 @@ class RemoteReader:
         timestamp: TimestampMs,
         in_batch: InBatch,
     ) -> tuple[tuple[TimestampMs, Offset] | None, Offset]:
-        """What ``in_batch`` finds in the first batch from ``start`` on in which it finds anything, and where to look on if that is
-        nothing. Only batches are looked into that say that they have a record of ``timestamp`` or later."""
+        """The first result of ``in_batch`` in the batches from ``start`` on; without a result, the position to continue at.
+        Only batches are searched whose header claims a record of ``timestamp`` or later."""
         at = max(start, entry.base_offset)
         try:
             key, footer = await self._loaded_footer(manifest, entry)
@@ -768,7 +772,7 @@ class RemoteReader:
     async def _scan(
         self, cached: CachedChunk, chunk: ChunkEntry, start: Offset, timestamp: TimestampMs, in_batch: InBatch
     ) -> tuple[tuple[TimestampMs, Offset] | None, list[UnreadableBatch]]:
-        """What ``in_batch`` finds, and the batches that were passed over."""
+        """The result of ``in_batch``, and the batches that were skipped."""
         handle = cached.handle
         assert handle is not None
         file = handle.acquire()
@@ -802,7 +806,7 @@ def _first_in(timestamp: TimestampMs) -> InBatch:
 
 
 def _greatest_in(best: list[tuple[TimestampMs, Offset]], above: TimestampMs) -> InBatch:
-    """Keeps the first record with the greatest timestamp of all batches in ``best``, if that is greater than ``above``."""
+    """Keep in ``best`` the first record with the greatest timestamp of all batches, if it is greater than ``above``."""
 
     def in_batch(batch: memoryview, start: Offset) -> None:
         for found in timestamps_of(batch, start):
@@ -815,9 +819,9 @@ def _greatest_in(best: list[tuple[TimestampMs, Offset]], above: TimestampMs) -> 
 def _find_in_chunk(
     raw: memoryview, start: Offset, timestamp: TimestampMs, in_batch: InBatch
 ) -> tuple[tuple[TimestampMs, Offset] | None, list[UnreadableBatch]]:
-    """What ``in_batch`` finds, and the batches before it whose records cannot be decoded.
+    """The result of ``in_batch``, and the earlier batches whose records cannot be decoded.
 
-    Raises: CorruptionError if the bytes are not those that were cached.
+    Raises: CorruptionError if the bytes differ from the cached bytes.
     """
     passed: list[UnreadableBatch] = []
     for position, header in iter_headers(raw):

@@ -1,12 +1,12 @@
-"""Segments replaced by one of the same offsets: what the leader lets a compaction job do to its manifest.
+"""Replaces segments by one segment with the same offsets, in the leader's manifest, for a compaction job.
 
-The job reads and uploads; only the leader writes. It enters COPY_STARTED for the output, and when the upload is whole it looks
-once more whether every input is still readable and swaps in one entry: readers see the inputs or the output, never a mixture.
-Every step may be repeated.
+The job reads and uploads; only the leader writes the manifest. First the leader enters COPY_STARTED for the output. When the
+upload is complete, the leader checks again that every input is readable, and swaps in one entry: readers see the inputs or the
+output, never a mixture. Every step may be repeated.
 
-Whoever reaches the leader may ask for a step, so the leader takes nothing on trust. The caller gives ids and a range. The leader
-builds the output's key from the layout, and at the end reads the footer of the object under that key. The output's record is
-made of that footer and of the records of the inputs, and its times are those of the leader's clock.
+Everybody who reaches the leader may request a step, so the leader trusts no argument. The caller passes ids and a range. The
+leader builds the output's key from the layout, and at the end reads the footer of the object under this key. The output's
+record comes from this footer and from the records of the inputs, with times of the leader's clock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.tiering.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, SegmentId
 
 INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1
-"""Segments replaced at a time: all of them and their replacement are in one entry."""
+"""Maximum segments in one replacement, because all of them and their replacement are in one entry."""
 
 
 class Replacement(NamedTuple):
-    """What a job wants to replace, and the id and range of what it puts there."""
+    """The segments that a job replaces, and the id and range of the new segment."""
 
     segment_id: SegmentId
     base_offset: Offset
@@ -42,21 +42,23 @@ class Replacement(NamedTuple):
 async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_offset: Offset) -> None:
     """Enter the output's COPY_STARTED. ``local_start_offset``: where the leader's local log starts.
 
-    The job uploads to ``layout.segment_key`` of the partition, the base offset and the segment's id; nothing else is looked at.
-    What an earlier job has begun with the same offsets is given up: that job was killed, or it finds out when it has finished.
+    The job must upload to ``layout.segment_key`` of the partition, the base offset and the segment's id. No other key is used.
+    Unfinished replacements of earlier jobs with the same offsets are given up: such a job was killed, or learns this when it
+    finishes.
     Raises, with nothing changed: ConflictError (the inputs are not readable neighbours that the output covers exactly, or
     some of them are local still, where a consumer would see their old records), FencedError. Raises: StorageUnavailable.
     """
     if wanted.end_offset > local_start_offset:
         raise ConflictError(
-            f"[{wanted.base_offset}, {wanted.end_offset}) is local from {local_start_offset} on: compact what has left the disks"
+            f"[{wanted.base_offset}, {wanted.end_offset}) is still local from {local_start_offset} on: "
+            "compact only segments that have left the local disks"
         )
 
     def plan(state: ManifestState) -> list[Change]:
         inputs = _check_inputs(state, wanted)
         known = state.get(wanted.segment_id)
         if known is not None and known.state is not SegmentState.COPY_STARTED:
-            raise ConflictError(f"segment {wanted.segment_id} is {known.state.name} already")
+            raise ConflictError(f"segment {wanted.segment_id} is already {known.state.name}")
         overtaken = [
             manifest.entered(entry, SegmentState.DELETE_STARTED)
             for entry in state.pending_copies()
@@ -75,7 +77,7 @@ async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_o
 
 
 async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork) -> None:
-    """Put the uploaded output in the place of the inputs, in one entry. Costs a GET of the output's footer.
+    """Replace the inputs by the uploaded output, in one entry. Costs a GET of the output's footer.
 
     Raises, with nothing changed: ConflictError (as ``begin``; or the object under the output's key is missing, damaged, or does
     not hold what was announced), FencedError. Raises: StorageUnavailable.
@@ -100,7 +102,7 @@ async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork
 
 
 async def give_up(manifest: SegmentManifest, segment_id: UUID) -> None:
-    """Let the sweeper have what was uploaded.
+    """Give up a replacement. The sweeper deletes uploaded bytes.
 
     Raises, with nothing changed: ConflictError (the copy is the leader's own), FencedError. Raises: StorageUnavailable.
     """
@@ -109,7 +111,7 @@ async def give_up(manifest: SegmentManifest, segment_id: UUID) -> None:
         return
     if known.base_offset >= manifest.tiered_end:
         raise ConflictError(
-            f"segment {segment_id} replaces nothing: the leader copies it, and nobody else gives that up"
+            f"segment {segment_id} replaces no segment: it is a copy of the leader, and only the leader may give it up"
         )
     await manifest.delete_started([segment_id])
 
@@ -122,10 +124,10 @@ async def _uploaded(manifest: SegmentManifest, wanted: Replacement, work: StoreW
         footer = decode_footer(found.tail, found.object_bytes, key)
     except ObjectMissing:
         raise ConflictError(
-            f"{key} is not in the store: upload the segment before its replacement is finished"
+            f"{key} is not in the store: upload the segment before you finish the replacement"
         ) from None
     except CorruptionError as error:
-        raise ConflictError(f"the segment that was uploaded cannot be used: {error}") from error
+        raise ConflictError(f"the uploaded segment cannot be used: {error}") from error
     told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
     meant = (manifest.topic_id, manifest.partition, wanted.segment_id, wanted.base_offset, wanted.end_offset)
     if told != meant:
@@ -138,12 +140,12 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
     epochs, lineage = _epochs(inputs), footer.leader_epochs
     if epochs and (not lineage or lineage[-1].epoch != epochs[-1][0]):
         raise ConflictError(
-            f"segment {footer.segment_id} ends in leader epoch {lineage[-1].epoch if lineage else None}, what it replaces in"
-            f" {epochs[-1][0]}"
+            f"segment {footer.segment_id} ends in leader epoch {lineage[-1].epoch if lineage else None}, but the replaced"
+            f" segments end in {epochs[-1][0]}"
         )
     if footer.record_count > sum(entry.record_count for entry in inputs):
         raise ConflictError(
-            f"segment {footer.segment_id} has {footer.record_count} records, more than what it replaces"
+            f"segment {footer.segment_id} has {footer.record_count} records, more than the replaced segments"
         )
     return entry_of(footer, object_bytes).replace(
         leader_epochs=epochs, arrived_ms=max(entry.newest_arrival_ms for entry in inputs)
@@ -151,7 +153,7 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
 
 
 def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
-    """Leader epochs of neighbours as those of one segment."""
+    """The merged leader epochs of neighbouring segments."""
     merged: dict[LeaderEpoch, Offset] = {}
     for entry in entries:
         for epoch, start in entry.leader_epochs:
@@ -162,7 +164,7 @@ def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset]
 def _check_inputs(state: ManifestState, wanted: Replacement) -> list[SegmentEntry]:
     """The entries of the inputs. Raises: ConflictError."""
     if len(wanted.inputs) > INPUTS_MAX:
-        raise ConflictError(f"{len(wanted.inputs)} segments are more than the {INPUTS_MAX} that are replaced at a time")
+        raise ConflictError(f"{len(wanted.inputs)} segments are too many: at most {INPUTS_MAX} are replaced at a time")
     entries: list[SegmentEntry] = []
     at = wanted.base_offset
     for segment_id in wanted.inputs:
@@ -174,5 +176,5 @@ def _check_inputs(state: ManifestState, wanted: Replacement) -> list[SegmentEntr
         at = entry.end_offset
         entries.append(entry)
     if at != wanted.end_offset or not entries:
-        raise ConflictError(f"the inputs end at {at}, their replacement at {wanted.end_offset}")
+        raise ConflictError(f"the inputs end at {at}, but their replacement ends at {wanted.end_offset}")
     return entries

@@ -1,11 +1,12 @@
-"""What may go, and what must be there: the decisions of the tier, pure.
+"""Decides which segments expire, and checks which segments must exist. Pure.
 
-Kafka's rules (KIP-405): ``retention.*`` speak of the whole log, ``local.retention.*`` of the part on the local disk, -1 is
-no limit, and -2 of the local ones is "as the whole log". Segments go from the oldest on, never one behind one that stays.
+Kafka's rules (KIP-405): ``retention.*`` applies to the whole log, and ``local.retention.*`` to its part on the local disk. -1
+means no limit. -2 of a local setting means the value of the whole log. Segments expire from the oldest on; a segment that stays
+protects all later ones.
 
-The age of a segment counts from its greatest record timestamp or from its newest record's arrival, whichever is later. Kafka
-counts from the timestamp alone, which it has recomputed from the records; a broker that appends by header has not, so a header
-must not be able to make a segment older than it is (docs/adr/0014-record-timestamps.md).
+The age of a segment counts from its greatest record timestamp or from the arrival of its newest record, whichever is later.
+Kafka uses only the timestamp, which it recomputes from the records. Firn appends by header, so a header must not be able to
+make a segment older than it is (docs/adr/0014-record-timestamps.md).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from app.units import Offset, TimestampMs
 
 
 class Span(NamedTuple):
-    """A segment of either tier, as far as retention cares."""
+    """A segment of either tier, with the fields that retention needs."""
 
     base_offset: Offset
     end_offset: Offset
@@ -35,12 +36,12 @@ def expired_end(
     now_ms: TimestampMs,
     aged_end: int | None = None,
 ) -> Offset | None:
-    """End of the last of the leading ``spans`` that are too old, or too much; None if all stay.
+    """End of the last of the leading ``spans`` that expire by age or size; None if all stay.
 
     Args:
-        spans: what may go, contiguous, oldest first.
-        total_bytes: of the whole log that the limit speaks of, ``spans`` included.
-        aged_end: only spans that end at or below it may go by time; None is no limit.
+        spans: candidates, contiguous, oldest first.
+        total_bytes: size of the log to which the limit applies, including ``spans``.
+        aged_end: only spans that end at or below it may expire by age; None for no limit.
     """
     end: Offset | None = None
     left = total_bytes
@@ -67,7 +68,7 @@ def coverage_faults(
     tiered_end: Offset,
     remote: Sequence[tuple[Offset, Offset]],
 ) -> list[str]:
-    """Every breach of "no gap, no overlap" (INV-4), in words; none is what should be found.
+    """Every gap and overlap (INV-4), in words. A correct partition has none.
 
     Args:
         local_start: the first offset that can be read from the local disk.

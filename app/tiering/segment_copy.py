@@ -1,12 +1,12 @@
-"""Copying segments into the store: each step begins when the one before is durable.
+"""Copies segments to the store. Each step begins when the previous step is durable.
 
 ::
 
     fdatasync of the segment → COPY_STARTED → upload → conditional completion → COPY_FINISHED → the local copy may go
 
-Whatever dies in between, the next leader (or the same broker after a restart) finds the COPY_STARTED entry: if its object is
-whole and the one that was meant, it is finished; else it is DELETE_STARTED, and the segment is copied again under another
-segment id. An upload that makes no progress for ``stall_s`` is abandoned and tried again under a new segment id.
+If a process dies in between, the next leader (or the same broker after a restart) finds the COPY_STARTED entry. If its object
+is complete and correct, the copy is finished. Otherwise the entry becomes DELETE_STARTED, and the segment is copied again under
+another segment id. An upload without progress for ``stall_s`` is abandoned, and tried again under a new segment id.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from app.tiering.tiered_log import EpochLike, LocalSegment
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
 COPIES_MAX: Final = 3
-"""Uploads under way; each takes some 60 MiB in the store process."""
+"""Maximum uploads under way. Each takes some 60 MiB in the store process."""
 STALL_S: Final = 150.0
-"""An upload without any progress for so long is abandoned: longer than a part's own attempts take."""
+"""An upload without progress for this time is abandoned. It is longer than all attempts of one part."""
 PROGRESS_POLL_S: Final = 2.0
 PROGRESS_POLL_DRAINING_S: Final = 0.5
 SMALL_BYTES: Final = MIB
 SMALL_COPIES_MAX: Final = 32
-"""Uploads of small segments under way while the broker drains: they mostly wait for the store, and take little memory."""
+"""Maximum uploads of small segments while the broker drains. They mostly wait for the store, and take little memory."""
 
 
 class SegmentCopier:
-    """Copies what has rolled, and settles what was begun. Belongs to one event loop; whoever calls it owns the task."""
+    """Copies rolled segments, and settles unfinished copies. Belongs to one event loop. The caller owns the task."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SegmentCopier:
         copies_max: int = COPIES_MAX,
         stall_s: float = STALL_S,
     ) -> None:
-        """``on_copied`` is told of a partition when another of its segments is readable in the store and held here no more."""
+        """``on_copied`` gets a partition when another segment of it is readable in the store and no longer held locally."""
         self._store, self._work, self._clock, self._rng = store, work, clock, rng
         self._broker_id = broker_id
         self._on_copied = on_copied
@@ -71,7 +71,7 @@ class SegmentCopier:
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
-        self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they stood still")
+        self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they made no progress")
         self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
 
     @property
@@ -82,10 +82,10 @@ class SegmentCopier:
     # --- what others, or our earlier self, left -----------------------------------------------------------------------
 
     async def settle(self, manifest: SegmentManifest) -> None:
-        """Finish or give up every COPY_STARTED entry that somebody left.
+        """Finish or give up every unfinished COPY_STARTED entry.
 
-        Await it before ``rebuild.agree``: a copy that is finished later would raise the tiered end over records that were
-        appended meanwhile. Costs nothing if there are none. Raises: StorageUnavailable, FencedError.
+        Await it before ``rebuild.agree``: a later finish would raise the tiered end above records that were appended meanwhile.
+        Costs no request if there are no such entries. Raises: StorageUnavailable, FencedError.
         """
         for entry in sorted(manifest.state.pending_copies(), key=lambda entry: entry.base_offset):
             footer = await self._footer_if_whole(manifest, entry)
@@ -98,7 +98,7 @@ class SegmentCopier:
             await manifest.delete_started([entry.segment_id])
 
     async def _footer_if_whole(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | None:
-        """The footer of the object of ``entry`` if it is whole and the one that was meant. Raises: StorageUnavailable."""
+        """The footer of the object of ``entry`` if the object is complete and correct. Raises: StorageUnavailable."""
         key = manifest.object_key(entry)
         try:
             found = await self._work.read_footer(key, None)
@@ -112,7 +112,7 @@ class SegmentCopier:
     # --- copy -------------------------------------------------------------------------------------------------------
 
     def next_candidate(self, partition: LedPartition, tiered_end: Offset) -> LocalSegment | None:
-        """The oldest rolled segment that is not in the store, if all of it is stable."""
+        """The oldest rolled segment that is not in the store, if all its records are stable."""
         log = partition.log
         if partition.held or not log.config.tiered or log.config.remote_log_copy_disable:
             return None
@@ -195,7 +195,7 @@ class SegmentCopier:
         )
 
     async def _announce(self, partition: LedPartition, entry: SegmentEntry) -> SegmentEntry:
-        """Make COPY_STARTED durable, unless that was done with the finish of the segment before."""
+        """Make COPY_STARTED durable, unless the finish of the previous segment did that."""
         announced, partition.announced = partition.announced, None
         if announced is not None:
             if (announced.base_offset, announced.end_offset) == (entry.base_offset, entry.end_offset):
@@ -224,7 +224,7 @@ class SegmentCopier:
     async def _upload(
         self, partition: LedPartition, entry: SegmentEntry, segment: LocalSegment, start_position: int
     ) -> UploadedSegment:
-        """Upload under the eyes of a watchdog. Raises: as ``StoreWork.upload_segment``."""
+        """Upload a segment, watched for progress. Raises: as ``StoreWork.upload_segment``."""
         log = partition.log
         aborted = await log.aborted_transactions_when_ready(entry.base_offset, entry.end_offset)
         job = UploadJob(
@@ -263,7 +263,7 @@ class SegmentCopier:
                     progress, moved_s = seen, loop_time_s()
                 elif loop_time_s() - moved_s > self._stall_s:
                     self._stalled.value += 1
-                    raise StorageUnavailable(f"{job.key}: the upload stood still for {self._stall_s:g} s")
+                    raise StorageUnavailable(f"{job.key}: the upload made no progress for {self._stall_s:g} s")
         finally:
             partition.uploaded_bytes = 0.0
             await _end(upload)
@@ -277,7 +277,7 @@ class SegmentCopier:
     async def _after_failed_upload(
         self, partition: LedPartition, entry: SegmentEntry, error: FirnError
     ) -> UploadedSegment:
-        """The object may be there all the same. If it is, its upload succeeded; else the entry is given up.
+        """The object may exist although its upload failed. Then the upload counts as successful; otherwise the entry is given up.
 
         Raises: ``error``.
         """
@@ -318,8 +318,8 @@ class SegmentCopier:
         partition.announced = next_entry
 
     async def _remove_unknown_object(self, partition: LedPartition, entry: SegmentEntry) -> None:
-        """We are not the leader any more. If the new leader's manifest has forgotten our copy, nobody else deletes it; if it
-        still knows it, the new leader may have made it readable and will decide."""
+        """This broker is no longer the leader. If the new leader's manifest does not know the copy, nobody else deletes it, so
+        delete it here. If the manifest knows the copy, the new leader may have made it readable, and decides."""
         try:
             await partition.manifest.refresh()
             if partition.manifest.state.get(entry.segment_id) is None:
@@ -343,7 +343,7 @@ def _epochs_within(lineage: Sequence[EpochLike], base: Offset, end: Offset) -> t
 
 
 def _position_of(log: Any, offset: Offset) -> int:
-    """Position in its file of the batch that starts at ``offset``. Raises: CorruptionError if none starts there."""
+    """File position of the batch that starts at ``offset``. Raises: CorruptionError if no batch starts there."""
     read = log.read(offset, 1, end_offset=log.log_end_offset, min_one_batch=True)
     if read.start_offset != offset:
         raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
@@ -373,7 +373,7 @@ def _finished_from_footer(entry: SegmentEntry, footer: SegmentFooter) -> Segment
 
 
 async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task of ours and wait until it is over."""
+    """Cancel a task and wait until it has ended."""
     if not task.done():
         task.cancel()
         await asyncio.wait((task,))

@@ -1,16 +1,16 @@
-"""The segment object, ``.seg``: chunks of whole record batches, then a footer that says everything about them.
+"""The segment object, ``.seg``: chunks of whole record batches, then a footer that describes them.
 
     ┌─────────┬─────────┬─ … ─┬─────────┬────────┬─────────┐
     │ chunk 0 │ chunk 1 │     │ chunk n │ footer │ trailer │
     └─────────┴─────────┴─ … ─┴─────────┴────────┴─────────┘
     0         positions of the chunk table       size - 16 - footer bytes
 
-A chunk is a run of whole batches, offsets and epochs assigned, stored verbatim or as one zstd frame. The footer's chunk
-table is the offset index, the time index, the unit of caching and the Spark split, all at once. It is laid out in
-little-endian columns at multiples of eight bytes, so that a vectorising reader maps it instead of parsing it. The 16-byte
-trailer (footer bytes, CRC-32C, magic) is found at the object's end; one ranged GET of the tail reads both.
+A chunk is a run of whole batches with assigned offsets and epochs, stored verbatim or as one zstd frame. The footer's chunk
+table is at the same time the offset index, the time index, the unit of caching and the Spark split. It has little-endian
+columns at multiples of eight bytes, so a vectorising reader can map it instead of parsing it. The 16-byte trailer (footer
+bytes, CRC-32C, magic) is at the object's end. One ranged GET of the tail reads footer and trailer.
 
-Everything is covered: chunk positions are contiguous from 0 to the footer, each chunk's stored bytes have a CRC-32C, and the
+Every byte is covered: chunk positions are contiguous from 0 to the footer, each chunk's stored bytes have a CRC-32C, and the
 footer's CRC covers the footer and its length. A flipped, missing or added byte anywhere is a ``CorruptionError``.
 
 This module is pure: it plans, encodes and checks bytes. ``docs/formats.md`` is the byte-level reference.
@@ -48,7 +48,7 @@ FORMAT_VERSION: Final = 1
 FOOTER_MAGIC: Final = b"FIRNSEGF"
 TRAILER_MAGIC: Final = b"FIRNSEGT"
 TAIL_BYTES: Final = 64 * KIB
-"""What a reader that knows nothing of an object asks for first: almost every footer is shorter."""
+"""Bytes of the first request for an unknown object. Almost every footer is shorter."""
 
 _HEAD: Final = Struct("<8sHHI16s16siIqqqqqqqqIIIIq")
 """Magic, version, flags, head bytes, topic id, segment id, partition, chunk count, base offset, end offset, min timestamp,
@@ -75,17 +75,17 @@ class ChunkEntry(NamedTuple):
     """One row of the chunk table."""
 
     position: FilePosition
-    """Of the first stored byte, in the object."""
+    """Position of the first stored byte in the object."""
     stored_bytes: int
     raw_bytes: int
-    """Of the batches, unfolded."""
+    """Size of the batches, decompressed."""
     base_offset: Offset
-    """Of the first batch. The chunk covers the offsets up to the next chunk's, or to the segment's end."""
+    """Base offset of the first batch. The chunk covers the offsets up to the next chunk, or to the segment's end."""
     record_count: int
     batch_count: int
     min_timestamp: TimestampMs
-    """Least base timestamp of its batches: that of a batch's first record, which in a batch whose records are out of time
-    order is not the least of all."""
+    """Least base timestamp of the batches. A base timestamp is that of a batch's first record. It is not the least timestamp if
+    records are not in time order."""
     max_timestamp: TimestampMs
     crc: int
     """CRC-32C of the stored bytes."""
@@ -105,14 +105,14 @@ class AbortedTransaction(NamedTuple):
     producer_id: ProducerId
     first_offset: Offset
     last_offset: Offset
-    """Of the abort marker. It may lie past the segment's end."""
+    """Offset of the abort marker. It may be past the segment's end."""
     last_stable_offset: Offset
-    """When the marker was written."""
+    """The last stable offset when the marker was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
-    """All that is known of a segment besides its records."""
+    """All facts about a segment except its records."""
 
     topic_id: TopicId
     segment_id: SegmentId
@@ -126,7 +126,7 @@ class SegmentFooter:
     batch_count: int
     raw_bytes: int
     stored_bytes: int
-    """Of all chunks; hence also the footer's position."""
+    """Stored bytes of all chunks, and so the footer's position."""
     created_ms: TimestampMs
     leader_epochs: tuple[EpochStart, ...]
     """Every epoch of the log that began below ``end_offset``, oldest first."""
@@ -137,7 +137,7 @@ class SegmentFooter:
     chunks: tuple[ChunkEntry, ...]
 
     def chunk_index_of(self, offset: Offset) -> int:
-        """Index of the chunk that covers ``offset``, which lies in [base, end)."""
+        """Index of the chunk that covers ``offset``, which must be in [base, end)."""
         assert self.base_offset <= offset < self.end_offset, (self.base_offset, offset, self.end_offset)
         return bisect_right(self.chunks, offset, key=_base_offset_of) - 1
 
@@ -155,7 +155,7 @@ def _base_offset_of(chunk: ChunkEntry) -> Offset:
 
 
 class RawChunk(NamedTuple):
-    """A run of verified batches about to become a chunk."""
+    """A run of verified batches that becomes a chunk."""
 
     raw_bytes: int
     base_offset: Offset
@@ -165,19 +165,19 @@ class RawChunk(NamedTuple):
     min_timestamp: TimestampMs
     max_timestamp: TimestampMs
     compressed_bytes: int
-    """Of the batches whose records are compressed already."""
+    """Bytes of the batches whose records are already compressed."""
 
 
 def scan_chunk(
     view: memoryview, *, chunk_bytes: int, expected_offset: Offset, end_offset: Offset, name: str, position: int
 ) -> RawChunk | None:
-    """Check the batches at the start of ``view`` and take as many as make a chunk.
+    """Check the batches at the start of ``view``, and select the batches of one chunk.
 
-    A chunk takes batches while they fit in ``chunk_bytes``, and at least one. Every batch taken has been checked: length,
-    magic, CRC-32C, and that offsets rise without overlap from ``expected_offset`` on and stay below ``end_offset``.
+    A chunk takes batches while they fit into ``chunk_bytes``, and at least one. Every selected batch is checked: length, magic,
+    CRC-32C, and offsets that rise without overlap from ``expected_offset`` on and stay below ``end_offset``.
 
-    ``view`` holds bytes of the file ``name`` from ``position`` on. Returns None if not even one whole batch is in it: the
-    caller reads more. A chunk that ends before ``view`` does may have ended because the next batch is not whole.
+    ``view`` has bytes of the file ``name`` from ``position`` on. Returns: None if ``view`` does not contain one whole batch;
+    then the caller must read more. A chunk may end before ``view`` because the next batch is incomplete.
 
     Raises: CorruptionError naming the file and the position of the bad batch.
     """
@@ -224,7 +224,7 @@ def scan_chunk(
 
 
 def store_compressed(chunk: RawChunk, compression: TierCompression) -> bool:
-    """Whether a chunk is to be tried with zstd: ``auto`` leaves chunks alone that are mostly compressed already."""
+    """Whether to try zstd for a chunk. ``auto`` does not try it if most of the chunk is already compressed."""
     match compression:
         case TierCompression.NONE:
             return False
@@ -298,9 +298,9 @@ def _footer_crc(body: bytes | memoryview) -> int:
 
 
 def footer_tail_bytes(tail: bytes | memoryview, object_bytes: int, name: str) -> int:
-    """Bytes at the end of the object that hold the footer and the trailer, as the trailer in ``tail`` says.
+    """Size of footer and trailer at the end of the object, as the trailer in ``tail`` says.
 
-    If it is more than ``len(tail)``, the caller reads that much. Raises: CorruptionError.
+    If it is more than ``len(tail)``, the caller must read that many bytes. Raises: CorruptionError.
     """
     if len(tail) < TRAILER_BYTES:
         raise CorruptionError(f"{name}: {object_bytes} bytes are too few for a segment object")
@@ -315,11 +315,11 @@ def footer_tail_bytes(tail: bytes | memoryview, object_bytes: int, name: str) ->
 
 
 class FutureFormat(CorruptionError):
-    """A footer of a format version that only later software knows."""
+    """A footer of a newer format version."""
 
 
 class _Columns:
-    """Takes padded columns off a footer body, each checked against what is left."""
+    """Reads padded columns of a footer body. Each column is checked against the remaining bytes."""
 
     def __init__(self, body: memoryview, position: int, name: str) -> None:
         self.body, self.position, self.name = body, position, name
@@ -347,7 +347,7 @@ def decode_footer(tail: bytes | memoryview, object_bytes: int, name: str) -> Seg
         tail: the object's last bytes, at least ``footer_tail_bytes``.
         object_bytes: size of the whole object.
 
-    Raises: CorruptionError naming the object and what is wrong where.
+    Raises: CorruptionError that names the object, the fault and its position.
     """
     wanted = footer_tail_bytes(tail, object_bytes, name)
     if wanted > len(tail):
@@ -475,7 +475,7 @@ def _decode_body(body: memoryview, start: int, name: str) -> SegmentFooter:
 
 
 def check_stored_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> None:
-    """Hold the stored bytes of a chunk against its entry. Raises: CorruptionError naming object and position."""
+    """Compare the stored bytes of a chunk with its entry. Raises: CorruptionError that names object and position."""
     if len(stored) != chunk.stored_bytes:
         raise CorruptionError(
             f"{name}: {len(stored)} bytes of the {chunk.stored_bytes} of the chunk at {chunk.position}"
@@ -485,9 +485,9 @@ def check_stored_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str)
 
 
 def check_raw_chunk(raw: memoryview, chunk: ChunkEntry, end_offset: Offset, name: str) -> None:
-    """Hold the batches of an unfolded chunk against its entry: each batch's CRC, offsets, and every count.
+    """Compare the batches of a decompressed chunk with its entry: each batch's CRC, offsets, and every count.
 
-    What ``verify`` does beyond the CRC of the stored bytes: it finds a segment that was written wrong.
+    ``verify`` does this in addition to the CRC of the stored bytes, to find a segment that was written wrongly.
     Raises: CorruptionError.
     """
     where = f"{name}: chunk at position {chunk.position}"

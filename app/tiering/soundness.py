@@ -1,8 +1,9 @@
-"""Whether a partition can be led, told from the store alone: what ``firn doctor`` asks, and the sentences that tell of a mend."""
+"""Whether a partition can be led, judged from the store alone, for ``firn doctor``; and how to repair a partition."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from app.errors import CorruptionError
 from app.metadata import layout
@@ -12,11 +13,14 @@ from app.tiering.unnamed import describe, unnamed_above
 from app.tiering.verify import read_checked_footer
 from app.units import TopicIdPartition
 
+RESTORE: Final = "restore the objects under"
+"""How a repair begins that needs an older state of the bucket."""
+
 
 def how_to_mend(key: TopicIdPartition) -> str:
-    """What to do about damage to what a partition has in the store, in a clause."""
+    """How to repair damage to a partition's objects in the store: a clause."""
     return (
-        f"put back what was under {layout.manifest_prefix(*key)}/ and {layout.data_prefix(*key)} (older versions, or a copy of the"
+        f"{RESTORE} {layout.manifest_prefix(*key)}/ and {layout.data_prefix(*key)} (from older versions, or from a copy of the"
         " bucket)"
     )
 
@@ -26,14 +30,14 @@ async def why_not_led(
 ) -> str | None:
     """Why a broker with an empty data directory could not lead a partition, in a sentence; None if it could.
 
-    ``read_manifest`` reads it from the store. Costs what that costs, a LIST, and a GET of the last footer.
+    ``read_manifest`` reads the manifest from the store. Costs its requests, a LIST, and a GET of the last footer.
     Raises: StorageUnavailable.
     """
     try:
         state = await read_manifest(key)
         if state.is_blank:
             return await _why_not_blank(store, key)
-        # Listed after the manifest was read, so what is found is looked for in the manifest once more.
+        # Objects are listed after the manifest was read, so unnamed objects are looked up in the manifest again.
         objects = await store.list_objects(layout.data_prefix(*key), start_after=_from_the_end(key, state), limit=1000)
         unnamed = await unnamed_above(store, key, state, objects)
         if unnamed and (now := await read_manifest(key)).tiered_end == state.tiered_end:
@@ -50,14 +54,14 @@ async def why_not_led(
             # It may have been replaced, or have expired, since the manifest was read.
             still = (await read_manifest(key)).get(last.segment_id)
             if still is not None and still.state is last.state:
-                return f"{object_key} is missing, though the manifest names it"
+                return f"{object_key} is missing, although the manifest names it"
     except CorruptionError as error:
         return str(error)
     return None
 
 
 def _from_the_end(key: TopicIdPartition, state: ManifestState) -> str:
-    """What the keys of segments that begin at the tiered end or above come after."""
+    """A key that sorts before the keys of all segments that begin at or above the tiered end."""
     end = max(state.tiered_end, state.log_start_offset)
     return f"{layout.data_prefix(*key)}{end:0{layout.SEQUENCE_DIGITS}d}"
 
@@ -66,5 +70,5 @@ async def _why_not_blank(store: ObjectStore, key: TopicIdPartition) -> str | Non
     data_prefix = layout.data_prefix(*key)
     for info in await store.list_objects(data_prefix, limit=1000):
         if layout.parse_segment_key(info.key) is not None:
-            return f"the segments under {data_prefix} have lost the manifest that names them"
+            return f"the segments under {data_prefix} have no manifest: it was lost"
     return None

@@ -2,11 +2,11 @@
 
     python -m app.tiering.store_process --store URL --socket FD
 
-It is started by exec, inherits one end of a socket pair (``FD``) and whatever else its parent lets it inherit (the lock of
-the data directory), and answers ``store.*`` and ``tier.*`` calls. It ends with the broker, and at end-of-file of the socket,
-at once and without finishing anything: all it does can be done again, and what it leaves in the store is swept.
+It is started by exec. It inherits one end of a socket pair (``FD``) and the lock of the data directory, and serves ``store.*``
+and ``tier.*`` calls. It ends at once when the broker ends or the socket reaches end-of-file, without finishing its work: all
+its work can be repeated, and its leftovers in the store are swept.
 
-It imports only the adapter that it needs, so that with a directory store it answers within a third of a second.
+It imports only the adapter that it needs, so with a directory store it responds within a third of a second.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from app.usage import show_process
 T = TypeVar("T")
 
 THREADS: Final = 8
-"""They wait for disks most of the time; compression and checksums release the interpreter lock."""
+"""Threads of the pool. They mostly wait for disks; compression and checksums release the interpreter lock."""
 NICENESS: Final = 5
-"""Where cores are short, moving cold bytes gives way to serving hot ones."""
+"""Niceness: if cores are scarce, hot reads and writes have priority over cold bytes."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
-"""Of what was freed: half of ``chunk_cache.READ_BYTES_MAX``, which come again as fast as they go."""
+"""Freed memory that stays in the process: half of ``chunk_cache.READ_BYTES_MAX``, because it is soon needed again."""
 GARBAGE_THRESHOLD: Final = 10_000
-"""Objects made and not freed between two looks for garbage: requests make few cycles, and what start-up made stays."""
+"""New objects between two garbage collections. Requests make few cycles, and objects from the start stay."""
 EXIT_CONFIG: Final = 2
 
 
@@ -76,7 +76,7 @@ class StoreThreads:
 
 
 def encode_samples(samples: Sequence[Sample]) -> bytes:
-    """Metrics for the way to the broker."""
+    """Encode metrics for the broker."""
     return msgspec.msgpack.encode(samples)
 
 
@@ -86,7 +86,7 @@ def decode_samples(data: bytes) -> list[Sample]:
 
 
 async def serve(url: str, sock: socket.socket) -> None:
-    """Answer calls over ``sock`` until its end. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
+    """Serve calls over ``sock`` until end-of-file. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
     registry = Registry()
     show_process(registry, __version__)
     pool = StoreThreads(THREADS)
@@ -119,7 +119,7 @@ async def serve(url: str, sock: socket.socket) -> None:
 
 
 async def watch(faults: Faults, store: ObjectStore) -> None:
-    """Tell of operations that hang, and of faults that go on or are over, until cancelled."""
+    """Report hanging operations, and faults that continue or end, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(LOOK_S)
@@ -129,8 +129,10 @@ async def watch(faults: Faults, store: ObjectStore) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The process. Never returns normally: it leaves without waiting for threads or open requests."""
-    parser = argparse.ArgumentParser(prog="firn store process", description="Started by the broker; not for people.")
+    """Run the process. Never returns normally: it exits without waiting for threads or open requests."""
+    parser = argparse.ArgumentParser(
+        prog="firn store process", description="The broker starts this process. Do not start it by hand."
+    )
     parser.add_argument("--store", required=True, help="URL of the object store")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""Store work over the wire between the broker and its store process: both ends of the ``tier.*`` methods.
+"""Store work between the broker and its store process: both ends of the ``tier.*`` methods.
 
-Parameters and results are msgpack arrays; bulk data passes through files whose paths travel instead.
+Parameters and results are msgpack arrays. Bulk data passes through files, and only their paths are sent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from app.tiering.store_work import ChunkLocation, FooterBytes, StoreWork, Upload
 from app.units import Buffer, FilePosition, Offset, TimestampMs
 
 PROGRESS_TIMEOUT_S: Final = 10.0
-"""A store process that cannot even say how far it is stands still."""
+"""Deadline for a progress report. A store process that misses it makes no progress."""
 FETCH_TIMEOUT_S: Final = 120.0
-"""Above the store process's own deadlines for a chunk or footer, so that its precise error arrives first."""
+"""Longer than the store process's own deadlines for a chunk or footer, so that its more precise error arrives first."""
 
 
 class _FetchChunk(msgspec.Struct, array_like=True):
@@ -54,7 +54,7 @@ class _Footer(msgspec.Struct, array_like=True):
 
 
 class ProxyStoreWork:
-    """StoreWork in the broker: asks the store process for everything. See ``StoreWork`` for what is promised."""
+    """StoreWork in the broker: calls the store process. ``StoreWork`` lists the guarantees."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
@@ -81,7 +81,7 @@ class ProxyStoreWork:
 
 
 def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
-    """The store process's end: what an ``RpcServer`` answers ``ProxyStoreWork`` with."""
+    """The part in the store process: serves the calls of ``ProxyStoreWork`` to an ``RpcServer``."""
 
     async def upload_segment(asked: bytes) -> Buffer:
         return msgspec.msgpack.encode(await work.upload_segment(msgspec.msgpack.decode(asked, type=UploadJob)))

@@ -1,16 +1,17 @@
-"""The heavy work of tiering, done beside the object store: upload a segment, bring a chunk, read a footer.
+"""The heavy work of tiering: upload a segment, fetch a chunk, read a footer.
 
-``StoreWork`` is a seam. ``InlineStoreWork`` does the work where it is called: inside the store process, and in tests and the
-simulation inside one event loop. ``ProxyStoreWork`` (``store_proxy.py``) asks the store process for it, so that the broker's
-core never compresses, checks or moves cold bytes. Bulk data passes through files: segment files up, chunk-cache files down.
+``StoreWork`` is a seam. ``InlineStoreWork`` does the work in the calling process: in the store process, and in one event loop
+of tests and the simulation. ``ProxyStoreWork`` (``store_proxy.py``) calls the store process, so the broker's core never
+compresses, checks or moves cold bytes. Bulk data passes through files: segment files for uploads, chunk-cache files for
+fetches.
 
-What is promised:
+Guarantees:
 
-- a batch whose bytes are not what was written is never uploaded: every batch's CRC is checked as the file is read;
-- an object appears whole or not at all, and never replaces another (conditional completion);
-- no byte of a chunk is handed out before the CRC of the chunk was checked;
-- memory is bounded by the number of uploads and reads at a time, never by a segment's size;
-- every wait for the store has a deadline; progress is counted, so that a watchdog sees an upload that stands still.
+- A damaged batch is never uploaded: the CRC of every batch is checked when the file is read.
+- An object appears completely or not at all, and never replaces another object (conditional completion).
+- No byte of a chunk is returned before the CRC of the chunk was checked.
+- Memory is bounded by the number of concurrent uploads and reads, never by a segment's size.
+- Every wait for the store has a deadline. Progress is counted, so that a watchdog sees an upload without progress.
 """
 
 from __future__ import annotations
@@ -71,19 +72,19 @@ T = TypeVar("T")
 Memory: TypeAlias = "bytearray | mmap"
 
 PART_BYTES: Final = 8 * MIB
-"""Size at which collected chunks are put as one part: large parts cost the fewest requests and the least CPU per byte."""
+"""Size at which collected chunks are uploaded as one part. Large parts cost the fewest requests and the least CPU per byte."""
 PARTS_IN_FLIGHT: Final = 3
 CHUNKS_IN_FLIGHT: Final = 3
 PART_DEADLINE_S: Final = 60.0
-"""For one part of a few MiB; a store slower than that is treated as one that hangs."""
+"""Deadline for one part of a few MiB. A slower store is treated as hanging."""
 PART_ATTEMPTS: Final = 3
 GET_DEADLINE_S: Final = 30.0
 RANGE_BYTES: Final = 8 * MIB
-"""A chunk larger than this is fetched by several ranged GETs at a time."""
+"""A larger chunk is fetched by several concurrent ranged GETs."""
 ZSTD_LEVEL: Final = 1
-"""The fastest of zstd's ordinary levels: uploads must keep up with producers on one core."""
+"""zstd's fastest ordinary level: uploads must keep up with producers on one core."""
 CHUNK_BUFFER_BYTES: Final = 4 * MIB
-"""Chunks are no longer than that but for a single longer batch, unless a topic says otherwise."""
+"""Default maximum size of chunks. A single larger batch makes a larger chunk."""
 CHUNK_BUFFERS_KEPT_MAX: Final = 6
 PART_BUFFERS_KEPT_MAX: Final = 4
 RETRY_BASE_S: Final = 0.1
@@ -91,18 +92,18 @@ SAMPLE_BYTES: Final = 64 * KIB
 INDEX_STEP_BYTES: Final = 16 * KIB
 
 _OFFSET_AND_LENGTH: Final = Struct(">qi")
-"""How every batch starts."""
+"""The first fields of every batch."""
 
 
 class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is needed to turn a segment file into a segment object."""
+    """All inputs for the conversion of a segment file into a segment object."""
 
     key: str
     segment_id: bytes
     topic_id: bytes
     partition: int
     path: str
-    """Of the segment's ``.log`` file. It is neither unlinked nor truncated while the job runs."""
+    """Path of the segment's ``.log`` file. The file is neither unlinked nor truncated while the job runs."""
     start_position: int = 0
     log_bytes: int
     """The segment is bytes [start_position, log_bytes) of the file."""
@@ -118,7 +119,7 @@ class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished upload made."""
+    """The result of a finished upload."""
 
     size_bytes: int
     footer_position: int
@@ -130,7 +131,7 @@ class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
     max_timestamp: int
 
     def recorded_in(self, entry: SegmentEntry) -> SegmentEntry:
-        """The segment's manifest record, with what is known of its object now."""
+        """The segment's manifest record, completed with facts about its object."""
         return entry.replace(
             min_timestamp=TimestampMs(self.min_timestamp),
             max_timestamp=TimestampMs(self.max_timestamp),
@@ -144,22 +145,22 @@ class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkLocation(NamedTuple):
-    """Where the raw bytes of a chunk are: a range of a local file, checked."""
+    """The place of a chunk's checked raw bytes: a range of a local file."""
 
     path: str
     position: FilePosition
     length: int
     in_cache: bool
-    """Whether the file is a chunk-cache file, made for this chunk alone; else it is the object itself."""
+    """Whether the file is a chunk-cache file for this chunk only. Otherwise it is the object itself."""
     batch_index: bytes
-    """Where batches start, about every ``INDEX_STEP_BYTES``; see ``BatchIndex``."""
+    """Starts of batches, about every ``INDEX_STEP_BYTES``; see ``BatchIndex``."""
 
 
 class BatchIndex:
     """Some batch starts of a chunk, the first one included, in the order of the chunk.
 
-    A reader that stops where an indexed batch starts needs no scan to go on from there. The encoded form is the offsets as
-    little-endian int64 and then the positions within the chunk as little-endian uint32.
+    A reader that stops at an indexed batch can continue there without a scan. The encoded form is the offsets as little-endian
+    int64, and then the positions within the chunk as little-endian uint32.
     """
 
     __slots__ = ("offsets", "positions")
@@ -171,7 +172,7 @@ class BatchIndex:
 
     @staticmethod
     def encode(raw: memoryview) -> bytes:
-        """The index of a whole chunk's batches. Costs one header per batch."""
+        """Build the index of a whole chunk. Reads one header per batch."""
         unpack = _OFFSET_AND_LENGTH.unpack_from
         offsets: list[int] = []
         positions: list[int] = []
@@ -191,33 +192,34 @@ class BatchIndex:
 
 
 class FooterBytes(NamedTuple):
-    """The tail of an object, to be decoded and checked by whoever asked."""
+    """The tail of an object. The caller decodes and checks it."""
 
     tail: bytes
     object_bytes: int
 
 
 class StoreWork(Protocol):
-    """See the module's page for what is promised."""
+    """The module's docstring lists the guarantees."""
 
     async def upload_segment(self, job: UploadJob) -> UploadedSegment:
-        """Make the segment object, durable when this returns.
+        """Create the segment object. It is durable when this returns.
 
-        Cancelling gives the upload up; its parts are aborted, now or by the sweeper.
+        A cancellation gives the upload up. Its parts are aborted now, or later by the sweeper.
         Raises: CorruptionError (a batch of the file is bad; nothing was made), ConflictError (the key exists with other
         bytes), StorageUnavailable (undecided: the object may have been made).
         """
         ...
 
     async def upload_progress(self) -> dict[bytes, int]:
-        """Work done so far by each upload under way, by segment id; rises whenever a chunk is read or a part is stored."""
+        """Progress of each upload under way, by segment id. It rises whenever a chunk is read or a part is stored."""
         ...
 
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
-        """Bring one chunk to the local disk, checked and unfolded.
+        """Fetch one chunk to the local disk, checked and decompressed.
 
-        The bytes go to the file at ``cache_path``, which is made, or written over if it is there: nobody may be reading it. They
-        do not if they lie verbatim in an object that is a local file. If this raises, what the file holds is undefined.
+        The bytes are written to the file at ``cache_path``. An existing file is overwritten, so nobody may be reading it. No
+        file is written if the object is a local file that contains the chunk verbatim. If this raises, the file's content is
+        undefined.
         Raises: ObjectMissing, CorruptionError, StorageFull, StorageUnavailable.
         """
         ...
@@ -241,10 +243,10 @@ class _Packed(NamedTuple):
 
 
 class _Shelf:
-    """Buffers of one size between their users: the first touch of fresh memory costs more than the copy into it.
+    """A pool of buffers of one size: the first touch of fresh memory costs more than the copy into it.
 
-    They are whole pages, so that a directory store can write them straight to the disk. One that a pool thread or a request may
-    still refer to is never given back; it is simply forgotten.
+    Buffers are whole pages, so that a directory store can write them directly to the disk. A buffer that a pool thread or a
+    request may still use is never given back. It is simply dropped.
     """
 
     def __init__(self, size_bytes: int, kept_max: int) -> None:
@@ -253,14 +255,14 @@ class _Shelf:
         self._kept: list[Memory] = []
 
     def take(self) -> Memory:
-        """A buffer with undefined content. Called by several threads."""
+        """A buffer with undefined content. May be called from several threads."""
         try:
             return self._kept.pop()
         except IndexError:
             return mmap(-1, self.size_bytes, MAP_PRIVATE | MAP_ANONYMOUS)
 
     def give_back(self, buffer: Memory) -> None:
-        """Nobody refers to ``buffer`` any more. One of another size is dropped."""
+        """Give back ``buffer``, which nothing uses any more. A buffer of another size is dropped."""
         if len(buffer) == self.size_bytes and len(self._kept) < self._kept_max:
             self._kept.append(buffer)
 
@@ -280,7 +282,7 @@ class InlineStoreWork:
         part_deadline_s: float = PART_DEADLINE_S,
         get_deadline_s: float = GET_DEADLINE_S,
     ) -> None:
-        """``object_path`` gives the local path of an object where objects are local files."""
+        """``object_path`` returns the local path of an object, if objects are local files."""
         self._store, self._fs, self._pool, self._rng = store, fs, pool, rng
         self._object_path = object_path
         self.part_bytes = max(part_bytes, store.part_bytes_min)
@@ -421,7 +423,7 @@ class InlineStoreWork:
         return await self._pool.run(lambda: _pack_chunk(raw, view, compression))
 
     async def attempt(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do one request of an upload, again and again within its budget. Raises: StorageUnavailable, and work's own."""
+        """Run one request of an upload, with retries within its budget. Raises: StorageUnavailable, and the errors of ``work``."""
         failure: StorageUnavailable | None = None
         for attempt in range(PART_ATTEMPTS):
             if attempt:
@@ -432,7 +434,7 @@ class InlineStoreWork:
             except StorageUnavailable as error:
                 failure = error
             except TimeoutError:
-                failure = StorageUnavailable(f"{what}: no answer within {self._part_deadline_s:g} s")
+                failure = StorageUnavailable(f"{what}: no response within {self._part_deadline_s:g} s")
         assert failure is not None
         try:
             raise failure
@@ -482,7 +484,7 @@ class InlineStoreWork:
         return index
 
     def _write_over(self, path: str, data: bytes | memoryview) -> None:
-        """Make ``data`` all that is in the file. The pages of one that is there are used again."""
+        """Replace the content of the file by ``data``. An existing file's pages are reused."""
         file = self._fs.open(path, create=True)
         try:
             write_whole(file, data, 0)
@@ -503,7 +505,7 @@ class InlineStoreWork:
                         pieces.append(group.create_task(self._store.get_range(key, low, high)))
                 return b"".join(piece.result() for piece in pieces)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
         except RangeUnsatisfiable as error:
             raise CorruptionError(f"{key}: ends before position {start}") from error
         except BaseExceptionGroup as failures:
@@ -534,17 +536,17 @@ class InlineStoreWork:
                     tail, object_bytes = await self._store.get_tail(key, wanted)
                 return FooterBytes(tail, object_bytes)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no answer within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
         except RangeUnsatisfiable as error:
             raise CorruptionError(f"{key}: ends before its footer") from error
 
 
 class _ObjectWriter:
-    """Collects the bytes of one object into parts of equal size and puts them, a few at a time.
+    """Collects the bytes of one object into parts of equal size, and uploads a few parts at a time.
 
-    An object that fits into one part is put at once, conditionally; a longer one is a multipart upload. Part buffers are
-    used again once their part is stored (first touch of fresh memory costs more than the copy); one whose request was given
-    up is not, since a pool thread or a socket may still read it.
+    An object that fits into one part is written by one conditional put. A larger object is a multipart upload. A part's buffer
+    is reused when the part is stored, because the first touch of fresh memory costs more than the copy. The buffer of an
+    abandoned request is not reused, because a pool thread or a socket may still read it.
     """
 
     def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
@@ -558,7 +560,7 @@ class _ObjectWriter:
         self.group: asyncio.TaskGroup
 
     async def add(self, data: Buffer) -> None:
-        """Take bytes that follow what was added before; waits while too many parts are under way."""
+        """Add the next bytes. Waits while too many parts are under way."""
         view = memoryview(data)
         taken = 0
         while taken < len(view):
@@ -598,7 +600,7 @@ class _ObjectWriter:
             self._work.parts.give_back(buffer)
 
     async def flush(self) -> None:
-        """Put what is left of a multipart upload; its last part may be short."""
+        """Upload the rest of a multipart upload. Its last part may be short."""
         if self._upload is not None and self._filled:
             await self._put_part()
 
@@ -631,7 +633,7 @@ class _ObjectWriter:
         return tail == footer
 
     async def abandon(self) -> None:
-        """Abort what was begun, once, without waiting long; what cannot be aborted now is left to the sweeper."""
+        """Try once to abort the upload, without a long wait. If that fails, the sweeper aborts it later."""
         upload, self._upload = self._upload, None
         if upload is not None:
             with contextlib.suppress(StorageUnavailable, TimeoutError):
@@ -664,7 +666,7 @@ def _footer_of(job: UploadJob, chunks: list[ChunkEntry]) -> SegmentFooter:
 
 
 class _ZstdContexts(threading.local):
-    """One compressor and decompressor for each pool thread: their tables are large, and making them costs page faults."""
+    """One compressor and decompressor for each pool thread. Their tables are large, and creating them costs page faults."""
 
     def __init__(self) -> None:
         import zstandard
@@ -677,7 +679,7 @@ _contexts: _ZstdContexts | None = None
 
 
 def _zstd() -> _ZstdContexts:
-    """The calling thread's contexts; the library is imported with the first chunk that needs it."""
+    """The calling thread's contexts. The library is imported when the first chunk needs it."""
     global _contexts  # noqa: PLW0603 - made once; the thread-local inside keeps threads apart
     if _contexts is None:
         _contexts = _ZstdContexts()
@@ -694,7 +696,7 @@ def _pack_chunk(raw: RawChunk, view: memoryview, compression: TierCompression) -
 
 
 def _is_worth_it(view: memoryview) -> bool:
-    """Whether a sample from the middle shrinks by a tenth: encrypted or compressed values are not tried in full."""
+    """Whether a sample from the middle shrinks by a tenth. Otherwise (encrypted or compressed values) compression is not tried."""
     if len(view) < 4 * SAMPLE_BYTES:
         return True
     start = len(view) // 2
@@ -703,7 +705,7 @@ def _is_worth_it(view: memoryview) -> bool:
 
 
 def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> bytes | memoryview:
-    """The raw batches of a stored chunk whose CRC was checked; a verbatim one is answered itself. Raises: CorruptionError."""
+    """The raw batches of a stored chunk whose CRC was checked. A verbatim chunk is returned itself. Raises: CorruptionError."""
     match chunk.codec:
         case ChunkCodec.VERBATIM:
             return stored
@@ -714,21 +716,21 @@ def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> by
                 content_bytes = zstandard.get_frame_parameters(stored).content_size
                 if content_bytes != chunk.raw_bytes:
                     raise CorruptionError(
-                        f"{name}: chunk at position {chunk.position} unfolds to {content_bytes} bytes, "
+                        f"{name}: chunk at position {chunk.position} decompresses to {content_bytes} bytes, "
                         f"{chunk.raw_bytes} claimed"
                     )
                 return _zstd().decompressor.decompress(stored, allow_extra_data=False)
             except zstandard.ZstdError as error:
                 raise CorruptionError(
-                    f"{name}: chunk at position {chunk.position} cannot be unfolded: {error}"
+                    f"{name}: chunk at position {chunk.position} cannot be decompressed: {error}"
                 ) from error
 
 
 def _first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The cause of a failed task group: its first error that is not itself a group, to be raised from None.
+    """The cause of a failed task group: its first error that is not itself a group. Raise it from None.
 
-    An error of Firn's tree lets go of its frames, and so do the groups: frames hold the buffers of what failed, and a group and
-    the frames of its task group hold each other. A bug keeps its own.
+    FirnErrors and the groups drop their frames. Frames hold the buffers of the failed work, and a group and the frames of its
+    task group hold each other. Other errors are bugs, and keep their frames.
     """
     first: BaseException = without_frames(failures)
     while isinstance(first, BaseExceptionGroup):

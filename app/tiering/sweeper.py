@@ -1,15 +1,15 @@
-"""Removing what nobody knows: objects and uploads left by crashes, lost answers and fenced leaders.
+"""Deletes orphans: objects and uploads left by crashes, lost responses and fenced leaders.
 
-The order is the whole trick (ADR 0007). Objects and uploads are LISTed *first*, the manifest is read *afterwards*.
-COPY_STARTED is durable before the first byte of a copy, so whatever was listed had been announced by then; if the later
-manifest does not know the id, it was given up and forgotten, and never becomes known again. The other way round, a copy that
-began in between would be taken for an orphan.
+The order matters (ADR 0007). Objects and uploads are LISTed *first*, and the manifest is read *afterwards*. COPY_STARTED is
+durable before the first byte of a copy, so the manifest already announced every listed object. If the later manifest does not
+know the id, the copy was given up and forgotten, and never becomes known again. In the other order, a copy that began in
+between would look like an orphan.
 
-Objects at the tiered end or above stay until it has passed them (``unnamed.py`` says why).
+Objects at or above the tiered end stay until the tiered end has passed them (``unnamed.py`` says why).
 
-Objects older than the manifest's first entry (a seal, which is never deleted) are none of its orphans: it was begun in place of
-one that was lost, and they are what that one named. So they stay, as they do where there is no manifest at all. Both times
-are the store's own.
+Objects older than the manifest's first entry (a seal, which is never deleted) are not orphans. The manifest replaced a lost
+manifest, and the lost one named these objects. So they stay, as all objects do if there is no manifest. Both times are the
+store's own.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 DELETE_PAGES_MAX: Final = 10_000
-"""Pages deleted of one prefix before the rest is left to the next call."""
+"""Maximum pages deleted below one prefix in one call. The next call deletes more."""
 
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep removed."""
+    """The counts of one sweep."""
 
     objects: int = 0
     bytes: int = 0
@@ -48,11 +48,12 @@ class Swept:
 async def sweep_partition(
     store: ObjectStore, partition: TopicIdPartition, read_manifest: Callable[[], Awaitable[ManifestState]]
 ) -> Swept:
-    """Remove the orphans of one partition that exists, but nothing that was there before its manifest.
+    """Delete the orphans of an existing partition, but no object that is older than its manifest.
 
-    ``read_manifest`` must read the manifest from the store when it is called: an image from before does not do. Costs a LIST
-    per 1,000 objects, one of the uploads, what the manifest costs, and if there are orphans a LIST and a delete per 1,000.
-    Raises: StorageUnavailable, CorruptionError; what was removed until then is gone.
+    ``read_manifest`` must read the manifest from the store when it is called: an earlier image is not enough. Costs a LIST per
+    1,000 objects, a LIST of the uploads, and the requests for the manifest. If there are orphans, it also costs a LIST and a
+    delete per 1,000.
+    Raises: StorageUnavailable, CorruptionError; orphans deleted until then stay deleted.
     """
     swept = Swept()
     prefix = layout.data_prefix(partition.topic_id, partition.partition)
@@ -100,9 +101,9 @@ async def sweep_partition(
 
 
 async def sweep_unknown_topics(store: ObjectStore, known_topics: Callable[[], Awaitable[frozenset[TopicId]]]) -> Swept:
-    """Remove the segment objects, uploads and manifests of topics that the cluster log does not know. For the controller.
+    """Delete the segment objects, uploads and manifests of topics that the cluster log does not know. For the controller.
 
-    ``known_topics`` reads the cluster log, after the LIST, and counts topics whose deletion is under way as known.
+    ``known_topics`` reads the cluster log after the LIST, and includes topics whose deletion is under way.
     Raises: as ``sweep_partition``.
     """
     swept = Swept()
@@ -136,7 +137,7 @@ def _is_of_unknown(key: str, known: frozenset[TopicId]) -> bool:
 
 
 async def delete_topic(store: ObjectStore, topic_id: TopicId, partition_count: int) -> Swept:
-    """Delete everything of a topic: segment objects and uploads first, then its manifests, until the prefixes LIST nothing of it.
+    """Delete all objects of a topic: segment objects and uploads first, then manifests, until a LIST finds nothing of the topic.
 
     Only then may the cluster log forget the topic. May be called again after any failure.
     Raises: StorageUnavailable (also if there is still something after many rounds: an old leader is still writing).
@@ -149,7 +150,7 @@ async def delete_topic(store: ObjectStore, topic_id: TopicId, partition_count: i
 
 
 async def _delete_prefix(store: ObjectStore, topic_id: TopicId, prefix: str) -> Swept:
-    """Delete what is the topic's under a prefix. What Firn did not make stays: it is somebody else's."""
+    """Delete the topic's objects below a prefix. Objects that Firn did not write stay."""
     swept = Swept()
     for upload in await store.list_uploads(prefix):
         if layout.topic_of(upload.key) == topic_id:

@@ -1,4 +1,4 @@
-"""What people and machines are told of the tier: a line for each partition, a line for each segment."""
+"""The tier's status for people and machines: a line for each partition, a line for each segment."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PartitionTierStatus:
     log_end_offset: Offset
     tiered_end: Offset
     lag_bytes: int
-    """Of local segments that are not in the store, the active one too: what the loss of the disk would take. 0 if the topic
-    is not tiered."""
+    """Bytes of local segments that are not in the store, including the active one. A loss of the disk would lose them. 0 if the
+    topic is not tiered."""
     lag_ms: int
-    """Time since the first write to the oldest of them; 0 if there is none."""
+    """Time since the first write to the oldest of these segments; 0 if there is none."""
     remote_segments: int
     remote_raw_bytes: int
     remote_stored_bytes: int
@@ -43,7 +43,7 @@ class PartitionTierStatus:
     failures: int
     last_error: str
     faults: tuple[str, ...]
-    """Breaches of INV-4; always empty but for a bug or a damaged bucket."""
+    """Violations of INV-4. Not empty only after a bug or damage to the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,19 @@ class SegmentStatus:
     raw_bytes: int
     stored_bytes: int
     record_count: int
-    """-1 where only the local log knows the segment."""
+    """-1 if only the local log has the segment."""
     min_timestamp: TimestampMs
-    """Where only the local log knows the segment, that of its first batch."""
+    """If only the local log has the segment: the timestamp of its first batch."""
     max_timestamp: TimestampMs
     changed_ms: TimestampMs
     lag_ms: int
-    """From its last write until it was in the store, or until now while it waits to be; -1 if it does neither or nobody knows."""
+    """Time from the last write until the segment was in the store, or until now if it waits for that. Otherwise, or if unknown,
+    -1."""
     object_key: str
 
 
 def partition_status(partition: LedPartition, now_ms: int) -> PartitionTierStatus:
-    """How the tier of a partition does at ``now_ms``."""
+    """The status of a partition's tier at ``now_ms``."""
     log, state = partition.log, partition.manifest.state
     lagging = [segment for segment in log.segments() if segment.end_offset > max(state.tiered_end, segment.base_offset)]
     lag_ms = 0
@@ -106,7 +107,7 @@ def partition_status(partition: LedPartition, now_ms: int) -> PartitionTierStatu
 
 
 def segment_statuses(partition: LedPartition, now_ms: int) -> list[SegmentStatus]:
-    """Every segment of a partition at ``now_ms``, by offset; one that is in both tiers is one line."""
+    """Every segment of a partition at ``now_ms``, by offset. A segment in both tiers is one line."""
     lines = []
     log, tiered_end = partition.log, partition.manifest.tiered_end
     local = {segment.base_offset: segment for segment in log.segments()}
@@ -156,7 +157,7 @@ def segment_statuses(partition: LedPartition, now_ms: int) -> list[SegmentStatus
 
 
 def _entry_lag_ms(entry: SegmentEntry, local: LocalSegment | None, now_ms: int) -> int:
-    """``SegmentStatus.lag_ms`` of a segment that the manifest knows, and that is ``local`` too if that is given."""
+    """``SegmentStatus.lag_ms`` of a segment in the manifest. ``local`` is its local copy, if there is one."""
     match entry.state:
         case SegmentState.COPY_STARTED:
             return _since_written_ms(entry.max_timestamp, local, now_ms)
@@ -167,10 +168,10 @@ def _entry_lag_ms(entry: SegmentEntry, local: LocalSegment | None, now_ms: int) 
 
 
 def _since_written_ms(newest_ms: int, local: LocalSegment | None, until_ms: int) -> int:
-    """From a segment's last write until ``until_ms``; -1 if nothing tells when that was.
+    """Time from a segment's last write until ``until_ms``; -1 if the last write is not known.
 
-    The newest record's own time stands for it, but where our clock is known to have shown a later one at the first write: whoever
-    brings old records with their times is not late.
+    The newest record's timestamp is taken as the time of the last write. If the broker's clock at the first write is known and
+    later, it counts instead: a producer of old records is not late.
     """
     written_ms = max(newest_ms, local.first_append_ms if local is not None else -1)
     return max(0, until_ms - written_ms) if written_ms >= 0 else -1

@@ -1,4 +1,4 @@
-"""What the tier needs of a partition's local log. ``app.hot.log.PartitionLog`` has it; tests bring smaller ones."""
+"""The part of a partition's local log that the tier needs. ``app.hot.log.PartitionLog`` has it; tests use smaller ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AbortedLike(Protocol):
 
 
 class LocalSegment(Protocol):
-    """What ``app.hot`` says of a segment."""
+    """A segment as ``app.hot`` describes it."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -55,7 +55,7 @@ class LocalSegment(Protocol):
 
 
 class TieredLog(Protocol):
-    """What the tier needs of a partition's local log: ``app.hot.log.PartitionLog`` has it."""
+    """The part of a partition's local log that the tier needs. ``app.hot.log.PartitionLog`` has it."""
 
     @property
     def topic(self) -> str: ...

@@ -1,11 +1,12 @@
-"""Segments above the tiered end that no record of their manifest names: records that were tiered, and whose entries were lost.
+"""Unnamed segments: objects above the tiered end that no record of the manifest names. Their entries were probably lost.
 
-A copy's COPY_STARTED is durable before its first byte is uploaded, and its record stays until the object is deleted. So a sound
-history leaves such an object in one way only: an upload that was given up and forgotten, and whose completion took effect
-after that. Then the leader has the same records on its own disk, copies them again, and the tiered end soon passes the object.
-A leader that has lost its disk cannot tell the two cases apart, and need not: in both the object holds acknowledged records that it
-does not have. To go on at the tiered end would give their offsets to other records. So such a partition is not led until somebody
-has decided: put the manifest back, ``adopt`` the segments, or ``accept_loss``.
+A copy's COPY_STARTED is durable before its first byte is uploaded, and the record stays until the object is deleted. So a correct
+history leaves an unnamed object in only one way: an upload was given up and forgotten, and completed afterwards. In this case the
+leader has the same records on its own disk and copies them again, and the tiered end soon passes the object.
+
+A leader that has lost its disk cannot tell the two cases apart, and need not. In both cases the object has acknowledged records
+that the leader lacks. To continue at the tiered end would give their offsets to other records. So nobody leads such a partition
+until an operator has decided: restore the manifest, ``adopt`` the segments, or ``accept_loss``.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class UnnamedSegment(NamedTuple):
 
     @property
     def end_offset(self) -> Offset:
-        """One past its last offset, as far as that is known."""
+        """One past its last offset, if known."""
         return Offset(self.base_offset + 1) if self.footer is None else self.footer.end_offset
 
 
 async def unnamed_above(
     store: ObjectStore, partition: TopicIdPartition, state: ManifestState, objects: Iterable[ObjectInfo]
 ) -> list[UnnamedSegment]:
-    """Those of ``objects`` that hold offsets above the tiered end and that no record names, by key.
+    """The objects among ``objects`` that have offsets above the tiered end and that no record names, by key.
 
     ``state`` was read after the objects were listed. Costs a GET for each object that no record names.
     Raises: StorageUnavailable.
@@ -73,10 +74,11 @@ async def unnamed_above(
 
 
 async def find_unnamed(store: ObjectStore, manifest: SegmentManifest) -> list[UnnamedSegment]:
-    """The partition's unnamed segments that begin at the tiered end or above.
+    """The partition's unnamed segments that begin at or above the tiered end.
 
-    One that begins below and ends above can only be a replacement, beside whose inputs others lie above. Costs a LIST, and if it
-    shows anything, what reading the rest of the manifest and a footer for each unnamed object cost.
+    An unnamed segment that begins below and ends above the tiered end can only be a replacement. Then its inputs are above the
+    tiered end, and are found. Costs a LIST. If there are objects, also costs the rest of the manifest and a footer for each
+    unnamed object.
     Raises: StorageUnavailable, CorruptionError (of the manifest).
     """
     prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
@@ -99,33 +101,33 @@ async def find_unnamed(store: ObjectStore, manifest: SegmentManifest) -> list[Un
 async def check_nothing_is_unnamed(store: ObjectStore, manifest: SegmentManifest, name: str) -> None:
     """Refuse to lead a partition whose manifest has lost its last entries. ``name``: of the partition, for people.
 
-    Raises: CorruptionError (says how to mend it), StorageUnavailable.
+    Raises: CorruptionError (says how to repair it), StorageUnavailable.
     """
     found = await find_unnamed(store, manifest)
     if found:
         topic, _, partition = name.rpartition("-")
         prefix = layout.manifest_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
-            f"{describe(found, manifest.state)}; put back what was under {prefix}/ (older versions, or a copy of the bucket), or"
-            f" take these segments into the manifest with `firn tier adopt {topic} --partition {partition} --store URL`, or give"
-            f" their records up with `firn tier accept-loss {topic} --partition {partition} --store URL`"
+            f"{describe(found, manifest.state)}; restore the objects under {prefix}/ (from older versions, or from a copy of the"
+            f" bucket), or add these segments to the manifest with `firn tier adopt {topic} --partition {partition} --store URL`,"
+            f" or give up their records with `firn tier accept-loss {topic} --partition {partition} --store URL`"
         )
 
 
 def describe(found: list[UnnamedSegment], state: ManifestState) -> str:
-    """What unnamed segments are, in a clause."""
+    """A clause that describes unnamed segments."""
     start, end = min(one.base_offset for one in found), max(one.end_offset for one in found)
     return (
-        f"{len(found)} segment objects hold offsets [{start}, {end}) above the tiered end {state.tiered_end}, and no record of the"
-        f" manifest names them, the first of them {found[0].info.key}: the manifest has lost its last entries"
+        f"{len(found)} segment objects hold offsets [{start}, {end}) above the tiered end {state.tiered_end}, but no record of the"
+        f" manifest names them (the first is {found[0].info.key}): the manifest has lost its last entries"
     )
 
 
 async def adopt(store: ObjectStore, manifest: SegmentManifest) -> list[SegmentEntry]:
-    """Take the unnamed segments that follow the tiered end without a gap into the manifest, by their footers.
+    """Add the unnamed segments that follow the tiered end without a gap to the manifest, from their footers.
 
-    Whoever leads the partition must not write its manifest meanwhile: this seals it. Returns what was entered.
-    Raises: ConflictError, StorageUnavailable, CorruptionError, FencedError; what was entered until then stays.
+    The partition's leader must not write the manifest meanwhile, so this seals it. Returns: the new entries.
+    Raises: ConflictError, StorageUnavailable, CorruptionError, FencedError; entries added until then stay.
     """
     adopted: list[SegmentEntry] = []
     found = await find_unnamed(store, manifest)
@@ -151,10 +153,10 @@ async def adopt(store: ObjectStore, manifest: SegmentManifest) -> list[SegmentEn
 
 
 async def accept_loss(store: ObjectStore, manifest: SegmentManifest) -> list[UnnamedSegment]:
-    """Record that the unnamed segments are given up: their objects are deleted, and their offsets will be given out again.
+    """Give up the unnamed segments: their objects are deleted, and their offsets are given to other records.
 
-    Each gets a record in DELETE_STARTED, so that the decision is durable before anything is deleted; the leader deletes the
-    objects when ``firn.remote.delete.delay.ms`` has passed. Raises: as ``adopt``. Returns what is given up.
+    Each segment gets a record in DELETE_STARTED, so the decision is durable before anything is deleted. The leader deletes the
+    objects after ``firn.remote.delete.delay.ms``. Returns: the segments given up. Raises: as ``adopt``.
     """
     found = await find_unnamed(store, manifest)
 

@@ -1,11 +1,13 @@
-"""Proving a bucket: every manifest, every segment, every byte.
+"""Verifies a bucket: every manifest, every segment, every byte.
 
-Objects are LISTed first and each manifest is read afterwards, as the sweeper does, so that what changes meanwhile is not
-reported as damage. An object that is not there is damage only if the manifest, read once more, names it still: it may have
-expired or been replaced, and its replacement is then read too. Every readable segment is read whole: its size and footer
-against the manifest, the CRC of each stored chunk, and each batch's CRC, offsets, counts and times against the chunk table.
-Ranges must join, with no gap and no overlap. Segment objects of a live partition from before its manifest, or beside one
-without any record, are history that has lost its manifest.
+Objects are LISTed first, and each manifest is read afterwards, as in the sweeper. So changes in between are not reported as
+damage. A missing object is damage only if the manifest, read again, still names it. Otherwise it has expired or was replaced,
+and its replacement is then read too.
+
+Every readable segment is read completely. Its size and footer are compared with the manifest. The CRC of each stored chunk is
+checked. Each batch's CRC, offsets, counts and times are compared with the chunk table. Ranges must join, with no gap and no
+overlap. If a live partition has segment objects older than its manifest, or an empty manifest beside segment objects, its
+former manifest was lost.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ CHUNKS_AT_ONCE: Final = 4
 
 
 class FindingKind(StrEnum):
-    """What can be wrong with a bucket."""
+    """The possible faults of a bucket."""
 
     MANIFEST_UNREADABLE = "manifest unreadable"
     MANIFEST_MISSING = "manifest missing"
@@ -53,11 +55,11 @@ class FindingKind(StrEnum):
 
 
 HARMLESS: Final = frozenset({FindingKind.ORPHAN_OBJECT, FindingKind.ORPHAN_UPLOAD, FindingKind.FOREIGN_OBJECT})
-"""They waste room; no record is in danger."""
+"""Findings that waste space, while no record is in danger."""
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be."""
+    """One fault."""
 
     kind: FindingKind
     partition: TopicIdPartition | None
@@ -72,8 +74,8 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a verification is. ``bytes_total`` is known once all objects are listed; objects that turn out to be nobody's
-    are taken off the totals, so that what is done is what was read."""
+    """The progress of a verification. ``bytes_total`` is known when all objects are listed. Orphans are subtracted from the
+    totals, so that the totals equal the bytes read at the end."""
 
     partitions_total: int = 0
     partitions_done: int = 0
@@ -98,13 +100,13 @@ async def verify(
     only: Callable[[TopicIdPartition], bool] | None = None,
     records: bool = False,
 ) -> AsyncIterator[Finding]:
-    """Walk the bucket and yield what is wrong, as it is found; nothing yielded is a proven bucket.
+    """Walk the bucket and yield each fault when it is found. If nothing is yielded, the bucket is proven.
 
     Args:
         read_manifest: reads a partition's manifest from the store when it is called.
         read_cluster: reads the cluster log from the store when it is called, if an object or a manifest may be missing.
-        progress: is kept up to date for whoever looks.
-        only: partitions to look at; all if None.
+        progress: updated during the walk.
+        only: partitions to verify; all if None.
         records: decode every record too, which takes about two microseconds of CPU for each.
 
     Costs a GET per chunk. Raises: StorageUnavailable, CorruptionError (of the cluster log).
@@ -159,7 +161,7 @@ async def verify(
 def unnamed_objects(
     partition: TopicIdPartition, state: ManifestState, objects: Iterable[ObjectInfo]
 ) -> list[ObjectInfo]:
-    """Those of ``partition``'s objects that its manifest, read after they were listed, does not name."""
+    """The objects of ``partition`` that its manifest, read after the LIST, does not name."""
     known = {entry.object_key(*partition) for entry in state.entries}
     return [info for info in objects if info.key not in known]
 
@@ -167,10 +169,10 @@ def unnamed_objects(
 async def older_than_manifest(
     store: ObjectStore, partition: TopicIdPartition, state: ManifestState, unnamed: Sequence[ObjectInfo]
 ) -> list[ObjectInfo]:
-    """Those of ``unnamed`` that are history which the manifest has never known, if the partition is not deleted.
+    """The objects among ``unnamed`` that the manifest never knew, if the partition is not deleted.
 
-    They were there before its first entry, and nothing that is readable begins where they do: the manifest that named them
-    was lost. Costs a LIST if anything is unnamed. Raises: StorageUnavailable.
+    They are older than the manifest's first entry, and no readable segment begins at the same offset: the manifest that named
+    them was lost. Costs a LIST if there are unnamed objects. Raises: StorageUnavailable.
     """
     if state.is_blank or not unnamed:
         return list(unnamed)
@@ -189,8 +191,8 @@ def lost_entries(partition: TopicIdPartition, above: list[UnnamedSegment], state
     """The finding for unnamed segments above the tiered end of a partition that is not deleted."""
     prefix = layout.manifest_prefix(*partition)
     message = (
-        f"{describe(above, state)}, or a broker that still has these records will copy them again; if the partition is offline, put"
-        f" back what was under {prefix}/, or use `firn tier adopt`"
+        f"{describe(above, state)}, or a broker that still has these records will copy them again; if the partition is offline,"
+        f" restore the objects under {prefix}/, or use `firn tier adopt`"
     )
     return Finding(FindingKind.ENTRIES_LOST, partition, prefix, message)
 
@@ -204,10 +206,10 @@ def orphan_objects(partition: TopicIdPartition, unnamed: Iterable[ObjectInfo]) -
 def lost_manifests(
     history: Mapping[TopicIdPartition, Sequence[ObjectInfo]], cluster: ClusterImage
 ) -> Iterator[Finding]:
-    """What the objects that ``older_than_manifest`` has found are, by partition.
+    """The findings for the objects of ``older_than_manifest``, by partition.
 
-    ``cluster`` was read after that: a topic's manifests go only once it is marked as deleted, so a partition that is still
-    there has lost its manifest. The rest of a deleted topic only takes room.
+    ``cluster`` must be read afterwards. A topic's manifests are deleted only after the topic is marked as deleted, so a
+    partition that still exists has lost its manifest. Objects of a deleted topic only take space.
     """
     for partition, objects in history.items():
         if not objects:
@@ -217,9 +219,9 @@ def lost_manifests(
             continue
         prefix = layout.manifest_prefix(*partition)
         message = (
-            f"{len(objects)} segment objects of {sum(info.size_bytes for info in objects)} bytes have lost the manifest that"
-            f" names them, and none of them was read; stop the brokers and put back what was under {prefix}/ (older versions,"
-            f" or a copy of the bucket)"
+            f"{len(objects)} segment objects of {sum(info.size_bytes for info in objects)} bytes have no manifest, because it"
+            f" was lost, and none of them was read; stop the brokers, and restore the objects under {prefix}/ (from older versions,"
+            f" or from a copy of the bucket)"
         )
         yield Finding(FindingKind.MANIFEST_MISSING, partition, prefix, message)
 
@@ -227,14 +229,14 @@ def lost_manifests(
 def orphan_uploads(
     partition: TopicIdPartition, state: ManifestState, uploads: Iterable[UploadInfo]
 ) -> Iterator[Finding]:
-    """Those of ``uploads`` into ``partition`` that no copy under way explains, by a manifest that was read after listing them."""
+    """The uploads into ``partition`` that no copy under way needs, by a manifest that was read after listing them."""
     for upload in uploads:
         named = layout.parse_segment_key(upload.key)
         if named is None or (named.topic_id, named.partition) != tuple(partition):
             continue
         entry = state.get(named.segment_id)
         if entry is None or entry.state is not SegmentState.COPY_STARTED:
-            message = f"upload {upload.upload_id} belongs to no copy"
+            message = f"no copy under way needs upload {upload.upload_id}"
             yield Finding(FindingKind.ORPHAN_UPLOAD, partition, upload.key, message)
 
 
@@ -283,9 +285,9 @@ async def _verify_partition(
 async def manifest_now(
     partition: TopicIdPartition, read_manifest: ManifestReader, read_cluster: ClusterReader
 ) -> ManifestState | None:
-    """What the manifest says after an object of it was not there; None if the topic was deleted.
+    """The manifest, read again after one of its objects was missing; None if the topic was deleted.
 
-    The objects of a deleted topic go before its manifests do, which name them to the end.
+    The objects of a deleted topic are deleted before its manifests, which name them to the end.
     Raises: StorageUnavailable, CorruptionError.
     """
     state = await read_manifest(partition)
@@ -293,7 +295,7 @@ async def manifest_now(
 
 
 def is_readable(now: ManifestState | None, segment_id: UUID) -> bool:
-    """Whether a segment that was readable is promised to readers still. A manifest that lost every record takes back no promise."""
+    """Whether a formerly readable segment must still be readable. A manifest that has lost all records does not change this."""
     if now is None:
         return False
     found = now.get(segment_id)
@@ -301,20 +303,20 @@ def is_readable(now: ManifestState | None, segment_id: UUID) -> bool:
 
 
 def unseen_segments(now: ManifestState | None, seen: Container[UUID], end: Offset) -> list[SegmentEntry]:
-    """Readable segments below ``end`` that were not looked at: they replace what was there before."""
+    """Readable segments below ``end`` that were not verified. They replaced other segments meanwhile."""
     if now is None:
         return []
     return [entry for entry in now.finished if entry.base_offset < end and entry.segment_id not in seen]
 
 
 def missing_object(partition: TopicIdPartition, entry: SegmentEntry) -> Finding:
-    """The finding for a segment that readers are promised and whose object is not there."""
-    message = f"records [{entry.base_offset}, {entry.end_offset}) are gone"
+    """The finding for a segment that must be readable but whose object is missing."""
+    message = f"the object with records [{entry.base_offset}, {entry.end_offset}) is missing"
     return Finding(FindingKind.OBJECT_MISSING, partition, entry.object_key(*partition), message)
 
 
 def unreadable_batches(raw: memoryview) -> Iterator[UnreadableBatch]:
-    """Batches of a checked chunk whose records cannot be decoded: the producer sent them so."""
+    """Batches of a checked chunk whose records cannot be decoded, because the producer sent them in this state."""
     for position, header in iter_headers(raw):
         try:
             check_interior(raw[position : position + header.size_bytes])
@@ -325,8 +327,8 @@ def unreadable_batches(raw: memoryview) -> Iterator[UnreadableBatch]:
 def unreadable_records(partition: TopicIdPartition, key: str, batch: UnreadableBatch) -> Finding:
     """The finding for a batch that no consumer can read."""
     message = (
-        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {batch.why}; the producer sent the batch so. Let "
-        f"consumers go on at offset {batch.end_offset} (firn group reset), or delete the records before that offset "
+        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {batch.why}; the producer sent the batch in this "
+        f"state. Move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
         f"(firn topic delete-records)"
     )
     return Finding(FindingKind.RECORDS_UNREADABLE, partition, key, message)
@@ -346,7 +348,7 @@ def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Find
     previous_end = None
     for entry in state.finished:
         if previous_end is not None and entry.base_offset < previous_end:
-            message = f"segment {entry.segment_id} starts at {entry.base_offset}, the one before ends at {previous_end}"
+            message = f"segment {entry.segment_id} starts at {entry.base_offset}, but the previous segment ends at {previous_end}"
             found.append(Finding(FindingKind.OFFSET_OVERLAP, partition, prefix, message))
         if entry.end_offset > state.log_start_offset:
             if entry.base_offset > at:
@@ -363,13 +365,13 @@ def check_ranges(partition: TopicIdPartition, state: ManifestState) -> list[Find
 async def read_checked_footer(
     store: ObjectStore, partition: TopicIdPartition, entry: SegmentEntry, key: str
 ) -> tuple[SegmentFooter, int]:
-    """The footer of a segment object, held against the manifest, and its bytes.
+    """The footer of a segment object, compared with the manifest, and the object's size.
 
     Raises: ObjectMissing, CorruptionError, StorageUnavailable.
     """
     tail, object_bytes = await store.get_tail(key, max(1, entry.size_bytes - entry.footer_position))
     if object_bytes != entry.size_bytes:
-        raise CorruptionError(f"{key}: has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+        raise CorruptionError(f"{key}: has {object_bytes} bytes, but the manifest says {entry.size_bytes}")
     footer = decode_footer(tail, object_bytes, key)
     told = (
         footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset, footer.record_count,
@@ -392,7 +394,7 @@ async def _verify_segment(
     progress: Progress,
     unreadable: list[UnreadableBatch] | None,
 ) -> None:
-    """Read and check a whole segment object; batches whose records cannot be decoded are put into ``unreadable``, if it is given.
+    """Read and check a whole segment object. ``unreadable``, if given, gets batches whose records cannot be decoded.
 
     Raises: ObjectMissing, CorruptionError, StorageUnavailable."""
     footer, footer_bytes = await read_checked_footer(store, partition, entry, key)

@@ -1,4 +1,4 @@
-"""Whom to tell when something that was asked for has come."""
+"""Callbacks for the arrival of requested data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Waiters:
-    """Callbacks that are called once, all together, from the event loop. Each may be taken back before."""
+    """Callbacks that are called once, all together, from the event loop. Each can be cancelled before."""
 
     __slots__ = ("_callbacks", "_next")
 
@@ -15,14 +15,14 @@ class Waiters:
         self._next = 0
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` at the next ``wake``. Returns what takes it back; harmless afterwards."""
+        """Call ``callback`` at the next ``wake``. Returns: a function that cancels it, and does nothing afterwards."""
         self._next += 1
         number = self._next
         self._callbacks[number] = callback
         return lambda: _drop(self._callbacks, number)
 
     def wake(self) -> None:
-        """Call everybody once. A callback must not raise."""
+        """Call all callbacks once. A callback must not raise."""
         callbacks, self._callbacks = self._callbacks, {}
         for callback in callbacks.values():
             callback()

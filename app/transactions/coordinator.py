@@ -1,4 +1,4 @@
-"""The transaction coordinator of a broker: requests about transactional ids, with what they have to wait for."""
+"""The transaction coordinator of a broker: requests about transactional ids, and their waits."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 
 class ProducerIdSource(Protocol):
-    """Producer ids that nobody ever had."""
+    """Unused producer ids."""
 
     def take_now(self) -> ProducerId | None:
-        """The next, if one is at hand."""
+        """The next producer id, if one is ready."""
         ...
 
     async def take(self) -> ProducerId:
-        """The next. Raises: FirnError if none can be had now."""
+        """The next producer id. Raises: FirnError if none is available now."""
         ...
 
 
 class TransactionCoordinator:
     """Coordinates the transactional ids of the partitions of ``__transaction_state`` that this broker leads.
 
-    Requests raise RequestRejected with the code that Kafka answers, or what they return raises it when it is awaited. What is
-    answered is stored as the topic's durability asks.
+    Requests raise RequestRejected with Kafka's code, or return an awaitable that raises it. Every result is stored under the
+    topic's durability before it is returned.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
         self._endings = Endings(self._coordinator, partitions, self.markers, log_line, faults)
         self.refusal: RequestRejected | None = None
-        """Why no transaction may begin now, if none may. Those that are open may go on and end."""
+        """Why no transaction may begin now; None if they may. Open transactions may continue and end."""
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
         config = self._config
@@ -96,11 +96,11 @@ class TransactionCoordinator:
         )
 
     def follow(self, image: ClusterImage) -> None:
-        """Bring what is coordinated here in line with a new image of the cluster."""
+        """Update the coordinated partitions to a new image of the cluster."""
         self._coordinator.follow(image)
 
     async def run(self) -> None:
-        """Load what is led, keep time, have markers written, until cancelled."""
+        """Load led partitions, serve deadlines and write markers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._coordinator.run())
             tasks.create_task(self._endings.run())
@@ -110,7 +110,7 @@ class TransactionCoordinator:
     async def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """An identity for the client, which fences whoever had one before (InitProducerId)."""
+        """Give the client an identity. It fences earlier clients with the same transactional id (InitProducerId)."""
         longest_ms = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest_ms:
             raise RequestRejected(
@@ -148,9 +148,9 @@ class TransactionCoordinator:
         return self._decide(transactional_id, decide)
 
     def abort_open(self, wanted: Callable[[Transaction], bool]) -> int:
-        """Abort the open transactions that are ``wanted``, as if their time was up. Returns how many there were.
+        """Abort the open transactions that are ``wanted``, as if they had timed out. Returns: how many.
 
-        The markers follow by themselves. Raises: RequestRejected if it cannot be written; some may be aborted.
+        The markers are written later. Raises: RequestRejected if a decision cannot be written; some transactions may be aborted.
         """
         aborted = 0
 
@@ -163,7 +163,7 @@ class TransactionCoordinator:
         return aborted
 
     def check_partition(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> None:
-        """Raise if the open transaction, as of now, may not write to ``target`` (KIP-890)."""
+        """Raise if the open transaction may not write to ``target`` now (KIP-890)."""
         partition = self._coordinator.partition_of(transactional_id)
         transaction = self._coordinator.look(partition, lambda shard: shard.get(transactional_id))
         check_partition(transaction, identity, target)
@@ -171,7 +171,7 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, client_version: int
     ) -> ProducerIdentity:
-        """Commit or abort the open transaction. Answers as whom the client goes on."""
+        """Commit or abort the open transaction. Returns: the client's identity for the next transaction."""
 
         def decide(spare_id: ProducerId | None, shard: TransactionShard, turn: Turn) -> Transaction:
             return shard.end(
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         return decided.client_identity
 
     async def describe(self, transactional_id: str) -> Transaction:
-        """What is known of an id. Raises: RequestRejected TRANSACTIONAL_ID_NOT_FOUND."""
+        """The state of an id. Raises: RequestRejected TRANSACTIONAL_ID_NOT_FOUND."""
         partition = self._coordinator.partition_of(transactional_id)
         found = self._coordinator.perform(partition, lambda shard, _: shard.get(transactional_id))
         if found is not None and not isinstance(found, Transaction):
@@ -192,16 +192,17 @@ class TransactionCoordinator:
         return found
 
     def all(self) -> Iterator[Sequence[Transaction]]:
-        """All transactions that are coordinated here, stored or not, a partition at a time; others may be served in between.
+        """All transactions that this broker coordinates, stored or not, one partition at a time. Other requests are served in
+        between.
 
-        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some partitions are not loaded yet.
         """
         if self._coordinator.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
         return (tuple(shard.all()) for _, shard in self._coordinator.shards())
 
     async def wait_settled(self, transactional_id: str, timeout_s: float) -> None:
-        """Wait until the decided transaction of an id is complete, or the time is up."""
+        """Wait until the decided transaction of an id is complete, up to a time limit."""
         await self._endings.wait_settled(transactional_id, timeout_s)
 
     # --- deciding -----------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class TransactionCoordinator:
     def _decide(
         self, transactional_id: str, decide: Callable[[TransactionShard, Turn], Transaction]
     ) -> Transaction | Awaitable[Transaction]:
-        """Let a request happen. A refusal may rest on what is not stored yet, and waits for that as any answer does.
+        """Run a request. A refusal may depend on records that are not stored yet, so it waits for them like any result.
 
         Raises: RequestRejected; ProducerIdNeeded.
         """
@@ -234,7 +235,7 @@ class TransactionCoordinator:
         transactional_id: str,
         decide: Callable[[ProducerId | None, TransactionShard, Turn], Transaction],
     ) -> Transaction:
-        """As ``_decide``, for requests that may need a producer id that nobody had; and waits. Raises: RequestRejected."""
+        """Like ``_decide``, for requests that may need a new producer id. Waits for it. Raises: RequestRejected."""
         try:
             decided = self._decide(transactional_id, partial(decide, None))
         except ProducerIdNeeded:

@@ -1,4 +1,4 @@
-"""What is counted of transactions. State machines count, ``app/metrics.py`` sums up."""
+"""Counters of transactions. State machines count; ``app/metrics.py`` adds up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from app.transactions.state import Transaction
 
 
 class TransactionCounters:
-    """What becomes of transactions."""
+    """Outcomes of transactions."""
 
     __slots__ = ("aborted", "committed", "markers", "seconds", "timed_out")
 

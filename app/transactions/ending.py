@@ -1,9 +1,10 @@
-"""Ending transactions that are decided::
+"""Ends decided transactions::
 
     Prepare record → a marker in every partition → Complete record
 
-Each is stored before the next begins. Whoever asked is answered after the first: the rest happens whatever becomes of it, or of
-this broker, whose successor finds the Prepare record. Where nothing has to wait for a disk all three happen in one go.
+Each step is stored before the next one begins. The client gets its response after the first step. The other steps follow even
+if the client or this broker dies: the next coordinator finds the Prepare record. If no step has to wait for a disk, all three
+happen at once.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0
-"""Pauses between attempts while a partition cannot take its marker."""
+"""Pauses between attempts to write a marker to a partition that refuses it."""
 
 TOLD_FROM_S: Final = 1.0
-"""The pause from which on it is told that a marker cannot be written: a log that is just being made takes it soon."""
+"""From this pause on the failure is logged. A log that is just being created accepts the marker earlier."""
 
 NOTHING_TO_END: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""Refusals of a marker that are final: the topic was deleted, or a newer producer has written there, so that nothing is open."""
+"""Final refusals of a marker: the topic was deleted, or a newer producer has written there, so the transaction is not open."""
 
 
 class _Ending(NamedTuple):
     partition: PartitionIndex
-    """Of ``__transaction_state``."""
+    """Partition of ``__transaction_state``."""
     transaction: Transaction
-    """Prepared, and the newest of its id for as long as this goes on."""
+    """The prepared transaction. It must stay the newest of its id until it ends."""
 
 
 class Endings:
-    """The transactions that are decided and not complete, of all shards of a coordinator."""
+    """All decided, incomplete transactions of a coordinator's shards."""
 
     def __init__(
         self,
@@ -59,13 +60,13 @@ class Endings:
         self._log_line = Limited(log_line)
         self._faults = faults if faults is not None else Faults(log_line)
         self._begun: dict[str, _Ending] = {}
-        """By transactional id: those that no task has taken up yet."""
+        """By transactional id: transactions that no task has begun to end."""
         self._settled: dict[str, asyncio.Future[None]] = {}
-        """By transactional id: done when its transaction is complete, or is not ours to complete any more."""
+        """By transactional id: done when the transaction is complete, or when this broker no longer coordinates it."""
         self._wake = asyncio.Event()
 
     def note(self, partition: PartitionIndex, transaction: Transaction) -> None:
-        """A transaction was decided; its record may not be stored yet."""
+        """Note a decided transaction. Its record may not be stored yet."""
         transactional_id = transaction.transactional_id
         self._begun[transactional_id] = _Ending(partition, transaction)
         if transactional_id not in self._settled:
@@ -79,7 +80,7 @@ class Endings:
             await asyncio.wait([settled], timeout=timeout_s)
 
     def try_now(self, transaction: Transaction) -> None:
-        """End a transaction whose Prepare record is stored, if nothing has to wait. Otherwise ``run`` does it."""
+        """End a transaction whose Prepare record is stored, if no step has to wait. Otherwise ``run`` ends it."""
         ending = self._begun.get(transaction.transactional_id)
         if ending is None or ending.transaction is not transaction:
             return
@@ -92,7 +93,7 @@ class Endings:
             self._settle(transaction)
 
     async def run(self) -> None:
-        """End what is noted, until cancelled."""
+        """End the noted transactions, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._wake.wait()
@@ -102,7 +103,7 @@ class Endings:
                     tasks.create_task(self._end(ending))
 
     async def _end(self, ending: _Ending) -> None:
-        """End a transaction as often as it takes, while this broker coordinates it."""
+        """End a transaction, with retries, while this broker coordinates it."""
         left: Collection[TopicPartition] = ending.transaction.partitions
         pause_s = RETRY_S_MIN
         try:
@@ -135,14 +136,15 @@ class Endings:
             self._faults.met("ending transactions in", str(target), sentence)
 
     def _is_current(self, ending: _Ending) -> bool:
-        """Whether it is still to be ended, by us. Raises: RequestRejected as ``Coordinator.look``."""
+        """Whether this broker must still end the transaction. Raises: RequestRejected as ``Coordinator.look``."""
         transactional_id = ending.transaction.transactional_id
         return self._coordinator.look(ending.partition, lambda shard: shard.get(transactional_id)) is ending.transaction
 
     def _write_markers(
         self, ending: _Ending, targets: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, Awaitable[None]], dict[TopicPartition, FirnError]]:
-        """Write a marker to each of ``targets``. Answers those that wait for the disk, and those that cannot take one now."""
+        """Write a marker to each of ``targets``. Returns: the markers that wait for the disk, and the targets that refuse one
+        now."""
         transaction = ending.transaction
         log = self._partitions.led_log(TRANSACTION_STATE.name, ending.partition)
         marker = Marker(
@@ -185,11 +187,11 @@ class Endings:
 
 
 def _nothing(shard: TransactionShard, turn: Turn) -> None:
-    """An event that only waits for what was written before."""
+    """An event that only waits until earlier records are stored."""
 
 
 async def _failed(waiting: dict[TopicPartition, Awaitable[None]]) -> dict[TopicPartition, FirnError]:
-    """Wait for markers to be stored; those that were not, and why."""
+    """Wait until markers are stored. Returns: the failed ones, with the reasons."""
     failed = {}
     for target, stored in waiting.items():
         try:

@@ -1,6 +1,6 @@
-"""Markers, which end a transaction in each partition that it wrote to (KIP-98).
+"""Markers end a transaction in each partition to which it wrote (KIP-98).
 
-Only the leader of a partition writes them. A marker that comes twice does no harm: the second finds nothing open.
+Only the leader of a partition writes them. A repeated marker is harmless: it finds no open transaction.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class Marker(NamedTuple):
-    """What is to be written."""
+    """One marker to write."""
 
     identity: ProducerIdentity
     commit: bool
     coordinator_epoch: int
     """Leader epoch of the coordinator's partition: an older coordinator is refused."""
     transaction_version: int
-    """From 2 on the marker's epoch is above that of what it ends (KIP-1228)."""
+    """From version 2 on the marker's epoch is above the epoch of the ended transaction (KIP-1228)."""
 
 
 class PendingOffsets(Protocol):
-    """Offsets that were committed in transactions, where a partition of ``__consumer_offsets`` is coordinated."""
+    """Offsets committed in transactions, for coordinated partitions of ``__consumer_offsets``."""
 
     def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, *, commit: bool) -> None:
-        """The marker is in the log: what was pending counts now, or is gone. A second call does nothing."""
+        """The marker is in the log: pending offsets now count, or are dropped. A repeated call does nothing."""
         ...
 
 
@@ -57,7 +57,7 @@ class MarkerWriter:
         self._clock = clock
 
     def write(self, marker: Marker, partition: TopicPartition) -> Awaitable[None] | None:
-        """Append the marker, now. Answers None if it is stored as the topic's durability asks, else what to await for that.
+        """Append the marker now. Returns: None if it is stored under the topic's durability, else an awaitable until it is.
 
         Raises, with nothing written: as ``PartitionTable.require``; RequestRejected INVALID_PRODUCER_EPOCH (a newer producer has
         written there), TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
@@ -79,7 +79,7 @@ class MarkerWriter:
         return found.wait_stored_as_leader(log.log_end_offset)
 
     def stores_at_once(self, partition: TopicPartition) -> bool:
-        """Whether a marker there would be stored as soon as it is written."""
+        """Whether a marker in this partition would be stored as soon as it is written."""
         log = self._partitions.led_log(partition.topic, partition.partition)
         return log is not None and log.config.firn_durability is Durability.MEMORY
 

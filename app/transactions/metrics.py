@@ -1,4 +1,4 @@
-"""Gauges of transactions: what is shown is read from the shards."""
+"""Gauges of transactions. Their values are read from the shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_transactions(registry: Registry, shards: Callable[[], Iterable[TransactionShard]], clock: Clock) -> None:
-    """Have the registry show what transactions there are."""
+    """Register the gauges of transactions."""
 
     def count_ids() -> Iterable[tuple[Labels, float]]:
         yield (), float(sum(shard.id_count for shard in shards()))

@@ -1,4 +1,4 @@
-"""Transactions from and to the records of ``__transaction_state``, which Kafka's own tools can read."""
+"""Encodes and decodes transactions as records of ``__transaction_state``. Kafka's own tools can read them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from app.transactions.state import AT_REST, Transaction, TransactionState
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 VALUE_VERSION: Final = 1
-"""What Kafka writes where ``transaction.version`` is 2."""
+"""The version that Kafka writes if ``transaction.version`` is 2."""
 _HEAD: Final = Struct(">hqhib")
-"""How a value begins in every version: version, producer id, epoch, time-out, state."""
+"""The first fields of a value in every version: version, producer id, epoch, time-out, state."""
 DEAD: Final = 6
-"""Kafka's number for an id that is being forgotten; it is never in a log, but has a place among the states."""
+"""Kafka's number of the state of an id that is being forgotten. It is never in a log."""
 
 
 def encode(transaction: Transaction) -> CoordinatorRecord:
-    """The record that says all of ``transaction`` but its last epoch. Raises: ValueError if it cannot be said."""
+    """Encode all of ``transaction`` except its last epoch. Raises: ValueError if it cannot be encoded."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(transaction.partitions):
         by_topic[topic].append(partition)
@@ -45,20 +45,20 @@ def encode(transaction: Transaction) -> CoordinatorRecord:
 
 
 def tombstone(transactional_id: str) -> CoordinatorRecord:
-    """The record by which an id is forgotten."""
+    """The tombstone of an id."""
     return TRANSACTION_RECORDS.record(TransactionLogKey(transactional_id), None)
 
 
 def decode_id(key: bytes) -> str | None:
-    """The transactional id of a record; None for a kind that is not known here. Raises: CorruptionError."""
+    """The transactional id of a record; None for an unknown kind. Raises: CorruptionError."""
     decoded = TRANSACTION_RECORDS.decode_key(key)
     return decoded.transactional_id if isinstance(decoded, TransactionLogKey) else None
 
 
 def is_at_rest(value: bytes) -> bool:
-    """Whether a record says that nothing is open and no marker is owed, so that it can be decoded later. Cheap.
+    """Whether a record's transaction is neither open nor waiting for markers, so that it can be decoded later. Cheap.
 
-    Raises: CorruptionError for what is no such record, or of a version that is not known.
+    Raises: CorruptionError for a wrong record or an unknown version.
     """
     if len(value) < _HEAD.size:
         raise CorruptionError(f"a transaction's record has {len(value)} bytes")
@@ -69,7 +69,7 @@ def is_at_rest(value: bytes) -> bool:
 
 
 def decode(transactional_id: str, value: bytes) -> Transaction | None:
-    """What a record says; None if the id is to be forgotten: Kafka has a state for that. Raises: CorruptionError."""
+    """Decode a record; None if its state says that the id is being forgotten. Raises: CorruptionError."""
     fields = TRANSACTION_RECORDS.decode_value(TransactionLogKey(transactional_id), value)
     assert isinstance(fields, TransactionLogValue)
     if fields.transaction_status == DEAD:

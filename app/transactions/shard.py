@@ -1,8 +1,8 @@
-"""All transactional ids of one partition of ``__transaction_state``: requests and deadlines in, records out. Pure.
+"""All transactional ids of one partition of ``__transaction_state``. Input: requests and deadlines. Output: records. Pure.
 
-``app/coordinator/shell.py`` says when which method is called. Decisions about one id are in ``state.py``; here they are written,
-applied, and given their deadlines. Markers are nobody's business here: a transaction that is decided is shown to ``decided``, and
-``complete`` is called when they are written.
+``app/coordinator/shell.py`` calls the methods. ``state.py`` makes the decisions about one id. This module writes them, applies
+them, and sets their deadlines. It does not write markers: it passes a decided transaction to ``decided``, and its owner calls
+``complete`` when the markers are written.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 
 RETRY_MS: Final = 1_000
-"""After an append that failed, until what is due is tried again."""
+"""Pause after a failed append before due work is retried."""
 
 LOOKED_AT_ONCE: Final = 500
-"""Ids that a search for expired ones looks at before the event loop turns."""
+"""Ids that a search for expired ones checks before the event loop serves other work."""
 
 TOMBSTONES_BYTES_MAX: Final = 512 * KIB
-"""Of one batch, whatever ids clients have chosen: half of what the topic takes."""
+"""Maximum bytes of one batch, whatever the length of ids: half of the topic's limit."""
 
 
 class Chore(Enum):
-    """What is due beside transactions, whose deadlines go by their ids."""
+    """Timer keys of other work. The timer key of a transaction is its id."""
 
     EXPIRY = "expiry"
 
 
 class TransactionShard:
-    """Transactions by id, as the log has them."""
+    """Transactions by id, as in the log."""
 
     __slots__ = (
         "_counters",
@@ -60,7 +60,7 @@ class TransactionShard:
         expiry_interval_ms: int,
         counters: TransactionCounters,
     ) -> None:
-        """``decided`` is told of every prepared transaction, maybe before its record is stored, and must do nothing but note it."""
+        """``decided`` gets every prepared transaction, maybe before its record is stored. It must only note the transaction."""
         self._counters = counters
         self._partition = partition
         self._decided = decided
@@ -68,9 +68,10 @@ class TransactionShard:
         self._expiry_interval_ms = expiry_interval_ms
         self._transactions: dict[str, Transaction] = {}
         self._unread: dict[str, bytes] = {}
-        """Records of ids at rest that nobody has asked for since they were loaded, by id: decoding all would hold up the loop."""
+        """By id: undecoded records of inactive ids that were not requested since the load. Decoding all would delay the event
+        loop."""
         self._looking: Iterator[str] | None = None
-        """Ids that the present search for expired ones has still to look at."""
+        """Ids that the present search for expired ones has not checked yet."""
 
     def get(self, transactional_id: str) -> Transaction | None:
         found = self._transactions.get(transactional_id)
@@ -87,12 +88,12 @@ class TransactionShard:
         return self._transactions.values()
 
     def busy(self) -> Iterator[Transaction]:
-        """Those that are not complete."""
+        """Incomplete transactions."""
         return (found for found in self._transactions.values() if found.state in BUSY)
 
     @property
     def id_count(self) -> int:
-        """Transactional ids that are known."""
+        """Number of known transactional ids."""
         return len(self._transactions) + len(self._unread)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -157,9 +158,9 @@ class TransactionShard:
         return self._put(turn, decided)
 
     def abort_open(self, turn: Turn, wanted: Callable[[Transaction], bool]) -> int:
-        """Abort the open transactions that are ``wanted``, as ``due`` does. Returns how many.
+        """Abort the open transactions that are ``wanted``, as ``due`` does. Returns: how many.
 
-        Raises: RequestRejected if one cannot be written; those before it are aborted.
+        Raises: RequestRejected if a decision cannot be written; earlier transactions are aborted.
         """
         found = [one for one in self.busy() if one.state is TransactionState.ONGOING and wanted(one)]
         for transaction in found:
@@ -167,7 +168,7 @@ class TransactionShard:
         return len(found)
 
     def complete(self, turn: Turn, prepared: Transaction) -> None:
-        """All markers of ``prepared`` are stored. Nothing is done if it is not the newest of its id any more.
+        """All markers of ``prepared`` are stored. Does nothing if it is no longer the newest transaction of its id.
 
         Raises: RequestRejected if it cannot be written.
         """
@@ -176,7 +177,7 @@ class TransactionShard:
             self._counters.seconds.observe((turn.now_ms - prepared.started_ms) / 1000)
 
     def _put(self, turn: Turn, transaction: Transaction, *, timed_out: bool = False) -> Transaction:
-        """Write what was decided, unless it is so already, and apply it."""
+        """Write and apply a decision, unless nothing changes."""
         transactional_id = transaction.transactional_id
         before = self.get(transactional_id)
         if transaction is before:
@@ -197,7 +198,7 @@ class TransactionShard:
     # --- deadlines ----------------------------------------------------------------------------------------------------
 
     def due(self, turn: Turn, key: object) -> None:
-        """Abort a transaction whose time is up, or look for ids to forget."""
+        """Abort a timed-out transaction, or look for ids to forget."""
         try:
             if key is Chore.EXPIRY:
                 self._forget_some(turn)
@@ -209,7 +210,7 @@ class TransactionShard:
             turn.set_timer(key, RETRY_MS)  # the disk is full, perhaps only now; nothing has changed
 
     def _forget_some(self, turn: Turn) -> None:
-        """Write tombstones for ids that were silent for ``transactional.id.expiration.ms``, as far as this turn goes."""
+        """Write tombstones for ids that were silent for ``transactional.id.expiration.ms``, up to the limit of one turn."""
         if self._looking is None:
             self._looking = iter((*self._transactions, *self._unread))
         looked = list(islice(self._looking, LOOKED_AT_ONCE))
@@ -241,7 +242,7 @@ class TransactionShard:
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def load(self, batch: ReplayedBatch) -> None:
-        """Take in records of the log. Raises: CorruptionError."""
+        """Load records of the log. Raises: CorruptionError."""
         for key, value in batch.records:
             transactional_id = records.decode_id(key)
             if transactional_id is None:
@@ -253,7 +254,7 @@ class TransactionShard:
                 self._unread[transactional_id] = value
 
     def loaded(self, turn: Turn) -> None:
-        """Set the deadlines of open transactions, and have those ended that were decided."""
+        """Set the deadlines of open transactions, and end decided ones."""
         busy = [transactional_id for transactional_id, value in self._unread.items() if not records.is_at_rest(value)]
         for transactional_id in busy:
             transaction = self.get(transactional_id)
@@ -265,4 +266,4 @@ class TransactionShard:
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms)
 
     def unloaded(self, turn: Turn) -> None:
-        """Nobody waits here: every request is answered in its own turn."""
+        """Nothing to do: every request gets its response in its own turn, so nobody waits here."""

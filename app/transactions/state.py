@@ -1,4 +1,5 @@
-"""The life of a transactional id (KIP-98, KIP-360, KIP-890). Pure: a transaction and a request in, the next transaction out.
+"""The states of a transactional id (KIP-98, KIP-360, KIP-890). Pure. Input: a transaction and a request. Output: the next
+transaction.
 
 ::
 
@@ -14,18 +15,18 @@
                                       └── CompleteCommit ──┬── CompleteAbort ────┘
                                                            └─► Ongoing: the next transaction
 
-Every arrow is one record of ``__transaction_state``. Once a Prepare record is stored the transaction is decided: what remains is
-to write markers, which is repeated until it is done, by whoever leads the partition of the coordinator's log then.
+Every arrow is one record of ``__transaction_state``. When a Prepare record is stored, the transaction is decided. Then the
+leader of the coordinator's partition, whichever broker that is, writes markers until all are written.
 
-Two protocols. In version 1 a client keeps its epoch from one transaction to the next, and names every partition before it writes
-there. In version 2 every end of a transaction raises the epoch, so that whatever was sent before and arrives late is recognized
-and refused; partitions are added when they are first written to. An EndTxn says by its own version which of the two it speaks.
+There are two protocols. In version 1 a client keeps its epoch between transactions, and names every partition before it writes
+there. In version 2 every end of a transaction raises the epoch, so late requests are recognized and refused. Partitions are
+added at the first write to them. The version of an EndTxn request says which protocol the client uses.
 
-Epochs are int16. The last one that a client is ever given is ``LAST_CLIENT_EPOCH``: there is always one more to fence it with.
-When a client has used it up, it goes on with another producer id at epoch 0.
+Epochs are int16. ``LAST_CLIENT_EPOCH`` is the last epoch of a client, so there is always one more epoch to fence it. A client
+that has used all epochs continues with another producer id at epoch 0.
 
-Every function answers the transaction as it is to be after the request, or the very object that it was given if nothing is to be
-written: a request that comes a second time. The caller writes the record first and then takes the new one in the old one's place.
+Every function returns the transaction after the request. If nothing must be written (a repeated request), it returns the same
+object. The caller first writes the record, and then replaces the transaction.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ VERSION_2: Final = 2
 
 
 class TransactionState(IntEnum):
-    """Kafka's numbers, as they are in the log."""
+    """Kafka's numbers, as in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -58,31 +59,31 @@ class TransactionState(IntEnum):
 
     @property
     def title(self) -> str:
-        """What Kafka calls it, in answers and filters."""
+        """Kafka's name of the state, in responses and filters."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 BUSY: Final = PREPARED | {TransactionState.ONGOING}
-"""Not complete."""
+"""States of incomplete transactions."""
 AT_REST: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-"""No transaction is open and no marker is owed: the id may be forgotten."""
+"""States without an open transaction or missing markers. An id in such a state may be forgotten."""
 
 
 class ProducerIdentity(NamedTuple):
-    """Producer id and epoch: as whom a client writes."""
+    """Producer id and epoch: the identity with which a client writes."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
 
 
 class ProducerIdNeeded(Exception):
-    """A decision needs a producer id that was never used. Not an error: the caller gets one and asks again."""
+    """A decision needs an unused producer id. This is not an error: the caller gets an id and asks again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What is known of one transactional id."""
+    """The state of one transactional id."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -92,38 +93,39 @@ class Transaction:
     updated_ms: TimestampMs
     started_ms: TimestampMs = NO_TIMESTAMP
     partitions: frozenset[TopicPartition] = frozenset()
-    """Where the open transaction has written, or may have. Once prepared, where a marker is owed."""
+    """Partitions to which the open transaction has written or may have written. When it is prepared: partitions that need a
+    marker."""
     previous_producer_id: ProducerId = NO_PRODUCER_ID
-    """Whom the client was before ``producer_id``; equal to it mostly."""
+    """The client's producer id before ``producer_id``. Usually the same."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """Whom the client goes on as when the prepared transaction is complete, if its epochs are used up."""
+    """The client's next producer id after the prepared transaction, if its epochs are used up."""
     last_epoch: ProducerEpoch = NO_EPOCH
-    """The epoch that the client had before its newest one. Not in the log."""
+    """The client's previous epoch. Not in the log."""
     client_version: int = VERSION_1
-    """Of the protocol in which the newest transaction was changed."""
+    """Protocol version of the last change."""
 
     @property
     def client_identity(self) -> ProducerIdentity:
-        """As whom the client goes on after this."""
+        """The client's identity after this transaction."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_producer_id, ProducerEpoch(0))
         return ProducerIdentity(self.producer_id, self.epoch)
 
     @property
     def commits(self) -> bool:
-        """Of a prepared transaction: whether it was decided to commit."""
+        """For a prepared transaction: whether the decision is to commit."""
         assert self.state in PREPARED
         return self.state is TransactionState.PREPARE_COMMIT
 
     @property
     def deadline_ms(self) -> int | None:
-        """When an open transaction is aborted; None if none is open."""
+        """The time at which the open transaction is aborted; None if none is open."""
         if self.state is not TransactionState.ONGOING:
             return None
         return self.started_ms + self.timeout_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """How long an open transaction may stay so. A clock that was set back gives none more than its time-out."""
+        """Remaining time of an open transaction. A clock that was set back never gives more than the time-out."""
         return min(self.timeout_ms, max(0, self.started_ms + self.timeout_ms - now_ms))
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
@@ -143,13 +145,13 @@ def initialize(
     spare_id: ProducerId | None,
     now_ms: TimestampMs,
 ) -> Transaction:
-    """Give the caller an identity that fences everybody who had one before.
+    """Give the caller an identity that fences all earlier clients.
 
-    ``expected`` is whom the caller takes itself for, if it goes on after an error (KIP-360). ``spare_id`` is a producer id that
-    was never used, if there is one at hand.
+    ``expected`` is the caller's identity by its own knowledge, if it continues after an error (KIP-360). ``spare_id`` is an unused
+    producer id, if one is ready.
 
-    Returns: an Empty transaction with the identity; or, if one was open, that one as it is to be aborted: the caller is told
-    CONCURRENT_TRANSACTIONS and comes again.
+    Returns: an Empty transaction with the identity. If a transaction was open: this transaction, prepared to abort; the caller gets
+    CONCURRENT_TRANSACTIONS and retries.
     Raises: ProducerIdNeeded; RequestRejected PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
     if current is None:
@@ -197,18 +199,18 @@ def initialize(
 
 
 def _may_go_on(current: Transaction, expected: ProducerIdentity) -> bool:
-    """Whether the caller is the last one that was given an identity, or does not know of the answer that gave it another."""
+    """Whether the caller has the newest identity, or missed the response with its new identity."""
     return expected.producer_id == current.producer_id or (
         expected.producer_id == current.previous_producer_id and expected.epoch >= LAST_CLIENT_EPOCH
     )
 
 
 def fence(current: Transaction, now_ms: TimestampMs) -> Transaction:
-    """Abort an open transaction against its client's will: its time is up, or another client has come.
+    """Abort an open transaction without a request of its client: it timed out, or another client took the id.
 
-    The markers carry an epoch above the client's, so that nothing of it is accepted after them. To a client that asks for just this
-    it looks as if it had done it itself: one of the second protocol that aborts, or one that goes on after an error, is given the
-    new epoch, if nobody else was first.
+    The markers have an epoch above the client's, so no later write of the client is accepted. If the client itself wanted the
+    abort, it looks as if its own request had succeeded. This holds for a client of the second protocol that aborts, and for one
+    that continues after an error: it gets the new epoch, unless another client was faster.
     """
     assert current.state is TransactionState.ONGOING
     return replace(
@@ -225,7 +227,7 @@ def fence(current: Transaction, now_ms: TimestampMs) -> Transaction:
 
 
 def check_owner(current: Transaction | None, identity: ProducerIdentity) -> Transaction:
-    """The transaction, if the caller is its owner.
+    """Check that the caller owns the transaction, and return it.
 
     Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
     """
@@ -249,7 +251,7 @@ def add_partitions(
     client_version: int,
     now_ms: TimestampMs,
 ) -> Transaction:
-    """Let the transaction write to ``partitions``; it begins with the first.
+    """Let the transaction write to ``partitions``. The first partition begins the transaction.
 
     Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
@@ -274,7 +276,7 @@ def add_partitions(
 
 
 def check_partition(current: Transaction | None, identity: ProducerIdentity, partition: TopicPartition) -> None:
-    """Whether the transaction may write to ``partition``: nothing may be written that no marker would ever end (KIP-890).
+    """Check that the transaction may write to ``partition``, so that a marker will end every write (KIP-890).
 
     Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE.
     """
@@ -300,11 +302,11 @@ def end(
     spare_id: ProducerId | None,
     now_ms: TimestampMs,
 ) -> Transaction:
-    """Decide the open transaction, as its client asks.
+    """Decide the open transaction, as its client requests.
 
-    Returns: the transaction, prepared; ``current`` itself if it was ended before, as asked.
-    Raises: ProducerIdNeeded; RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (prepared
-    already, as asked), INVALID_TXN_STATE.
+    Returns: the prepared transaction; ``current`` itself if it was already ended as requested.
+    Raises: ProducerIdNeeded; RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS
+    (already prepared as requested), INVALID_TXN_STATE.
     """
     if current is None or client_version < VERSION_2:
         return _end_first_version(check_owner(current, identity), commit, now_ms)
@@ -356,7 +358,7 @@ def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) 
 
 
 def _end_again(current: Transaction, commit: bool) -> Transaction:
-    """A transaction that was ended before: as asked now, or not."""
+    """A transaction that was already ended, as requested now or differently."""
     match current.state:
         case TransactionState.COMPLETE_COMMIT if commit:
             return current

@@ -1,7 +1,7 @@
 """Pooled memory for bytes on their way between sockets and files.
 
-A fresh buffer costs a page fault for every 4 KiB on its first use, which is more than the work done on what it carries; a
-buffer that has been used costs nothing. So buffers are kept, up to a bound, in classes of powers of two.
+A new buffer costs a page fault for every 4 KiB when it is first used. That is more than the work on the bytes in it. A used
+buffer costs nothing. So buffers are kept, up to a limit, in classes of powers of two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FREE_BYTES_MAX: Final = 64 * MIB
 """Unused buffers kept for the next user, over all sizes: about forty frames of 1 MB."""
 
 _allocate = ctypes.pythonapi.PyByteArray_FromStringAndSize
-"""``bytearray(n)`` writes zeros, which costs the loop half a second for a frame of 100 MiB that only was announced."""
+"""``bytearray(n)`` writes zeros. For a frame of 100 MiB that was only announced, that would stop the loop for half a second."""
 _allocate.restype = ctypes.py_object
 _allocate.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
 

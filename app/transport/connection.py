@@ -1,10 +1,10 @@
 """One client's connection: frames in, responses out, in order, without a task per request.
 
-**In.** All connections of a loop read into one shared scratch buffer, because the loop asks for a buffer, fills it and
-calls back without anything in between. Whole frames are served where they lie. What is left of the last frame is kept:
-up to ``OWN_FRAME_BYTES_MIN`` as a copy that is put in front of the next read, beyond that in a pooled buffer of its own
-that the following reads fill directly, so that a frame of 100 MiB is received without being copied. Record bytes are
-handed on as slices of the receive buffer; it is overwritten by the next read, so whoever works past the callback copies.
+**In.** All connections of a loop read into one shared buffer. That works because the loop asks for a buffer, fills it and calls
+back, with nothing in between. Whole frames are served where they lie. The start of an unfinished frame is kept. Up to
+``OWN_FRAME_BYTES_MIN`` it is copied in front of the next read. A longer one gets a pooled buffer of its own, which the following
+reads fill directly, so that a frame of 100 MiB is received without a copy. Record bytes are passed on as slices of the receive
+buffer. The next read overwrites it, so code that works past the callback makes a copy.
 
 **Served at once.** ``serve`` is the subclass's: it is given the bytes that are here and answers what it can within the callback.
 A request that has to wait takes a ``Slot``, which holds its place in the order of responses. It says whether requests behind it may

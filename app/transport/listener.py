@@ -1,6 +1,6 @@
-"""The listening socket: connections are accepted while there may be more, and otherwise wait in the kernel's queue.
+"""The listening socket. Connections are accepted up to the limit; further ones wait in the kernel's queue.
 
-As with Apache Kafka, a client beyond ``max.connections`` is not turned away but served when another leaves.
+As in Apache Kafka, a client beyond ``max.connections`` is not refused. It is served when another leaves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from app.faults import Faults
 
 BACKLOG: Final = 1024
-"""Connections that the kernel keeps while the loop is busy, or while there are too many."""
+"""So many connections wait in the kernel while the loop is busy, or while there are too many."""
 RETRY_S: Final = 1.0
 """After accepting could not begin again for want of descriptors."""
 

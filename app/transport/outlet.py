@@ -1,8 +1,8 @@
-"""Where a connection's file ranges leave: into the socket itself, or through the loop's transport.
+"""The two ways for a connection's file ranges: into the socket itself, or through the loop's transport.
 
-A transport takes bytes that are in memory. A socket also takes a range of a file (``sendfile``), whose pages then go from the
-page cache to the network without being copied into this process and out of it again, and it takes what it has room for and
-leaves the rest with us, so that a client that does not read costs no buffer.
+A transport takes bytes that are in memory. A socket also takes a range of a file (``sendfile``). The pages then go from the page
+cache to the network and are not copied through this process. A socket takes only what it has room for, so a client that does not
+read costs no buffer.
 
 The descriptor belongs to the transport, which goes on reading from it and writes the answers that have no ranges. Both ways into
 the socket keep their order because one is used only when the other has nothing left to send.
@@ -34,7 +34,7 @@ KERNELS_CHOICE: Final = -1
 FEW_READERS: Final = 4
 """So many times the size of each of many has one reader; as many or more are many."""
 EVENTS_MAX: Final = 16
-"""Sockets that are served when they take bytes again, before the loop looks at what else has come."""
+"""So many sockets that take bytes again are served before the loop looks at other events."""
 NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -151,18 +151,18 @@ class SocketOutlet:
 
 
 class SendBuffers:
-    """How large the send buffers of the sockets are that are sent file ranges.
+    """Decides how large the send buffers of sockets are that are sent file ranges.
 
-    With some tens of readers small ones are the faster: what is under way to all of them stays in the processor's cache. A reader
-    that is alone, or one of a few, is kept waiting by as small a one, since it is full before the loop comes to it again.
+    With some tens of readers small buffers are faster, because the bytes under way to all of them stay in the processor's cache.
+    With few readers small buffers are slower: each is full before the loop comes back to it, so its reader has to wait.
     """
 
     def __init__(self, many_bytes: int) -> None:
-        """``many_bytes``: of each of many; -1 leaves all sizes to the kernel."""
+        """``many_bytes``: size of each buffer if there are many; -1 leaves all sizes to the kernel."""
         self._many_bytes = many_bytes
         self._members = 0
         self.each_bytes = KERNELS_CHOICE
-        """As it should be now; what has another size takes this one when it is sent something."""
+        """The size that each buffer should have now. A socket with another size changes when something is sent to it."""
         self._divide()
 
     def join(self) -> None:
@@ -183,8 +183,8 @@ class SendBuffers:
 class RoomWatch:
     """Calls back when a socket that was full takes bytes again. One for all connections of a loop.
 
-    The loop watches the sockets for reading and lets nobody else register them. So they are in an epoll of their own, which the
-    loop watches as one more descriptor: edge-triggered, hence registered once, however often a socket is full.
+    The loop watches the sockets for reading and lets nobody else register them. So this object has an epoll of its own, which the
+    loop watches as one more descriptor. It is edge-triggered, so a socket is registered once, however often it is full.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,13 +1,12 @@
-"""How much of the event loop replays may take beside everything else.
+"""How much time of the event loop replays may take.
 
-A reader of history takes whatever it is given: it reads as fast as it is answered, and all that it is answered goes through the
-same loop, over the same cores, as the records of producers. So while others keep the loop busy, replays share what they leave, and
-not all of that: the more is going on, the longer a replay rests after each answer, in proportion to what the answer cost. Without
-others nothing is held back.
+A reader of history (a replay) reads as fast as it is answered. Its answers go through the same event loop, on the same cores, as
+the records of producers. So while others keep the loop busy, replays share a part of what they leave. After each answer a replay
+rests: the longer the answer took and the busier the loop is, the longer it rests. If nobody else is there, replays never wait.
 
-``ReplayPace`` decides, from times that it is told; ``ReplayTurns`` is the queue, in order of arrival, with one timer. Times are
-wall time within callbacks. On a machine whose cores are short that grows for the same work, and replays rest longer there, which
-is as it should be: their readers, and the store process, want the same cores.
+``ReplayPace`` decides, from times that it is told. ``ReplayTurns`` is the queue, in order of arrival, with one timer. Times are
+wall time within callbacks. On a machine with too few cores the same work takes longer, so replays rest longer. That is intended:
+their readers, and the store process, need the same cores.
 """
 
 from __future__ import annotations
@@ -18,31 +17,32 @@ from collections.abc import Callable
 from typing import Final
 
 REST_PER_BUSY: Final = 2.0
-"""Of the loop that a replay leaves alone, for what others take of it: their part, and as much again so that they need not wait."""
+"""A replay leaves others so many times the share of the loop that they take: their own, and as much again, so that they need not
+wait."""
 SHARE_MIN: Final = 0.1
-"""What replays may always take of the loop: they go on, however busy it is."""
+"""Share of the loop that replays may always take, however busy it is."""
 WINDOW_S: Final = 0.25
-"""Over which it is smoothed how busy others keep the loop."""
+"""How busy others keep the loop is averaged over this time."""
 REST_S_MAX: Final = 0.25
 TURN_S: Final = 0.001
-"""Between two replays that are told that they may go on: the finest that the loop's timers are."""
+"""Time between two replays that may go on. Timers of the loop are not finer."""
 
 
 class ReplayPace:
-    """When the next answer of a replay may begin. Pure: times come in."""
+    """Decides when the next answer of a replay may begin. Pure: it is told all times."""
 
     __slots__ = ("_busy", "_free_at_s", "_seen_at_s", "_seen_s", "others_s")
 
     def __init__(self) -> None:
         self.others_s = 0.0
-        """Time that all but replays have taken so far; added to by whoever serves them."""
+        """Time that all other requests have taken so far. Whoever serves them adds to it."""
         self._seen_s = 0.0
         self._seen_at_s = -math.inf
         self._busy = 0.0
         self._free_at_s = -math.inf
 
     def took(self, now_s: float, spent_s: float) -> None:
-        """A replay has taken ``spent_s``: how long it rests follows from how busy others keep the loop."""
+        """A replay has taken ``spent_s``. How long it rests depends on how busy others keep the loop."""
         passed_s = now_s - self._seen_at_s
         if passed_s > 0:
             share = (self.others_s - self._seen_s) / passed_s
@@ -53,7 +53,7 @@ class ReplayPace:
         self._free_at_s = max(now_s, self._free_at_s) + rest_s
 
     def wait_s(self, now_s: float) -> float:
-        """How long the next has to wait; 0 if not at all."""
+        """How long the next replay has to wait; 0 if not at all."""
         return max(0.0, self._free_at_s - now_s)
 
 
@@ -62,16 +62,15 @@ def loop_time_s() -> float:
 
 
 class ReplayTurns:
-    """Who waits to go on with a replay, in order of arrival. Belongs to one event loop.
+    """The clients that wait to go on with a replay, in order of arrival. Belongs to one event loop.
 
-    Whoever has come keeps the place although the request that waited is answered without: one that reads at the end of one
-    partition and history of another is answered again and again before its turn comes. When that is, it may go on with its next
-    request.
+    A client may read the end of one partition and the history of another. Then its request is answered, without history, before
+    its turn comes. It keeps its place in the queue, and may go on with the first request after its turn has come.
     """
 
     def __init__(self, elapsed_s: Callable[[], float] = loop_time_s) -> None:
-        """``elapsed_s``: seconds from any moment on, fine enough to time a callback. With the time of a simulated loop, in which
-        callbacks take none, nothing is ever held back."""
+        """``elapsed_s``: seconds since any moment, fine enough to time a callback. In a simulated loop callbacks take no time, so
+        no replay ever waits."""
         self.elapsed_s = elapsed_s
         self.pace = ReplayPace()
         self._places: dict[object, Callable[[], None] | None] = {}
@@ -81,14 +80,14 @@ class ReplayTurns:
         self._timer: asyncio.TimerHandle | None = None
 
     def may_go_on(self, client: object) -> bool:
-        """Whether a replay may be answered now; it takes its turn then. If not, ``wait`` and ask again."""
+        """Whether a replay may be answered now. If so, this is its turn. If not, ``wait`` and ask again."""
         if client in self._called:
             self._called.discard(client)
             return True
         return not self._places and not self.pace.wait_s(self.elapsed_s())
 
     def wait(self, client: object, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` once, when it is the client's turn. Returns what takes that back; harmless afterwards."""
+        """Call ``wake`` once, when it is the client's turn. Returns a function that cancels that, and does nothing afterwards."""
         self._places[client] = wake
         self._arm()
 

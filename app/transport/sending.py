@@ -1,11 +1,11 @@
 """A response in pieces on its way to the client: bytes, and ranges of files, in order.
 
-A range that is in the page cache goes from there into the socket by ``sendfile``. What is short, or must not be sent by
-reference, is copied into one pooled buffer with its neighbours and leaves in one write; the buffer is given back at once, because
-what the socket has no room for is read again when it has. What the page cache does not have is read by the pool. So a client that
-does not read costs its place in the queue, and no buffer.
+A range that is in the page cache goes from there into the socket by ``sendfile``. Parts that are short, or must not be sent by
+reference, are copied into one pooled buffer with their neighbours, and leave in one write. The buffer is given back at once. Bytes
+for which the socket has no room are read again later. The thread pool reads what the page cache does not have. So a client that
+does not read its responses costs its place in the queue, and no buffer.
 
-Between two looks at the other connections at most ``SEND_BURST_BYTES`` are sent to one.
+At most ``SEND_BURST_BYTES`` are sent to one connection before the others have their turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEND_BYTES: Final = PIECE_BYTES
 SEND_BURST_BYTES: Final = 4 * MIB
 """Sent to one connection before the loop turns to the others."""
 CACHED_FOR_S: Final = 0.1
-"""How long a range that was seen in the page cache is taken to be there while its reader takes it."""
+"""For so long a range that was found in the page cache counts as cached, while it is sent."""
 SENDFILE_BYTES_MIN: Final = 32 * KIB
 """Below this, copying a range behind its header is cheaper than a system call of its own."""
 
@@ -45,11 +45,11 @@ class SendableRange(Protocol):
         ...
 
     def read_nowait(self, start: int, into: memoryview) -> int:
-        """Read at ``start`` of the range what the page cache has: bytes read, or -1 if the disk would have to be asked."""
+        """Read what the page cache has at ``start`` of the range. Returns the bytes read, or -1 if only the disk has them."""
         ...
 
     def read(self, start: int, into: memoryview) -> int:
-        """The same, waiting for the disk; for a pool thread. 0 means that the file ends early."""
+        """The same, but wait for the disk. For a pool thread. 0 means that the file ends early."""
         ...
 
     def release(self) -> None:
@@ -97,7 +97,7 @@ class Sender(Protocol):
 
 
 class Sending:
-    """The pieces that one connection has still to send. Belongs to it; all but the reading from the disk is synchronous."""
+    """The pieces that one connection still has to send. Everything but reading from the disk is synchronous."""
 
     __slots__ = ("_connection", "_looked_at", "_outlet", "_start", "full", "parts", "reading")
 
@@ -112,7 +112,7 @@ class Sending:
         self._start = 0
         """What of the first part is sent already."""
         self._looked_at: tuple[SendableRange, int, int, float] | None = None
-        """A range whose ``reference`` was asked for, what it was, up to where in the range, and until when that is believed."""
+        """The last ``reference``: its range, the descriptor, up to where in the range it holds, and until when."""
         self.full = False
         """The client has to read before anything goes on."""
         self.reading = False
@@ -168,7 +168,7 @@ class Sending:
             sent += taken
 
     def _send_piece(self, piece: bytes) -> int | None:
-        """As ``Outlet.send``, to leave together with the range behind it; None if that is to be copied, and this with it."""
+        """As ``Outlet.send``, together with the range behind it. None if that range must be copied; then so must this piece."""
         more = len(self.parts) > 1
         if more:
             following = self.parts[1]
@@ -177,7 +177,7 @@ class Sending:
         return self._outlet.send(piece[self._start :], more)
 
     def _reference(self, part: SendableRange, start: int) -> int:
-        """As ``SendableRange.reference``, for as much as is sent at a time; -1 also if that is better copied."""
+        """As ``SendableRange.reference``, for as much as is sent at a time. Also -1 if a copy is cheaper."""
         length = min(part.length - start, SEND_BYTES)
         if not self._outlet.takes_files:
             return -1
@@ -209,7 +209,7 @@ class Sending:
             return None
 
     def _send_copy(self) -> int | None:
-        """As ``Outlet.send``, of what is at hand; 0 if a file ends early, None if the disk has to be asked first."""
+        """As ``Outlet.send``, with what is in memory. 0 if a file ends early; None if only the disk has the bytes."""
         buffers = self._connection.server.buffers
         buffer = buffers.take(SEND_BYTES)
         filled, piece_bytes = 0, self._outlet.piece_bytes
@@ -256,7 +256,7 @@ class Sending:
         self._start = start
 
     async def _send_from_disk(self, part: SendableRange, start: int) -> None:
-        """Read on a pool thread what the page cache does not have, send of it what there is room for, and go on."""
+        """Read on a pool thread what the page cache does not have, send as much as there is room for, and go on."""
         connection = self._connection
         buffers = connection.server.buffers
         buffer = buffers.take(SEND_BYTES)

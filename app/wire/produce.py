@@ -1,10 +1,11 @@
 """Produce, written by hand for speed: both directions of versions 3 to 13.
 
-The common request carries one batch for one partition. It is read by two precompiled Structs around the topic's name and a
-comparison of where the records end with where the message ends: if everything is in its usual place there is nothing left
-to check. Anything else, malformed requests included, goes the long way, which says what is wrong.
+The common request carries one batch for one partition. Two precompiled Structs read it, around the topic's name. If the records
+end where the message ends, everything is in its usual place, and nothing is left to check. All other requests, malformed ones
+included, are decoded in full, which shows what is wrong.
 
-Records are slices of the buffer that was given and never copied; whoever keeps them longer than the buffer copies them.
+Records are slices of the buffer that was given, and are never copied here. A caller that keeps them longer than the buffer copies
+them.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Agent:
         self._unreachable_told = False
 
     def run(self) -> None:
-        self._surroundings.say("Watching for spot notices and for the auto-scaling group's wish to end this machine.")
+        self._surroundings.say("Watching for spot notices, and for the auto-scaling group to end this machine.")
         notice = None
         while notice is None:
             notice = self.look()
@@ -146,15 +146,15 @@ class Agent:
         if not self._rebalance_told and self._metadata.get("meta-data/events/recommendations/rebalance") is not None:
             self._rebalance_told = True
             self._surroundings.say(
-                "EC2 says that this spot machine is likely to be reclaimed soon. The broker goes on until it is."
+                "EC2 says that this spot machine may be reclaimed soon. The broker goes on until EC2 gives notice."
             )
 
     def act(self, notice: Notice) -> None:
-        """Drain, then complete the terminate hook. A drain that fails is told; the machine ends whatever is said."""
+        """Drain, then complete the terminate hook. A failed drain is logged; the machine ends either way."""
         if self._settings.role == "broker":
             self._drain(notice)
         else:
-            self._surroundings.say(f"{notice.why}. Nothing is to be drained: this machine serves HTTP alone.")
+            self._surroundings.say(f"{notice.why}. This machine has nothing to drain: it only serves HTTP.")
         if notice.hook:
             self._complete()
 
@@ -182,7 +182,7 @@ class Agent:
         if code == DRAINED:
             what = f"Drained in {took_s:.1f} s: everything tiered is in the store."
         elif code == NOT_WHOLE:
-            what = f"Not drained after {took_s:.1f} s: what is named above is on the data volume only."
+            what = f"Not drained after {took_s:.1f} s: what the lines above name is on the data volume only."
         else:
             what = f"`firn drain` failed with exit code {code}: what was not tiered is on the data volume only."
         self._surroundings.say(what)

@@ -138,7 +138,7 @@ class Boot:
         zone = self._metadata.need("meta-data/placement/availability-zone")
         if zone != self._settings.zone:
             raise Refused(
-                f"This machine is in zone {zone}, and node {self._settings.node_id} belongs into {self._settings.zone}: "
+                f"This machine is in zone {zone}. Node {self._settings.node_id} belongs in zone {self._settings.zone}: "
                 "correct the subnets of its auto-scaling group."
             )
         self._say(f"Cluster {self._settings.cluster}, {self._who()}: boots on {self._instance_id} in {zone}.")
@@ -175,7 +175,7 @@ class Boot:
             raise Refused(f"Object cluster/name of {store.name} has version {version}; this release reads version 1.")
         if cluster != self._settings.cluster:
             raise Refused(
-                f"The store {store.name} belongs to cluster {cluster}, and this machine to {self._settings.cluster}. "
+                f"The store {store.name} belongs to cluster {cluster}; this machine belongs to {self._settings.cluster}. "
                 "Give each cluster a bucket or a prefix of its own. No disk was touched."
             )
         return cluster
@@ -323,7 +323,7 @@ class Boot:
                     "Nothing was formatted. Give this node another volume, or empty this one."
                 )
             if kind != wanted:
-                self._say(f"Disk {device} has {kind} though {wanted} is asked for; it stays as it is.")
+                self._say(f"Disk {device} has {kind}, and the settings name {wanted}. The disk stays as it is.")
             return
         with self._machine.path(device).open("rb") as raw:
             if any(raw.read(BLANK_BYTES)):
@@ -408,7 +408,7 @@ class Boot:
             there += [f"data/{name}" for name in (os.listdir(data) if data.is_dir() else ())]
             if there:
                 raise Refused(
-                    f"Disk {device} has no {MARKER}, but {there[0]}: nobody knows whose data that is. Nothing was changed."
+                    f"Disk {device} has no {MARKER}, but holds {there[0]}. Whose data that is cannot be told. Nothing was changed."
                 ) from None
             return True
         try:
@@ -421,7 +421,7 @@ class Boot:
             if says.get(name) != mine:
                 raise Refused(
                     f"Disk {device} belongs to node {says.get('node_id')} of cluster {says.get('cluster')} in "
-                    f"{says.get('store')}, and this machine is node {self._settings.node_id} of {self._settings.cluster} "
+                    f"{says.get('store')}. This machine is node {self._settings.node_id} of {self._settings.cluster} "
                     f"in {self._settings.store_url.name}. "
                     "Nothing was changed."
                 )
@@ -564,11 +564,13 @@ class Boot:
         if state == "terminated":
             self._say(f"{what}, which EC2 says is terminated: this machine takes over. {_LOSS}")
             return True
-        self._say(f"{what} ({state}): without force; the broker starts once that one is silent and does not answer.")
+        self._say(
+            f"{what} ({state}): without force, the broker starts once that machine is silent and does not answer."
+        )
         return False
 
     def _state_of(self, instance: str) -> str:
-        """EC2's word on a machine. Only ``terminated`` is death."""
+        """What EC2 says of a machine. Only ``terminated`` means that it is gone for good."""
         if not re.fullmatch(r"i-[0-9a-f]{8,17}", instance):
             return "not known to EC2"
         try:
@@ -599,16 +601,16 @@ class Boot:
         try:
             failed = [one for one in json.loads(done.out)["checks"] if not one["passed"]]
         except (ValueError, KeyError, TypeError):
-            raise Refused(f"firn doctor does not say what it found: {done.last_words}") from None
+            raise Refused(f"firn doctor printed no result that can be read: {done.last_words}") from None
         if failed:
             text = "; ".join(f"{one['name']}: {one['detail']} ({one['mend']})" for one in failed)
-            raise Refused(f"firn doctor says no: {text}")
+            raise Refused(f"firn doctor found what stops a start: {text}")
         self._say("firn doctor found nothing wrong.")
 
     # --- the start
 
     def start(self, unit: str, *, force: bool) -> None:
-        """Start the unit and wait until it serves. Force holds for this start alone."""
+        """Start the unit and wait until it serves. Force applies to this start only."""
         order = self._machine.path("/run/firn-bootstrap/take-over.env")
         if force:
             order.parent.mkdir(parents=True, exist_ok=True)
@@ -637,7 +639,7 @@ class Boot:
             if state == "active":
                 return
             if says.get("AssertResult") == "no" and says.get("AssertTimestampMonotonic", "0") != "0":
-                raise Refused(f"{unit} does not start: what it asserts is not so. See its journal.")
+                raise Refused(f"{unit} does not start: a condition in its unit file does not hold. See its journal.")
             failed_for_good = state == "failed" or (state == "inactive" and says.get("Result") not in ("success", ""))
             if failed_for_good:
                 raise Refused(
@@ -671,7 +673,7 @@ class Boot:
         self._say(f"{ready}: {what}.")
 
     def wait_until_healthy(self) -> None:
-        """HTTP counts as started when it answers. Whether a broker answers it is another question, and none of this machine."""
+        """HTTP counts as started when it answers, whether or not a broker answers HTTP."""
         clock = self._machine.clock
         end_s = clock.monotonic_s() + HEALTHY_WAIT_S
         url = f"http://127.0.0.1:{self._settings.http_port}/healthz"
@@ -698,7 +700,7 @@ class Boot:
             self._aws.query("autoscaling", "CompleteLifecycleAction", **self._hook, LifecycleActionResult="CONTINUE")
         except AwsError as error:
             # A machine that was rebooted, or put into service by hand, has no action under way.
-            self._say(f"Auto Scaling takes no word about hook {lifecycle.launch_hook}: {error}")
+            self._say(f"Auto Scaling refuses to complete hook {lifecycle.launch_hook}: {error}")
             return
         self._say(f"Hook {lifecycle.launch_hook} is complete.")
 
@@ -772,9 +774,9 @@ class Boot:
             self._aws.query("autoscaling", "RecordLifecycleActionHeartbeat", **self._hook)
         except AwsError as error:
             self._launched = True  # a later boot: no launch is under way
-            self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
+            self._say(f"Auto Scaling did not take the heartbeat of hook {lifecycle.launch_hook}: {error}")
         except Unreachable as error:
-            self._say(f"Auto Scaling takes no heartbeat of hook {lifecycle.launch_hook}: {error}")
+            self._say(f"Auto Scaling did not take the heartbeat of hook {lifecycle.launch_hook}: {error}")
 
 
 class _Beside:

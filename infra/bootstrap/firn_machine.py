@@ -261,7 +261,7 @@ def unpack(archive: Path, target: Path) -> None:
         members = tar.getmembers()
         for one in members:
             if not (one.isfile() or one.isdir()) or one.name.startswith("/") or ".." in one.name.split("/"):
-                raise Refused(f"The wheelhouse has the entry {one.name!r}, which is no file below it.")
+                raise Refused(f"The wheelhouse has the entry {one.name!r}, which is no file or folder inside it.")
         tar.extractall(target, members)
 
 

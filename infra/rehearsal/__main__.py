@@ -1,9 +1,9 @@
-"""``make rehearse``: the life of a deployment on this machine, with a table of how long each part takes.
+"""``make rehearse``: rehearse a deployment on this machine, and print a table of how long each part takes.
 
     python -m infra.rehearsal [--only STEP,…]
 
-Needs root, debootstrap, systemd-nspawn and loop devices. Everything runs in name spaces of its own: no port and no mount of this
-machine is met, and whatever was started ends with the rehearsal, however that ends.
+Needs root, debootstrap, systemd-nspawn and loop devices. The rehearsal runs in its own namespaces, so it uses no port and no mount
+of this machine. All its processes end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TOOLS: Final = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.rehearsal", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="steps, separated by commas; all if none is given")
-    parser.add_argument("--no-limits", action="store_true", help="print times, and judge none of them")
+    parser.add_argument("--only", default="", help="steps to run, separated by commas [all]")
+    parser.add_argument("--no-limits", action="store_true", help="print times, but ignore their limits")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     only = frozenset(filter(None, options.only.split(",")))
@@ -50,7 +50,7 @@ def main() -> int:
         houses = build_wheelhouses(ROOT, CACHE)
         say("making the Debian root (some minutes the first time)")
         houses.image = debian_root(CACHE)
-        say("baking the release into an image")
+        say("installing the release in an image")
         houses.baked_image = baked_root(houses.image, houses.archive, houses.sha256, CACHE)
     except NotPossible as error:
         sys.stderr.write(f"make rehearse: {error}\n")
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def in_name_spaces(command: list[str]) -> int:
-    """Run a command with mounts, network and processes of its own; whatever it started ends with it. Returns its exit code."""
+    """Run a command in its own mount, network and process namespaces. Its processes end with it. Returns its exit code."""
     # unshare passes no signal on. If this process ends, however, the kernel kills unshare, and tells the command to end.
     spaces = [
         "setpriv",
@@ -91,14 +91,14 @@ def in_name_spaces(command: list[str]) -> int:
 def check_tools() -> None:
     """Raises: NotPossible."""
     if os.geteuid() != 0:
-        raise NotPossible("it mounts and boots machines: run it as root")
+        raise NotPossible("the rehearsal mounts disks and boots machines: run it as root")
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     os.environ["PATH"] = path
     missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=path) is None})
     if missing:
-        raise NotPossible(f"install {', '.join(missing)} (Debian's names) first")
+        raise NotPossible(f"commands are missing: install {', '.join(missing)} (names of Debian packages)")
     if not Path("/dev/loop-control").exists():
-        raise NotPossible("this machine has no loop devices, which the volumes of the rehearsal are")
+        raise NotPossible("this machine has no loop devices; the rehearsal needs them as volumes")
 
 
 def say(text: str) -> None:

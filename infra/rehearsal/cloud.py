@@ -1,6 +1,6 @@
-"""What stands in for AWS: moto as S3 and EC2, ``tests.infra.imds`` as instance metadata and as Auto Scaling's lifecycle actions.
+"""Substitutes for AWS: moto is S3 and EC2, ``tests.infra.imds`` is instance metadata and Auto Scaling's lifecycle actions.
 
-Everything listens in the rehearsal's own network name space, the metadata at 169.254.169.254, so nothing of this machine's is met.
+All servers listen in the rehearsal's own network namespace, so they use no port of this machine. Metadata is at 169.254.169.254.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cloud:
         return str(self.ec2.create_volume(AvailabilityZone=ZONE, Size=20, VolumeType="gp3")["VolumeId"])
 
     def launch(self) -> str:
-        """A machine that runs by EC2's word. Returns its id."""
+        """Make an instance that EC2 calls running. Returns its id."""
         answer = self.ec2.run_instances(
             ImageId=IMAGE, MinCount=1, MaxCount=1, InstanceType="m7i.large", Placement={"AvailabilityZone": ZONE}
         )
@@ -90,6 +90,6 @@ class Cloud:
             self.ec2.detach_volume(VolumeId=volume_id, InstanceId=instance_id, Force=True)
 
     def terminate(self, instance_id: str, volume_id: str) -> None:
-        """End a machine by EC2's word."""
+        """Make EC2 call an instance terminated."""
         self.release(instance_id, volume_id)
         self.ec2.terminate_instances(InstanceIds=[instance_id])

@@ -1,6 +1,6 @@
-"""Clients of the rehearsed cluster: they write what must not be lost, and read all of it again to compare.
+"""Clients of the rehearsed cluster: they write records, and read all records again to compare.
 
-librdkafka, so that nothing of Firn's own client code vouches for Firn.
+The clients use librdkafka, so that Firn's own client code does not test Firn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from infra.rehearsal.machine import Failed
 
 BOOTSTRAP: Final = "127.0.0.1:9092"
 ORDERS: Final = "orders"
-"""A tiered topic: what is in its active segments is on the broker's disk only."""
+"""A tiered topic: the records of its active segments are on the broker's disk only."""
 PAYMENTS: Final = "payments"
 """A tiered topic that transactions write."""
 CUSTOMERS: Final = "customers"
@@ -43,7 +43,7 @@ class State:
     """The newest value of each key of the compacted topic."""
 
     def differences(self, later: State) -> list[str]:
-        """What of this is missing or otherwise in ``later``."""
+        """The entries that are missing or different in ``later``."""
         found = []
         for name in ("records", "offsets", "transactional_ids", "customers"):
             mine: Mapping[str, Any] = getattr(self, name)
@@ -65,7 +65,7 @@ class State:
 
 @dataclass
 class Load:
-    """Writes more each time it is asked, and remembers nothing: the cluster is asked what it has."""
+    """Writes more records at each call. It remembers none of them: ``state`` reads them from the cluster."""
 
     rounds: int = 0
     _quiet: dict[str, Any] = field(default_factory=lambda: {"bootstrap.servers": BOOTSTRAP, "log_level": 0})
@@ -185,7 +185,7 @@ class Load:
             consumer.close()
 
     def _transactional_ids(self) -> dict[str, str]:
-        """What the coordinator's own topic says: the id, its producer id and epoch, and how its last transaction ended."""
+        """A digest of the coordinator's newest record for each transactional id."""
         topic = "__transaction_state"
         there = AdminClient(self._quiet).list_topics(timeout=30).topics
         found: dict[str, str] = {}

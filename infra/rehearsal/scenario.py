@@ -1,6 +1,6 @@
-"""The steps of the rehearsal, in order. Each is timed, and says what it compared.
+"""The steps of the rehearsal, in order. Each step is timed, and reports what it compared.
 
-A step leaves the deployment as it should be: one volume, no machine. The next one begins with a machine on that volume.
+At its end a step leaves one volume and no machine. The next step begins with a machine on this volume.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass
 class Stage:
-    """What the steps share."""
+    """The state that all steps share."""
 
     cloud: Cloud
     work: Path
@@ -62,7 +62,7 @@ class Stage:
     # --- machines
 
     def settings(self, volume: Volume | None = None, prefix: str = "prod") -> dict[str, Any]:
-        """What Terraform's launch template has in its user data."""
+        """The settings that Terraform writes into the user data of a launch template."""
         return {
             "version": 1,
             "role": "broker",
@@ -94,7 +94,7 @@ class Stage:
     def booted(
         self, settings: dict[str, Any] | None = None, volume: Volume | None = None, *, baked: bool = True
     ) -> Iterator[Machine]:
-        """A machine that the auto-scaling group has launched, from its kernel's start on."""
+        """A machine that the auto-scaling group has launched. Its kernel has just started."""
         text = json.dumps(settings or self.settings(volume))
         user_data = TEMPLATE.read_text().replace("${base64encode(bootstrap)}", base64.b64encode(text.encode()).decode())
         image = self.houses.baked_image if baked else self.houses.image
@@ -165,14 +165,14 @@ def first_boot(stage: Stage) -> None:
         installed = one.wait_until_said("was installed in", 1)
         install_s = float(installed.text.split(" was installed in ")[1].split()[0])
         stage.row("first boot: kernel to first acknowledged record, release from S3", acknowledged_s - one.started_s)
-        stage.row("… of that, the release is installed", install_s, limit_s=60)
+        stage.row("… of which: install the release", install_s, limit_s=60)
         stage.row("… from the bootstrap's start", acknowledged_s - began.at_s)
         stage.load.create_topics()
         stage.load.write()
 
 
 def begin(stage: Stage) -> None:
-    """A first boot with a baked release, for steps that are run without ``first-boot``."""
+    """A first boot with a release in the image, for runs without the step ``first-boot``."""
     with stage.booted() as one:
         stage.serve(one)
         stage.load.create_topics()
@@ -180,12 +180,12 @@ def begin(stage: Stage) -> None:
 
 
 def lost_machine_same_volume(stage: Stage) -> None:
-    """A machine vanishes with records that are on its volume only. The volume goes to the next one."""
+    """A machine disappears. Some records are only on its volume. The next machine gets the volume."""
     with stage.booted() as one:
         acknowledged_s = stage.serve(one)
         began = one.wait_until_said("boots on", 1)
         stage.row(
-            "boot with a baked release: bootstrap's start to first acknowledged record",
+            "boot with a release in the image: bootstrap's start to first acknowledged record",
             acknowledged_s - began.at_s,
             limit_s=15,
         )
@@ -206,7 +206,7 @@ def lost_machine_same_volume(stage: Stage) -> None:
 
 
 def reboot(stage: Stage) -> None:
-    """The machine shuts down and starts again: `firn-bootstrap.service` takes the steps that the user data took."""
+    """The machine shuts down and starts again: `firn-bootstrap.service` now runs the steps of the boot."""
     with stage.booted() as one:
         stage.serve(one)
         stage.load.write()
@@ -224,13 +224,13 @@ def reboot(stage: Stage) -> None:
 
 
 def scale_to_zero_and_back(stage: Stage) -> None:
-    """The group's size becomes 0: drained through the terminate hook. Later it becomes 1."""
+    """The group's size becomes 0, and the terminate hook drains the broker. Later the size becomes 1."""
     with stage.booted() as one:
         stage.serve(one)
         stage.load.write()
         before = stage.load.state()
         took_s = stage.end_by_group(one)
-        stage.row("scale to zero: the group's wish to the completed hook (drain)", took_s)
+        stage.row("scale to zero: the group's request to the completed hook (drain)", took_s)
     known_s = time.time()
     with stage.booted() as one:
         acknowledged_s = stage.serve(one)
@@ -260,7 +260,7 @@ def spot_notice(stage: Stage) -> None:
 
 
 def upgrade(stage: Stage) -> None:
-    """The launch template names the next wheelhouse; the machine is replaced, terminate first."""
+    """The launch template names the next wheelhouse. The machine ends first, and then the next machine starts."""
     with stage.booted() as one:
         stage.serve(one)
         stage.load.write()
@@ -281,7 +281,7 @@ def upgrade(stage: Stage) -> None:
 
 
 def drained_machine_empty_volume(stage: Stage) -> None:
-    """Drained, then replaced on an empty volume: everything tiered is there; what is never tiered is gone, and is named."""
+    """A drained broker restarts on an empty volume: all tiered records are there; data that is never tiered is listed as lost."""
     with stage.booted() as one:
         stage.serve(one)
         stage.load.write()
@@ -311,12 +311,12 @@ def drained_machine_empty_volume(stage: Stage) -> None:
         stage.row(
             "drained machine, empty volume: launch to first acknowledged record",
             acknowledged_s - known_s,
-            f"all {count:,} drained records; lost as told: {lost}",
+            f"all {count:,} drained records; lost as announced: {lost}",
         )
 
 
 def living_machine_is_not_replaced(stage: Stage) -> None:
-    """EC2 still says ``running`` of a machine that vanished: no force, so the broker waits until that one was silent for 30 s."""
+    """A machine disappeared, but EC2 still says ``running``. The next broker is not forced: it waits for 30 s of silence."""
     with stage.booted() as one:
         stage.serve(one)
         silent_s = one.lose()
@@ -334,7 +334,7 @@ def living_machine_is_not_replaced(stage: Stage) -> None:
 
 
 def a_thousand_partitions(stage: Stage) -> None:
-    """A broker with many partitions vanishes."""
+    """A broker with many partitions disappears."""
     volume = Volume(stage.cloud, stage.work)
     settings = {**stage.settings(volume, "wide"), "wheelhouse": None}
     try:
@@ -372,12 +372,12 @@ def http_machine(stage: Stage) -> None:
             took_s = time.time() - one.started_s
             with urllib.request.urlopen("http://127.0.0.1:8083/readyz", timeout=30) as answer:
                 if answer.status != 200:
-                    raise Failed(f"the http machine answers {answer.status}")
+                    raise Failed(f"/readyz of the http machine returned status {answer.status}")
             stage.row("machine for HTTP alone: kernel to in service", took_s, "it reaches the broker")
 
 
 def refusals(stage: Stage) -> None:
-    """What must stop a boot with one line, and format nothing."""
+    """Faults that must stop a boot with one line, without formatting a disk."""
     blank = Volume(stage.cloud, stage.work)
     foreign = Volume(stage.cloud, stage.work)
     with foreign.image.open("r+b") as raw:
@@ -410,7 +410,9 @@ def refusals(stage: Stage) -> None:
                 took_s = line.at_s - one.started_s
                 lines = [entry for entry in one.journal() if "Firn does not start" in entry.text]
                 if len(lines) != 1 or one.said("has a new"):
-                    raise Failed(f"{what}: {len(lines)} lines say so, or a disk was formatted")
+                    raise Failed(
+                        f"{what}: {len(lines)} refusals are in the journal instead of one, or a disk was formatted"
+                    )
             if _digest(volume) != before:
                 raise Failed(f"{what}: the disk was written")
             stage.row(f"refused: {what}", took_s, "one line, disk as before")
@@ -420,7 +422,7 @@ def refusals(stage: Stage) -> None:
 
 
 def _digest(volume: Volume) -> tuple[int, str]:
-    """Room that the volume's file takes, and its first MiB."""
+    """Blocks that the volume's file uses, and a digest of its first MiB."""
     subprocess.run(["sync", str(volume.image)], check=True)
     with volume.image.open("rb") as raw:
         return volume.image.stat().st_blocks, hashlib.sha256(raw.read(1 << 20)).hexdigest()
@@ -448,7 +450,7 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
     """Run the steps and print their table. Returns the exit code."""
     unknown = sorted(only - set(STEPS))
     if unknown:
-        say(f"there is no step {unknown[0]}; there are {', '.join(STEPS)}")
+        say(f"there is no step {unknown[0]}; the steps are {', '.join(STEPS)}")
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     detach_leftovers(work.parent)
@@ -486,7 +488,7 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
     except (Failed, KafkaException, OSError, subprocess.SubprocessError) as error:
         say(f"FAILED: {error}")
     except KeyboardInterrupt:
-        say("interrupted: everything that was started has ended")
+        say("interrupted: all processes of the rehearsal have ended")
         code = 130
     if stage is not None:
         print_table(stage.rows, time.monotonic() - begun_s)
@@ -501,9 +503,7 @@ def print_table(rows: list[Row], took_s: float) -> None:
         time_text = "" if row.took_s is None else f"{row.took_s:.1f} s"
         limit = "" if row.limit_s is None else f"{row.limit_s:.0f} s"
         sys.stdout.write(f"{row.what:<{width}}  {time_text:>8}  {limit:>6}  {row.note}\n")
-    sys.stdout.write(
-        f"\n{took_s:.0f} s in all; {cores} cores, load {os.getloadavg()[0]:.1f}. Nothing of AWS was used.\n"
-    )
+    sys.stdout.write(f"\n{took_s:.0f} s in all; {cores} cores, load {os.getloadavg()[0]:.1f}. AWS was not used.\n")
     sys.stdout.flush()
 
 
@@ -514,7 +514,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _told_refusals(one: Machine) -> Iterator[None]:
-    """A failure with what the machine said."""
+    """Add the machine's last journal lines to a failure."""
     try:
         yield
     except (Failed, TimeoutError) as error:

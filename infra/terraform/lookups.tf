@@ -1,4 +1,4 @@
-# What only AWS knows, asked while planning, so that a wrong combination is refused before anything is made.
+# Facts that only AWS knows. The plan asks for them, so a wrong combination is refused before anything is made.
 
 data "aws_caller_identity" "current" {}
 
@@ -8,7 +8,7 @@ data "aws_region" "current" {
   lifecycle {
     postcondition {
       condition     = self.region == var.region
-      error_message = "The provider works in ${self.region}, but region is ${var.region}. Write provider \"aws\" { region = \"${var.region}\" }."
+      error_message = "The provider's region is ${self.region}, but region is ${var.region}. Write provider \"aws\" { region = \"${var.region}\" }."
     }
   }
 }
@@ -29,7 +29,7 @@ data "aws_ami" "machine" {
 
     postcondition {
       condition     = self.root_device_name == "/dev/xvda"
-      error_message = "The root device of image ${var.ami_id} is ${self.root_device_name}. The launch template sizes and encrypts /dev/xvda, as in Debian's images: use an image made from one of them."
+      error_message = "The root device of image ${var.ami_id} is ${self.root_device_name}. The launch template sets size and encryption of /dev/xvda, the root device of Debian's images. Use an image made from one of Debian's images."
     }
   }
 }
@@ -40,17 +40,17 @@ data "aws_ec2_instance_type" "broker" {
   lifecycle {
     postcondition {
       condition     = contains(self.supported_architectures, var.architecture)
-      error_message = "Instance type ${var.instance_type} is not for ${var.architecture}. Choose one that is, or correct architecture and ami_id."
+      error_message = "Instance type ${var.instance_type} is not for ${var.architecture}. Choose a type for ${var.architecture}, or correct architecture and ami_id."
     }
 
     postcondition {
       condition     = var.data_disk.kind != "instance-store" || self.instance_storage_supported
-      error_message = "Instance type ${var.instance_type} has no NVMe disk of its own, which data_disk.kind = \"instance-store\" needs. Choose one that has (i8g, i4i, m7gd), or data_disk.kind = \"ebs\"."
+      error_message = "Instance type ${var.instance_type} has no NVMe disk of its own, but data_disk.kind = \"instance-store\" needs one. Choose a type with NVMe (i8g, i4i, m7gd), or data_disk.kind = \"ebs\"."
     }
 
     postcondition {
       condition     = self.default_vcpus >= 2
-      error_message = "Instance type ${var.instance_type} has one core. A broker uses two: itself and its store process."
+      error_message = "Instance type ${var.instance_type} has one core. Choose a type with at least two: one for the broker, and one for its store process."
     }
   }
 }
@@ -63,7 +63,7 @@ data "aws_ec2_instance_type" "http" {
   lifecycle {
     postcondition {
       condition     = contains(self.supported_architectures, var.architecture)
-      error_message = "http.instance_type is not for ${var.architecture}, which the image is for. Choose one that is."
+      error_message = "http.instance_type is not for ${var.architecture}, the architecture of the image. Choose a type for ${var.architecture}."
     }
   }
 }
@@ -76,7 +76,7 @@ data "aws_s3_bucket" "existing" {
   lifecycle {
     postcondition {
       condition     = self.bucket_region == var.region
-      error_message = "Bucket ${var.existing_bucket} is in ${self.bucket_region}, but the cluster is in ${var.region}. Every record would cross regions, and pay for it: use a bucket in ${var.region}."
+      error_message = "Bucket ${var.existing_bucket} is in ${self.bucket_region}, but the cluster is in ${var.region}. You would pay for every record that crosses regions. Use a bucket in ${var.region}."
     }
   }
 }
@@ -89,17 +89,17 @@ data "aws_subnet" "existing" {
   lifecycle {
     postcondition {
       condition     = self.availability_zone == each.key
-      error_message = "Subnet ${each.value} lies in ${self.availability_zone}, but existing_vpc.subnet_ids says ${each.key}. Correct the zone: a volume can be attached in its own zone only."
+      error_message = "Subnet ${each.value} is in ${self.availability_zone}, but existing_vpc.subnet_ids says ${each.key}. Correct the zone: a volume can be attached only in its own zone."
     }
 
     postcondition {
       condition     = self.vpc_id == var.existing_vpc.vpc_id
-      error_message = "Subnet ${each.value} is not in ${var.existing_vpc.vpc_id}. Name subnets of that VPC."
+      error_message = "Subnet ${each.value} is not in ${var.existing_vpc.vpc_id}. Name subnets of this VPC."
     }
 
     postcondition {
       condition     = !self.map_public_ip_on_launch
-      error_message = "Subnet ${each.value} gives machines public addresses. Firn has no authentication yet: name a private subnet."
+      error_message = "Subnet ${each.value} assigns public addresses to machines. Firn has no authentication yet: name a private subnet."
     }
   }
 }

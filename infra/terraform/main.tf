@@ -1,4 +1,4 @@
-# Firn on AWS: a root module over small inner ones. README.md shows how to use it, ../README.md how to run what it makes.
+# Firn on AWS: the root module, which composes small modules. README.md shows how to use it, ../README.md how to run the cluster.
 
 locals {
   account_id  = data.aws_caller_identity.current.account_id
@@ -12,7 +12,7 @@ locals {
     s3_endpoint     = vpc.s3_endpoint
   }])
 
-  # A port for each node id: the load balancer has one address, and each broker needs one of its own that never changes.
+  # A port for each node id: the load balancer has one address, and each broker needs its own port that never changes.
   listener_ports = { for node_id in keys(var.brokers) : node_id => var.kafka_port + tonumber(node_id) }
   first_node_id  = [for node_id in sort([for id in keys(var.brokers) : format("%04d", tonumber(id))]) : tostring(tonumber(node_id))][0]
 
@@ -28,8 +28,8 @@ locals {
   # Where a broker listens on its machine (infra/bootstrap); kafka_port is the load balancer's.
   machine_kafka_port = 9092
 
-  # Brokers close idle connections themselves, before the load balancer forgets them (350 s) without a word to either side.
-  # A record has one copy until it is tiered, so that it is synced to the volume before it is acknowledged: a machine that dies loses its page cache.
+  # Brokers close idle connections before the load balancer drops them (350 s) without notice to either side.
+  # A record has one copy until it is tiered, and a machine that fails loses its page cache. So a record is synced to the volume before it is acknowledged.
   settings = merge(
     { "connections.max.idle.ms" = "300000", "firn.durability" = "disk" },
     var.redis == null ? {} : { "firn.redis.url" = "rediss://${aws_elasticache_replication_group.valkey[0].primary_endpoint_address}:6379" },
@@ -42,7 +42,7 @@ locals {
     var.data_disk.kind == "instance-store" ? "instance store (gone with the machine)" : "",
     var.scale_to_zero != null ? "scale to zero by schedule" : "",
     alltrue([for broker in values(var.brokers) : broker.running]) ? "" : "a broker that is stopped",
-    local.settings["firn.durability"] == "disk" ? "" : "firn.durability=${local.settings["firn.durability"]} (a machine that dies takes the last seconds with it)",
+    local.settings["firn.durability"] == "disk" ? "" : "firn.durability=${local.settings["firn.durability"]} (a machine that fails loses the last seconds)",
   ])
 }
 
@@ -202,7 +202,7 @@ module "spark" {
 
 # --- what a cluster of brokers will want -----------------------------------------------------------------------------------------
 
-# Signs of life only: with it lost, nothing is. TLS, and no way in but from brokers.
+# Heartbeats only, so its loss loses no data. It uses TLS, and only brokers can reach it.
 resource "aws_elasticache_subnet_group" "valkey" {
   count = var.redis == null ? 0 : 1
 
@@ -216,7 +216,7 @@ resource "aws_elasticache_replication_group" "valkey" {
   count = var.redis == null ? 0 : 1
 
   replication_group_id       = "${var.cluster_name}-valkey"
-  description                = "Signs of life of the brokers of ${var.cluster_name}"
+  description                = "Heartbeats of the brokers of ${var.cluster_name}"
   engine                     = "valkey"
   engine_version             = "8.0"
   node_type                  = var.redis.node_type

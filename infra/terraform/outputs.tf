@@ -1,15 +1,15 @@
 output "bootstrap_servers" {
-  description = "For a client's bootstrap.servers."
+  description = "Value of a client's bootstrap.servers."
   value       = join(",", [for node_id in sort(keys(var.brokers)) : module.broker.addresses[node_id]])
 }
 
 output "broker_addresses" {
-  description = "host:port by node id. They stay while machines come and go."
+  description = "host:port by node id. They stay the same when machines are replaced."
   value       = module.broker.addresses
 }
 
 output "client_properties" {
-  description = "A file of settings for clients, to paste. The load balancer forgets connections that are idle for 350 s, so clients close or probe them before."
+  description = "Client settings to paste into a file. The load balancer drops connections that are idle for 350 s, so clients close or probe them earlier."
   value       = <<-EOT
     # Java clients, and Kafka's command-line tools
     bootstrap.servers=${join(",", values(module.broker.addresses))}
@@ -21,7 +21,7 @@ output "client_properties" {
 }
 
 output "try_it" {
-  description = "Commands for a machine that client_cidrs lets in."
+  description = "Commands to try the broker on a machine in client_cidrs."
   value       = <<-EOT
     echo hello | kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -P
     kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -C -e -q
@@ -34,32 +34,32 @@ output "http_url" {
 }
 
 output "http_load_balancer" {
-  description = "What http.host must be an alias of, if http.dns_zone_id is not set; null without http."
+  description = "Name of the load balancer. If http.dns_zone_id is not set, make http.host an alias of it. null without http."
   value       = one(module.http[*].load_balancer_dns_name)
 }
 
 output "store_url" {
-  description = "The store, for `firn … --store`."
+  description = "URL of the store, for `firn … --store`."
   value       = module.storage.store_url
 }
 
 output "bucket_policy" {
-  description = "The policy of the bucket. With existing_bucket: what it should have."
+  description = "The policy of the bucket. With existing_bucket: the statements that its policy should contain."
   value       = module.storage.bucket_policy
 }
 
 output "what_can_be_lost" {
-  description = "What you accepted to lose, in words; empty if nothing."
+  description = "The losses that you accepted, in words; empty if there are none."
   value = length(local.risky) == 0 ? "" : join(" ", [
     "You chose: ${join(", ", local.risky)}.",
-    "If a broker ends before it is drained, what only its disk holds ${var.data_disk.kind == "instance-store" ? "is lost" : "is not served until its volume is attached again, and is lost with the volume"}:",
+    "If a broker ends before it is drained, data that only its disk holds ${var.data_disk.kind == "instance-store" ? "is lost" : "is not served until its volume is attached again, and is lost with the volume"}:",
     "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
     "${var.data_disk.kind == "instance-store" ? "and, drained or not," : "and, also when drained,"} compacted topics, topics with remote.storage.enable=false, committed offsets, transactional ids and the progress of share groups.",
   ])
 }
 
 output "drain_commands" {
-  description = "Drains each broker by Session Manager. End the machine afterwards; the group brings the next one."
+  description = "A command for each node id that drains the broker by Session Manager. End the machine afterwards; the group then starts the next machine."
   value = {
     for node_id, group in module.broker.autoscaling_groups : node_id => join(" ", [
       "aws ssm send-command --region ${var.region} --document-name AWS-RunShellScript",
@@ -85,22 +85,22 @@ output "data_volumes" {
 }
 
 output "broker_role_arns" {
-  description = "Role by node id."
+  description = "ARN of the role by node id."
   value       = module.broker.role_arns
 }
 
 output "broker_store_policy" {
-  description = "What brokers may do in the bucket; `firn iam policy --role broker` prints the same."
+  description = "The brokers' permissions in the bucket; `firn iam policy --role broker` prints the same."
   value       = module.broker.store_policy
 }
 
 output "bootstrap_json" {
-  description = "What the first boot of each node id reads, as in its launch template. It holds no secret."
+  description = "The document that the first boot of each node id reads from its launch template. It contains no secret."
   value       = module.broker.bootstrap
 }
 
 output "http_bootstrap_json" {
-  description = "What the first boot of HTTP machines reads, by zone; null without http."
+  description = "The document that the first boot of HTTP machines reads, by zone; null without http."
   value       = one(module.http[*].bootstrap)
 }
 
@@ -115,17 +115,17 @@ output "secret_arn" {
 }
 
 output "vpc_id" {
-  description = "The VPC."
+  description = "Id of the VPC."
   value       = module.network.vpc_id
 }
 
 output "subnet_ids" {
-  description = "Private subnets by zone."
+  description = "Ids of the private subnets by zone."
   value       = module.network.subnet_ids
 }
 
 output "interface_endpoint_count" {
-  description = "Interface endpoints in each zone; each is billed by the hour."
+  description = "Number of interface endpoints in each zone; each is billed by the hour."
   value       = module.network.interface_endpoint_count
 }
 
@@ -144,12 +144,12 @@ output "bill" {
 }
 
 output "journal_log_group" {
-  description = "Log group of the journals."
+  description = "Log group of the machines' journals."
   value       = module.observability.log_group_name
 }
 
 output "metric_names" {
-  description = "Metrics that CloudWatch gets."
+  description = "Names of the metrics that CloudWatch gets."
   value       = module.observability.metric_names
 }
 

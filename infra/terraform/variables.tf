@@ -1,20 +1,20 @@
-# Everything that a caller can set. A wrong value, or a wrong combination of values, is refused here with the mend; what only
-# AWS knows (the architecture of an image, the region of a bucket) is refused by the postconditions in lookups.tf.
+# All variables. Their conditions refuse a wrong value or a wrong combination of values, and say what to change. The postconditions in
+# lookups.tf check facts that only AWS knows (the architecture of an image, the region of a bucket).
 
 # --- the cluster ---------------------------------------------------------------------------------------------------------------
 
 variable "cluster_name" {
-  description = "Name of the cluster. It begins the name of every resource, so that two clusters fit in one account."
+  description = "Name of the cluster. The name of every resource begins with it, so that one account can have two clusters."
   type        = string
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.cluster_name))
-    error_message = "cluster_name is not a name that AWS takes everywhere. Write 3 to 20 of a-z, 0-9 and '-', a letter first, no '-' last."
+    error_message = "cluster_name is not a name that every AWS service accepts. Write 3 to 20 characters of a-z, 0-9 and '-'. Begin with a letter, and do not end with '-'."
   }
 }
 
 variable "region" {
-  description = "Region of everything. It must be that of the provider."
+  description = "Region of all resources. The provider must have the same region."
   type        = string
 
   validation {
@@ -29,7 +29,7 @@ variable "region" {
 }
 
 variable "zones" {
-  description = "Availability zones with a subnet of this cluster. Brokers lie in them; the load balancers serve clients in each of them."
+  description = "Availability zones of this cluster. Each has a subnet. Brokers are in these zones, and the load balancers serve clients in each zone."
   type        = list(string)
 
   validation {
@@ -39,7 +39,7 @@ variable "zones" {
 
   validation {
     condition     = alltrue([for zone in var.zones : can(regex("^${var.region}[a-z]$", zone))])
-    error_message = "zones names a zone that is not of the region ${var.region}. Correct zones or region."
+    error_message = "zones names a zone outside the region ${var.region}. Correct zones or region."
   }
 }
 
@@ -67,30 +67,30 @@ variable "brokers" {
 
   validation {
     condition     = alltrue([for broker in values(var.brokers) : contains(var.zones, broker.zone)])
-    error_message = "A broker lies in a zone that zones does not name. Add its zone to zones, or move the broker."
+    error_message = "A broker of brokers has a zone that zones does not name. Add its zone to zones, or give the broker another zone."
   }
 
   validation {
     condition     = length(var.brokers) <= 1 || var.preview_cluster
-    error_message = "brokers names several node ids, but Firn is one broker today. Keep one entry. preview_cluster = true only serves to plan a cluster that is not there yet."
+    error_message = "brokers names several node ids, but Firn is one broker today. Keep one entry. preview_cluster = true only helps to plan a future cluster."
   }
 
   validation {
     condition     = alltrue([for broker in values(var.brokers) : broker.running]) || var.accept_loss_of_untiered
-    error_message = "running = false scales a broker to zero. Records that are not in the bucket then lie on one volume that nobody serves. Drain the broker, and set accept_loss_of_untiered = true."
+    error_message = "running = false scales a broker to zero. Records that are not in the bucket are then on one volume, and no broker serves them. Drain the broker, and set accept_loss_of_untiered = true."
   }
 }
 
 variable "preview_cluster" {
-  description = "Allow several brokers, to plan what a cluster will be. Firn of today does not replicate: never apply it."
+  description = "Allow several brokers, to plan a future cluster. Firn does not replicate yet: never apply such a plan."
   type        = bool
   default     = false
 }
 
 variable "accept_loss_of_untiered" {
   description = <<-EOT
-    Says that you accept the loss of what is on a broker's disk only: the newest records of tiered topics, committed offsets,
-    transactional ids, progress of share groups and compacted topics. Instance store, spot and scale to zero need it.
+    true: you accept the loss of data that is on a broker's disk only. This is the newest records of tiered topics, committed offsets,
+    transactional ids, progress of share groups and compacted topics. Instance store, spot and scale to zero need true.
   EOT
   type        = bool
   default     = false
@@ -98,8 +98,9 @@ variable "accept_loss_of_untiered" {
 
 variable "settings" {
   description = <<-EOT
-    Settings of the brokers by Kafka's names, as `firn serve --list-settings` prints them. What the modules derive is refused. Defaults here that are not Firn's own:
-    firn.durability = disk (a record is on the volume before it is acknowledged) and connections.max.idle.ms = 300000 (less than the load balancer's 350 s).
+    Settings of the brokers, with the names that `firn serve --list-settings` prints. Settings that the modules derive are refused. Two defaults
+    differ from Firn's own: firn.durability = disk (a record is on the volume before it is acknowledged), and connections.max.idle.ms = 300000
+    (less than the load balancer's 350 s).
   EOT
   type        = map(string)
   default     = {}
@@ -127,23 +128,23 @@ variable "settings" {
 # --- machines -----------------------------------------------------------------------------------------------------------------
 
 variable "ami_id" {
-  description = "Image of the machines: Debian 12 with Python 3.11. It is pinned: a new image is a change that you make and review."
+  description = "Image of the machines: Debian 12 with Python 3.11. The id is pinned, so you make and review each change of the image."
   type        = string
 
   validation {
     condition     = can(regex("^ami-[0-9a-f]{8}([0-9a-f]{9})?$", var.ami_id))
-    error_message = "ami_id is not the id of an image. Write one like ami-0123456789abcdef0. An alias or 'latest' would change machines behind your back."
+    error_message = "ami_id is not the id of an image. Write one like ami-0123456789abcdef0. With an alias or 'latest', machines would change without your review."
   }
 }
 
 variable "ami_owners" {
-  description = "Accounts whose image ami_id may be: this one, Amazon and Debian. Add the account that shares images with yours."
+  description = "Accounts that may own the image ami_id. Default: your account, Amazon and Debian. Add an account if it shares images with yours."
   type        = list(string)
   default     = ["self", "amazon", "136693071363"]
 }
 
 variable "architecture" {
-  description = "Architecture of image, instance type and wheelhouse."
+  description = "Architecture of the image, the instance type and the wheelhouse: arm64 or x86_64."
   type        = string
   default     = "arm64"
 
@@ -154,7 +155,7 @@ variable "architecture" {
 }
 
 variable "instance_type" {
-  description = "Instance type of the brokers. A broker uses two cores: itself and its store process."
+  description = "Instance type of the brokers. A broker uses two cores: one for itself, and one for its store process."
   type        = string
   default     = "m7g.large"
 
@@ -165,7 +166,7 @@ variable "instance_type" {
 }
 
 variable "market" {
-  description = "on-demand or spot. AWS takes a spot machine away with two minutes' notice: a drain that takes longer is cut off."
+  description = "on-demand or spot. AWS ends a spot machine with two minutes' notice, so a longer drain does not finish."
   type        = string
   default     = "on-demand"
 
@@ -176,14 +177,14 @@ variable "market" {
 
   validation {
     condition     = var.market != "spot" || var.accept_loss_of_untiered
-    error_message = "market = \"spot\" gives a broker 120 seconds to drain, whatever is left. Use on-demand, or set accept_loss_of_untiered = true."
+    error_message = "market = \"spot\" gives a broker only 120 seconds to drain. Use on-demand, or set accept_loss_of_untiered = true."
   }
 }
 
 variable "data_disk" {
   description = <<-EOT
-    Disk of the data directory. `kind`: ebs is a volume for each node id that outlives the machine; instance-store is the machine's own
-    NVMe disk, which is gone with it. The other fields are those of the EBS volume; instance-store uses `filesystem` only.
+    Disk of the data directory. `kind`: ebs is one volume for each node id, which outlives the machine. instance-store is the machine's own
+    NVMe disk, which is lost with the machine. The other fields describe the EBS volume; instance-store uses only `filesystem`.
   EOT
   type = object({
     kind            = optional(string, "ebs")
@@ -202,7 +203,7 @@ variable "data_disk" {
 
   validation {
     condition     = var.data_disk.kind != "instance-store" || var.accept_loss_of_untiered
-    error_message = "data_disk.kind = \"instance-store\" loses what is not in the bucket with the machine. Use ebs, or set accept_loss_of_untiered = true."
+    error_message = "data_disk.kind = \"instance-store\" loses all data that is not in the bucket when the machine ends. Use ebs, or set accept_loss_of_untiered = true."
   }
 
   validation {
@@ -212,12 +213,12 @@ variable "data_disk" {
 
   validation {
     condition     = contains(["gp3", "io2"], var.data_disk.type)
-    error_message = "data_disk.type is neither gp3 nor io2. Others have no throughput that can be relied on."
+    error_message = "data_disk.type is neither gp3 nor io2. Write one of these: no other type guarantees a throughput."
   }
 
   validation {
     condition     = var.data_disk.size_gib >= 10 && var.data_disk.size_gib <= 16384
-    error_message = "data_disk.size_gib is out of range. Write 10 to 16384. A broker needs room for local.retention, compacted topics and the chunk cache."
+    error_message = "data_disk.size_gib is out of range. Write 10 to 16384. A broker needs space for local retention, compacted topics and the chunk cache."
   }
 
   validation {
@@ -226,19 +227,19 @@ variable "data_disk" {
       var.data_disk.iops <= 500 * var.data_disk.size_gib &&
       var.data_disk.iops <= (var.data_disk.type == "gp3" ? 16000 : 64000)
     )
-    error_message = "data_disk.iops does not fit the volume. gp3 takes 3000 to 16000, io2 100 to 64000, both at most 500 for each GiB."
+    error_message = "data_disk.iops does not fit the volume. Write 3000 to 16000 for gp3, 100 to 64000 for io2, and at most 500 for each GiB."
   }
 
   validation {
     condition     = var.data_disk.type != "gp3" || (var.data_disk.throughput_mibs >= 125 && var.data_disk.throughput_mibs <= min(1000, var.data_disk.iops / 4))
-    error_message = "data_disk.throughput_mibs does not fit. gp3 takes 125 to 1000 MiB/s, and at most a quarter of its IOPS."
+    error_message = "data_disk.throughput_mibs does not fit the volume. Write 125 to 1000 for gp3, and at most a quarter of data_disk.iops."
   }
 }
 
 variable "wheelhouse" {
   description = <<-EOT
-    Packages to install at boot: an archive `firn-wheelhouse-<version>-<arch>.tar.gz` in a bucket that brokers can only read. Its SHA-256 is
-    in the launch template, so that nobody who can write to the bucket can run code. null: they are baked into the image.
+    Packages to install at boot: an archive `firn-wheelhouse-<version>-<arch>.tar.gz` in a bucket that brokers can only read. The launch
+    template contains its SHA-256, so write access to the bucket is not enough to run code. null: the packages are in the image.
   EOT
   type = object({
     bucket = string
@@ -254,12 +255,12 @@ variable "wheelhouse" {
 
   validation {
     condition     = var.wheelhouse == null || can(regex("-${var.architecture == "arm64" ? "aarch64" : "x86_64"}\\.tar\\.gz$", var.wheelhouse.key))
-    error_message = "wheelhouse.key is not an archive for ${var.architecture}. Name the one that ends in -${var.architecture == "arm64" ? "aarch64" : "x86_64"}.tar.gz, or correct architecture."
+    error_message = "wheelhouse.key is not an archive for ${var.architecture}. Name the archive that ends in -${var.architecture == "arm64" ? "aarch64" : "x86_64"}.tar.gz, or correct architecture."
   }
 
   validation {
     condition     = var.wheelhouse == null ? true : var.wheelhouse.bucket != local.bucket_name
-    error_message = "wheelhouse.bucket is the cluster's own bucket, which brokers write. Keep packages in a bucket that brokers can only read."
+    error_message = "wheelhouse.bucket is the cluster's own bucket, and brokers can write to it. Keep packages in a bucket that brokers can only read."
   }
 }
 
@@ -307,7 +308,7 @@ variable "scale_to_zero" {
 
   validation {
     condition     = var.scale_to_zero == null || var.accept_loss_of_untiered
-    error_message = "scale_to_zero ends brokers by schedule, and what a drain cannot upload in time lies on one volume that nobody serves. Set accept_loss_of_untiered = true, or remove scale_to_zero."
+    error_message = "scale_to_zero ends brokers by schedule. Records that a drain cannot upload in time are then on one volume, and no broker serves them. Set accept_loss_of_untiered = true, or remove scale_to_zero."
   }
 
   validation {
@@ -321,20 +322,20 @@ variable "scale_to_zero" {
 # --- network ------------------------------------------------------------------------------------------------------------------
 
 variable "vpc_cidr" {
-  description = "Addresses of the VPC that is made. Ignored with existing_vpc."
+  description = "Address block of the new VPC. Ignored with existing_vpc."
   type        = string
   default     = "10.42.0.0/16"
 
   validation {
     condition     = can(cidrhost(var.vpc_cidr, 0)) && try(tonumber(split("/", var.vpc_cidr)[1]), 99) <= 20 && try(tonumber(split("/", var.vpc_cidr)[1]), 0) >= 16
-    error_message = "vpc_cidr is not an IPv4 block of /16 to /20. Each zone gets a sixteenth for machines, and one for NAT."
+    error_message = "vpc_cidr is not an IPv4 block of /16 to /20. Write such as 10.42.0.0/16. Each zone gets one sixteenth for machines and one for NAT."
   }
 }
 
 variable "existing_vpc" {
   description = <<-EOT
-    A VPC to use in place of a new one. `subnet_ids`: a private subnet for each zone of zones. `route_table_ids`: of these subnets, for the gateway
-    endpoint of S3. `s3_endpoint`: false if the VPC has one already.
+    An existing VPC to use. null: a new VPC is made. `subnet_ids`: a private subnet for each zone of zones. `route_table_ids`: the route tables of
+    these subnets; they get the gateway endpoint of S3. `s3_endpoint`: false if the VPC already has such an endpoint.
   EOT
   type = object({
     vpc_id          = string
@@ -346,19 +347,19 @@ variable "existing_vpc" {
 
   validation {
     condition     = var.existing_vpc == null || alltrue([for zone in var.zones : contains(keys(try(var.existing_vpc.subnet_ids, {})), zone)])
-    error_message = "existing_vpc.subnet_ids has no subnet for a zone of zones. Name a private subnet for each zone, or take the zone out of zones."
+    error_message = "existing_vpc.subnet_ids has no subnet for a zone of zones. Name a private subnet for each zone, or remove the zone from zones."
   }
 
   validation {
     condition     = var.existing_vpc == null || try(length(var.existing_vpc.route_table_ids) > 0 || !var.existing_vpc.s3_endpoint, false)
-    error_message = "existing_vpc.route_table_ids is empty, so the gateway endpoint of S3 would be in no route. Name the route tables of the subnets, or set s3_endpoint = false if the VPC has an endpoint."
+    error_message = "existing_vpc.route_table_ids is empty, so no route would lead to the gateway endpoint of S3. Name the route tables of the subnets, or set s3_endpoint = false if the VPC has an endpoint."
   }
 }
 
 variable "egress" {
   description = <<-EOT
-    How machines reach AWS's other APIs (S3 has its gateway endpoint). endpoints: interface endpoints, no way to the internet. nat: a NAT gateway in the
-    first zone. existing: nothing is made, the existing VPC has a way.
+    How machines reach AWS's other APIs (S3 has its gateway endpoint). endpoints: through interface endpoints, without a way to the internet.
+    nat: through a NAT gateway in the first zone. existing: through the existing VPC's own way; nothing is made.
   EOT
   type        = string
   default     = "endpoints"
@@ -370,22 +371,22 @@ variable "egress" {
 
   validation {
     condition     = var.egress != "existing" || var.existing_vpc != null
-    error_message = "egress = \"existing\" needs existing_vpc. A new VPC has no way out: choose endpoints or nat."
+    error_message = "egress = \"existing\" needs existing_vpc. A new VPC has no way to AWS's APIs: choose endpoints or nat."
   }
 
   validation {
     condition     = var.egress != "nat" || var.existing_vpc == null
-    error_message = "egress = \"nat\" makes a gateway in a new VPC only. With existing_vpc choose existing (the VPC has one) or endpoints."
+    error_message = "egress = \"nat\" makes a gateway in a new VPC only. With existing_vpc choose existing (the VPC has its own way) or endpoints."
   }
 }
 
 variable "client_cidrs" {
-  description = "Blocks of addresses that may reach Kafka and HTTP. Firn has no authentication yet: who reaches the port can read and write everything."
+  description = "Address blocks that may reach Kafka and HTTP. Firn has no authentication yet: everybody who reaches the port can read and write everything."
   type        = list(string)
 
   validation {
     condition     = length(var.client_cidrs) > 0
-    error_message = "client_cidrs is empty, so no client could connect. Name the blocks of your clients."
+    error_message = "client_cidrs is empty, so no client could connect. Name the address blocks of your clients."
   }
 
   validation {
@@ -395,12 +396,12 @@ variable "client_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in var.client_cidrs : try(tonumber(split("/", cidr)[1]) >= 8, false)])
-    error_message = "client_cidrs lets in more than a /8, as 0.0.0.0/0 does. Firn has no authentication yet: name the blocks of your clients."
+    error_message = "client_cidrs has a block wider than a /8, such as 0.0.0.0/0. Firn has no authentication yet: name only the address blocks of your clients."
   }
 }
 
 variable "kafka_port" {
-  description = "First port of the load balancer: clients reach node id n at kafka_port + n. On its machine every broker listens on 9092."
+  description = "First port of the load balancer. Clients reach node id n at port kafka_port + n. Every broker listens on port 9092 of its own machine."
   type        = number
   default     = 9092
 
@@ -411,7 +412,7 @@ variable "kafka_port" {
 }
 
 variable "http_port" {
-  description = "Port of the HTTP process on every machine: REST, metrics and health."
+  description = "Port of the HTTP process on every machine. It serves REST, metrics and health."
   type        = number
   default     = 8080
 
@@ -422,12 +423,12 @@ variable "http_port" {
 
   validation {
     condition     = var.http_port != 9092
-    error_message = "http_port is 9092, where the broker of the machine listens. Choose another."
+    error_message = "http_port is 9092, but the machine's broker listens there. Choose another port."
   }
 }
 
 variable "dns" {
-  description = "A name in a Route 53 zone for the brokers, in place of the load balancer's own. null: none."
+  description = "A name in a Route 53 zone for the brokers. null: clients use the load balancer's own name."
   type = object({
     zone_id = string
     name    = string
@@ -443,42 +444,42 @@ variable "dns" {
 # --- storage ------------------------------------------------------------------------------------------------------------------
 
 variable "bucket_name" {
-  description = "Name of the bucket that is made. null: <cluster_name>-<account>-<region>."
+  description = "Name of the new bucket. null: <cluster_name>-<account>-<region>."
   type        = string
   default     = null
 
   validation {
     condition     = var.bucket_name == null || can(regex("^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.bucket_name))
-    error_message = "bucket_name is not the name of a bucket. Write 3 to 63 of a-z, 0-9 and '-'; a '.' breaks TLS."
+    error_message = "bucket_name is not a valid name. Write 3 to 63 characters of a-z, 0-9 and '-'. A '.' would break TLS."
   }
 
   validation {
     condition     = var.bucket_name == null || var.existing_bucket == null
-    error_message = "bucket_name and existing_bucket are both set. Set one: a new bucket, or one that is there."
+    error_message = "bucket_name and existing_bucket are both set. Set only one: bucket_name for a new bucket, existing_bucket for an existing one."
   }
 }
 
 variable "existing_bucket" {
-  description = "A bucket to use in place of a new one, in the same region. Its policy, encryption and lifecycle stay yours; the output bucket_policy is what it should have."
+  description = "An existing bucket to use, in the same region. null: a new bucket is made. You manage its policy, encryption and lifecycle; the output bucket_policy has the statements that its policy should contain."
   type        = string
   default     = null
 }
 
 variable "bucket_prefix" {
-  description = "Prefix of the cluster's keys in the bucket, without slashes at its ends. Empty: the whole bucket."
+  description = "Prefix of the cluster's keys in the bucket, without a slash at either end. Empty: the whole bucket."
   type        = string
   default     = ""
 
   validation {
     condition     = can(regex("^([A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)?$", var.bucket_prefix)) && length(var.bucket_prefix) < 200
-    error_message = "bucket_prefix is not a prefix that Firn takes. Write parts of A-Z, a-z, 0-9, '.', '_', '-' joined by '/', no part beginning with a dot, fewer than 200 characters."
+    error_message = "bucket_prefix is not a prefix that Firn accepts. Write parts of A-Z, a-z, 0-9, '.', '_' and '-', joined by '/', with fewer than 200 characters in all. No part may begin with a dot."
   }
 }
 
 variable "bucket_versioning_days" {
   description = <<-EOT
-    Days that deleted and overwritten objects stay as old versions. 0: no versioning. Versions protect from a wrong DeleteObject; what retention deletes is
-    charged for as many days more. See the module storage on this and on Object Lock.
+    Days that deleted and overwritten objects stay as old versions. 0: no versioning. Versions protect against a wrong DeleteObject. You then pay
+    for objects that retention deletes for as many days more. The module storage explains this, and Object Lock.
   EOT
   type        = number
   default     = 0
@@ -490,12 +491,12 @@ variable "bucket_versioning_days" {
 
   validation {
     condition     = var.bucket_versioning_days == 0 || var.existing_bucket == null
-    error_message = "bucket_versioning_days is for a bucket that is made. Set versioning of existing_bucket where that bucket is managed."
+    error_message = "bucket_versioning_days applies only to a new bucket. Remove it, and set the versioning of existing_bucket where you manage that bucket."
   }
 }
 
 variable "operator_role_arns" {
-  description = "Roles besides the brokers' that may write to the bucket, for `firn tier adopt`, `firn tier accept-loss` and `firn job compact --offline`. Everybody else is denied."
+  description = "Roles that may write to the bucket in addition to the brokers' roles, for `firn tier adopt`, `firn tier accept-loss` and `firn job compact --offline`. Everybody else is denied."
   type        = list(string)
   default     = []
 
@@ -506,24 +507,24 @@ variable "operator_role_arns" {
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts bucket, volumes, logs and secrets. null: one is made. A key of yours must let CloudWatch Logs and these roles use it."
+  description = "Key that encrypts bucket, volumes, logs and secrets. null: a new key is made. The policy of your own key must let CloudWatch Logs and the cluster's roles use it."
   type        = string
   default     = null
 
   validation {
     condition     = var.kms_key_arn == null || can(regex("^arn:[a-z-]+:kms:${var.region}:[0-9]{12}:key/", var.kms_key_arn))
-    error_message = "kms_key_arn is not the ARN of a key in ${var.region}. Write the key's ARN (no alias), in the region of the cluster."
+    error_message = "kms_key_arn is not the ARN of a key in ${var.region}. Write the ARN of a key (not of an alias) in the region of the cluster."
   }
 }
 
 variable "create_secret" {
-  description = "Make a secret in Secrets Manager that only brokers read. Nothing in Firn reads it yet; TLS keys and SCRAM users will go there."
+  description = "Make a secret in Secrets Manager that only brokers may read. Firn does not read it yet; it will hold TLS keys and SCRAM users."
   type        = bool
   default     = false
 }
 
 variable "redis" {
-  description = "Make a small Valkey for signs of life between brokers. One broker needs none; a cluster will. null: none."
+  description = "Make a small Valkey for heartbeats between brokers. One broker needs none; a cluster will need it. null: none."
   type = object({
     node_type = optional(string, "cache.t4g.small")
   })
@@ -534,8 +535,9 @@ variable "redis" {
 
 variable "http" {
   description = <<-EOT
-    HTTP processes on machines of their own behind an internal load balancer with HTTPS. `certificate_arn`: of ACM. `host`: the name that clients ask for,
-    which the certificate covers; other names are refused. `machines`: how many in each zone. null: none; every broker still has one for health and metrics.
+    HTTP processes on their own machines, behind an internal load balancer with HTTPS. `certificate_arn`: a certificate in ACM. `host`: the name
+    that clients use and the certificate covers; requests for other names are refused. `machines`: number of machines in each zone. null: no such
+    machines; every broker still has an HTTP process for health and metrics.
   EOT
   type = object({
     certificate_arn = string
@@ -548,7 +550,7 @@ variable "http" {
 
   validation {
     condition     = var.http == null || can(regex("^arn:[a-z-]+:acm:${var.region}:[0-9]{12}:certificate/", var.http.certificate_arn))
-    error_message = "http.certificate_arn is not the ARN of a certificate in ${var.region}. HTTP is served by HTTPS only: make one in ACM, in the region of the cluster."
+    error_message = "http.certificate_arn is not the ARN of a certificate in ${var.region}. HTTP is served by HTTPS only: make a certificate in ACM, in the region of the cluster."
   }
 
   validation {
@@ -558,7 +560,7 @@ variable "http" {
 
   validation {
     condition     = var.http == null || length(var.zones) >= 2
-    error_message = "http needs two zones: an application load balancer takes no fewer. Add a zone to zones."
+    error_message = "http needs two zones, because an application load balancer needs two. Add a zone to zones."
   }
 
   validation {
@@ -606,7 +608,7 @@ variable "spark" {
 
   validation {
     condition     = try(var.spark.target_bucket, null) == null ? true : var.spark.target_bucket != local.bucket_name
-    error_message = "spark.target_bucket is the cluster's own bucket. Spark only reads there: name another bucket for archives."
+    error_message = "spark.target_bucket is the cluster's own bucket, where Spark may only read. Name another bucket for archives."
   }
 
   validation {
@@ -628,7 +630,7 @@ variable "spark" {
 # --- watching -----------------------------------------------------------------------------------------------------------------
 
 variable "alarm_actions" {
-  description = "ARNs of SNS topics that alarms notify. Empty: alarms change state and tell nobody."
+  description = "ARNs of SNS topics that alarms notify. Empty: alarms change their state but notify nobody."
   type        = list(string)
   default     = []
 

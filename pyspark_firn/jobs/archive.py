@@ -257,7 +257,7 @@ class ValuesWanted:
             case "avro", str(text):
                 return avro_shape(text)
             case "avro", None:
-                raise ConfigError("Avro values do not tell their schema: give it.")
+                raise ConfigError("Avro values do not hold their schema: give one.")
             case kind, _:
                 raise ConfigError(f"Values of kind {kind!r} are not known: write json or avro.")
 

@@ -49,8 +49,8 @@ def _check_partitioning(table: Table, name: str) -> None:
         column = table.schema().find_column_name(field.source_id) or ""
         if column not in COLUMNS_WITH_STATISTICS:
             raise ConfigError(
-                f"The table {name} is partitioned by {column!r}: an archive tells the least and greatest values of"
-                f" {', '.join(COLUMNS_WITH_STATISTICS)} alone. Partition it by one of them."
+                f"The table {name} is partitioned by {column!r}: an archive records the least and greatest"
+                f" values only of {', '.join(COLUMNS_WITH_STATISTICS)}. Partition it by one of them."
             )
 
 
@@ -82,7 +82,7 @@ def _asked(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = (str(error) or type(error).__name__).partition("\n")[0]
-        raise ConfigError(f"The catalog of {name} does not do what was asked: {said}") from error
+        raise ConfigError(f"The catalog of {name} refused or failed: {said}") from error
 
 
 def shape_of(table: Table) -> ValueShape | None:
@@ -112,12 +112,12 @@ def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[i
         # Whoever was quicker removes the files of those who were not: they can be gone before this commit is tried.
         name = ".".join(table.name())
         raise ConfigError(
-            f"Another writer changed {name} meanwhile, nothing was added; run the job again ({error})."
+            f"Another writer changed {name} meanwhile. Nothing was added: run the job again ({error})."
         ) from error
     except ValueError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(
-            f"The table {'.'.join(table.name())} does not take the archive's files, look at its columns: {said}"
+            f"The table {'.'.join(table.name())} refuses the archive's files. Check its columns: {said}"
         ) from error
 
 

@@ -230,9 +230,7 @@ def inspect(
     with StoreSession(store) as session:
         image = session.run(session.metadata.cluster())
         if not image.cluster_id:
-            raise ConfigError(
-                f"There is no Firn cluster in {store}: the store is to be what the brokers were given as theirs."
-            )
+            raise ConfigError(f"There is no Firn cluster in {store}: name the same store as the brokers' settings.")
         for topic in topics:
             if image.topic(topic) is None:
                 raise ConfigError(f"There is no topic {topic!r} in {store}.")

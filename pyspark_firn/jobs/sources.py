@@ -21,5 +21,5 @@ def check_has_history(topic: TopicImage, states: Iterable[ManifestState]) -> Non
         return
     setting = "cleanup.policy=compact" if config.compacted else "remote.storage.enable=false"
     raise ConfigError(
-        f"Nothing of topic {topic.name!r} is in the store: its setting {setting} keeps it on the brokers' disks alone."
+        f"Nothing of topic {topic.name!r} is in the store: its setting {setting} keeps it only on the brokers' disks."
     )

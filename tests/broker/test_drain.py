@@ -181,7 +181,7 @@ async def test_a_log_directory_that_failed_leaves_its_partitions_and_the_broker_
 
 async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_is_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
-        assert not [line for line in broker.lines if "back from the store" in line]
+        assert not [line for line in broker.lines if "recovered from the store" in line]
         await broker.create_topic("a", 2)
         await broker.create_topic("b")
         await broker.create_topic("local", remote_storage_enable="false")
@@ -192,10 +192,10 @@ async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_
         await until(lambda: broker.node.context.drain.sealed)
     shutil.rmtree(tmp_path / "data")
     async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
-        assert [line for line in broker.lines if "back from the store" in line] == [
-            "back from the store: 2 tiered topics with 3 partitions, up to offset 19 in sum",
-            "back from the store: a, 2 partitions, up to offset 14 in sum (partition 0 up to 10, 1 up to 4)",
-            "back from the store: b, 1 partition, up to offset 5 in sum (partition 0 up to 5)",
+        assert [line for line in broker.lines if "recovered from the store" in line] == [
+            "recovered from the store: 2 tiered topics with 3 partitions; the end offsets add up to 19",
+            "recovered from the store: a, 2 partitions; the end offsets add up to 14 (partition 0 up to 10, 1 up to 4)",
+            "recovered from the store: b, 1 partition; the end offsets add up to 5 (partition 0 up to 5)",
         ]
         await produce(client, "b", batch(1))
         told = unpack(TierStatusResponse, await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(TierStatusRequest())))

@@ -113,7 +113,7 @@ async def test_a_disk_that_cannot_sync_is_told_once_with_what_to_do(
             assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
         (line,) = await told(broker, "is offline")
         assert line.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
-        assert line.endswith("mend the disk and start the broker again")
+        assert line.endswith("repair the disk and start the broker again")
         monkeypatch.undo()
 
 
@@ -194,8 +194,8 @@ async def test_a_disk_that_does_not_say_what_room_it_has_is_told_once_and_the_br
             while len(asked) < 5:
                 await asyncio.sleep(0.001)
         assert await produce(client) is ErrorCode.NONE
-        (line,) = await told(broker, "asking for the room in")
-        assert line.endswith(f"cannot ask for the room in {tmp_path}/data: {os.strerror(5)}")
+        (line,) = await told(broker, "reading the free space of")
+        assert line.endswith(f"cannot read the free space of {tmp_path}/data: {os.strerror(5)}")
         monkeypatch.undo()
 
 

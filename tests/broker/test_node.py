@@ -215,7 +215,7 @@ async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path)
             await produce(client, "t", batch(10))
     shutil.rmtree(tmp_path / "data")
     async with running_broker(tmp_path, take_over=True) as broker:
-        assert any("t-0 goes on at its tiered end 40" in line for line in broker.lines)
+        assert any("t-0 continues at its tiered end 40" in line for line in broker.lines)
         assert broker.node.controller.image.topic("t").configs["retention.ms"] == "-1"
         log = broker.log("t")
         assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 40, 40)
@@ -243,18 +243,18 @@ async def test_a_new_data_directory_tells_by_name_and_count_what_is_lost_with_th
     async with running_broker(tmp_path, take_over=True) as broker:
         told = [line for line in broker.lines if "lost" in line]
     assert told == [
-        f"the data directory {tmp_path}/data is new, and the cluster has 6 topics with 18 partitions here: what only the "
-        "former data directory held is lost",
+        f"the data directory {tmp_path}/data is new, but this broker leads 6 topics with 18 partitions: data that only the "
+        "former data directory had is lost",
         "lost with the former data directory: the committed offsets of every consumer group, so groups begin where "
         "auto.offset.reset says (__consumer_offsets, 4 partitions)",
         "lost with the former data directory: the progress of every share group, so share groups begin where "
         "share.auto.offset.reset says (__share_group_state, 4 partitions)",
         "lost with the former data directory: every transactional id, so its next producer gets a new producer id "
         "(__transaction_state, 4 partitions)",
-        "lost with the former data directory: the records of 2 topics not tiered: here (1 partition, "
+        "lost with the former data directory: the records of 2 untiered topics: here (1 partition, "
         "remote.storage.enable=false), newest (3 partitions, compacted)",
-        "lost with the former data directory: of 1 tiered topic what was not in the store yet; nothing is there of "
-        "1 partition: t-1",
+        "lost with the former data directory: the records of 1 tiered topic that were not in the store yet; the store "
+        "has no record of 1 partition: t-1",
     ]
 
 
@@ -280,7 +280,7 @@ async def test_a_partition_whose_manifest_was_lost_is_not_led_until_it_is_put_ba
         async with running_broker(tmp_path, take_over=True) as broker, talk(broker.port) as client:
             [line] = [line for line in broker.lines if line.startswith("t-0 is offline")]
             assert "t-0 cannot be led" in line
-            assert f"put back what was under topics/{topic.topic_id}/0/" in line
+            assert f"restore the objects under topics/{topic.topic_id}/0/" in line
             answer = await client.produce(9, [("t", [(0, batch(1))])])
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     shutil.rmtree(manifest, ignore_errors=True)

@@ -78,7 +78,7 @@ async def test_producers_are_refused_below_the_least_room_and_served_again_above
 
         room = LEAST
         await told(broker, said + 2)
-        assert "there is room" in broker.lines[said + 1]
+        assert "has enough space again" in broker.lines[said + 1]
         assert await produce(client) is ErrorCode.NONE
         assert broker.log("t").log_end_offset == 4
 

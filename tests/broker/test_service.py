@@ -126,7 +126,7 @@ def test_an_address_of_an_unknown_kind_and_a_manager_that_is_gone_are_told_once(
     service.ready("serves")
     service.close()
     assert len(lines) == 1
-    assert "cannot tell the service manager" in lines[0]
+    assert "cannot notify the service manager" in lines[0]
 
 
 def test_an_abstract_address_is_reached() -> None:

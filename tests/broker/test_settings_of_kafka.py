@@ -89,7 +89,7 @@ async def test_a_directory_of_apache_kafka_is_left_alone(tmp_path: Path) -> None
     (tmp_path / "data" / "__cluster_metadata-0").mkdir(parents=True)
     log.parent.mkdir()
     log.write_bytes(b"records of Kafka that Firn would cut as damaged")
-    with pytest.raises(ConfigError, match="is one of Apache Kafka"):
+    with pytest.raises(ConfigError, match="belongs to Apache Kafka"):
         async with running_broker(tmp_path):
             pass
     assert log.read_bytes() == b"records of Kafka that Firn would cut as damaged"
@@ -150,7 +150,7 @@ async def test_a_start_with_compaction_for_all_topics_is_refused_while_one_of_th
         await client.produce(9, [("t", [(0, batch(3))])])
         await tier_everything(broker, "t")
     compacted = TopicConfig(cleanup_policy=frozenset({"compact"}))
-    with pytest.raises(ConfigError, match=r"would become compacted ones \(1, t among them\)"):
+    with pytest.raises(ConfigError, match=r"would turn topics .* \(1, t among them\) into compacted topics"):
         async with running_broker(tmp_path, topic_defaults=compacted):
             pass
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:

@@ -39,10 +39,10 @@ def test_a_broker_in_the_background_is_started_once_and_stopped_in_order(tmp_pat
         again = firn(*serve, cwd=tmp_path)
         assert again.returncode == 1
         assert again.stderr == (
-            f"firn: A broker runs already on {data}: process {running.process_id}, Kafka {kafka}, HTTP off."
+            f"firn: A broker already runs on {data}: process {running.process_id}, Kafka {kafka}, HTTP off."
             f" End it with `firn stop --data-dir {data}`.\n"
         )
-        assert firn("wait", "-b", kafka, cwd=tmp_path).stderr == f"{kafka} answers.\n"
+        assert firn("wait", "-b", kafka, cwd=tmp_path).stderr == f"{kafka} responds.\n"
         stopped = firn("stop", "--data-dir", str(data), "--json", cwd=tmp_path)
         assert json.loads(stopped.stdout) == {
             "data_dir": str(data), "process_id": running.process_id, "stopped": True

@@ -214,7 +214,7 @@ async def test_topics_are_made_shown_changed_and_removed(firn: Firn, tmp_path: P
         ("consume nowhere", 1, "There is no topic nowhere."),
         ("consume t --from yesterday", 1, "There is no topic t."),
         ("consume nowhere --format {x}", 2, "none of topic, partition, offset"),
-        ("consume nowhere --follow --until 3", 2, "give one of them"),
+        ("consume nowhere --follow --until 3", 2, "use only one of them"),
         ("produce t /nowhere/at/all", 1, "/nowhere/at/all: no such file or directory."),
         ("produce t -H x", 2, "--header 'x' is not of the form name=value"),
         ("tier status nowhere", 1, "There is no topic nowhere."),
@@ -302,7 +302,7 @@ async def test_verify_names_a_topic_whose_manifest_is_gone(firn: Firn, broker: R
     lost = await firn("verify", "--store", store)
     assert lost.code == 1
     assert "DAMAGE  t-0: manifest missing: " in lost.out
-    assert "put back" in lost.out
+    assert "restore the objects under" in lost.out
     assert "Every checksum is right" not in lost.out
     told = await firn("verify", "--store", store, "--json")
     assert (told.code, told.json["sound"], told.json["segments"]) == (1, False, 0)
@@ -334,12 +334,12 @@ async def test_the_doctor_says_who_has_the_data_directory(firn: Firn, tmp_path: 
     (tmp_path / "mine").mkdir()
     note_running(str(tmp_path / "mine"), kafka="127.0.0.1:9092", http="off")
     mine = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
-    assert f"{tmp_path}/mine is in use by the broker that runs, process {os.getpid()}\n" in mine.out
+    assert f"{tmp_path}/mine is in use by the running broker, process {os.getpid()}\n" in mine.out
     assert mine.out.endswith(f"A broker runs here: process {os.getpid()}.\n")
     with closing(claim_directory(PosixFileSystem(), str(tmp_path / "locked"))):
         locked = await firn("doctor", "--data-dir", str(tmp_path / "locked"), *store)
         assert locked.code == 1
-        assert f"{tmp_path}/locked is in use by a process that cannot be seen from here" in locked.out
+        assert f"{tmp_path}/locked is in use by a process that this command cannot see" in locked.out
     free = await firn("doctor", "--data-dir", str(tmp_path / "locked"), *store)
     assert f"{tmp_path}/locked is free" in free.out
 
@@ -351,7 +351,7 @@ async def test_the_doctor_says_whether_the_broker_takes_writes(
     (tmp_path / "mine").mkdir()
     note_running(str(tmp_path / "mine"), kafka="not.reachable.invalid:1", http="off", local=broker.bootstrap)
     done = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
-    assert f"process {os.getpid()} takes writes; on its disk alone: 0 B of 0 partitions" in done.out
+    assert f"process {os.getpid()} accepts writes; on its disk only: 0 B of 0 partitions" in done.out
     broker.node.context.drain.begin()
     done = await firn("doctor", "--data-dir", str(tmp_path / "mine"), *store)
     assert f"process {os.getpid()} has drained and stops" in done.out
@@ -430,8 +430,8 @@ async def test_a_missing_folder_of_a_store_names_what_named_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert (await firn("verify")).err == (
-        f"firn: There is no folder {tmp_path}/firn-data-store, the object store of a broker that runs here:"
-        " name yours with --store.\n"
+        f"firn: There is no folder {tmp_path}/firn-data-store, the default object store:"
+        " name your store with --store.\n"
     )
     assert "which --store names" in (await firn("verify", "--store", "file:///nowhere")).err
     monkeypatch.setenv("FIRN_STORE", "file:///nowhere")
@@ -442,9 +442,9 @@ def test_a_place_on_this_machine_may_be_written_as_a_url_and_no_other_url_become
     assert local_path("lake") == Path("lake")
     assert local_path("file:///lake%20house") == Path("/lake house")
     for wrong in ("s3://bucket/x", "file://lake/house", "https://x/y"):
-        with pytest.raises(ConfigError, match="is no path"):
+        with pytest.raises(ConfigError, match="is not a path"):
             local_path(wrong)
-    with pytest.raises(ConfigError, match="is a directory of this machine"):
+    with pytest.raises(ConfigError, match="must be a directory of this machine"):
         load(flags={"--data-dir": "file:///data"})
 
 
@@ -482,4 +482,4 @@ async def test_operators_find_a_batch_that_nobody_can_read_and_get_past_it(
     assert deleted.json == {"topic": "t", "partition": 0, "log_start_offset": 5}
     assert (await firn("consume", "t", "--from", "beginning", "--count", "1")).out == "c\n"
     everything = await firn("topic", "delete-records", "t", "-p", "0", "--before", "latest", "--yes")
-    assert everything.err == "t-0 begins at offset 6 now.\n"
+    assert everything.err == "t-0 now begins at offset 6.\n"

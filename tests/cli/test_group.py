@@ -115,7 +115,10 @@ async def test_a_group_is_listed_and_described_with_its_members_and_its_lag(
         shown = await firn("group", "describe", "readers")
         assert "1 member; 8 records behind." in shown.out
         refused = await firn("group", "reset", "readers", "--all-topics", "--to", "latest", "--execute")
-        assert (refused.code, refused.err) == (1, "firn: Group readers has members: stop them before it is reset.\n")
+        assert (refused.code, refused.err) == (
+            1,
+            "firn: Group readers has members: stop them before you reset the group.\n",
+        )
         refused = await firn("group", "delete", "readers", "-y")
         assert (refused.code, "has members" in refused.err) == (1, True)
     finally:
@@ -161,7 +164,10 @@ async def test_a_share_group_is_listed_described_reset_and_deleted(
         shown = await firn("group", "describe", "workers")
         assert "2 members; 6 records behind." in shown.out
         refused = await firn("group", "reset", "workers", "--all-topics", "--to", "latest", "--execute")
-        assert (refused.code, refused.err) == (1, "firn: Group workers has members: stop them before it is reset.\n")
+        assert (refused.code, refused.err) == (
+            1,
+            "firn: Group workers has members: stop them before you reset the group.\n",
+        )
         for worker in (a, b):
             await worker.leave()
     planned = (await firn("group", "reset", "workers", "--all-topics", "--to", "earliest", "--json")).json
@@ -224,7 +230,7 @@ async def test_a_group_is_deleted_and_then_there_is_none(firn: Firn, flights: No
         (("--topic", "flights", "--all-topics", "--to", "latest"), "either --topic TOPIC"),
         (("--topic", "flights:7", "--to", "latest"), "'7' is no partition of flights, which has 2"),
         (("--topic", "flights:x", "--to", "latest"), "'x' is no partition"),
-        (("--topic", "flights", "--to", "soon"), "is no moment"),
+        (("--topic", "flights", "--to", "soon"), "is not a time"),
         (("--topic", "flights", "--shift-by", "1"), "has no committed offset to shift from"),
         (("--all-topics", "--to", "latest"), "has no offsets"),
     ],

@@ -147,7 +147,7 @@ def test_the_listener_of_clients_is_found_by_name_and_protocol(
         (["listeners=CONTROLLER://:9093"], "it has no listener for clients"),
         (
             ["listeners=IN://:1,OUT://:2", "listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT"],
-            "Firn serves one listener and these are 2 (IN, OUT)",
+            "Firn serves one listener, but there are 2 (IN, OUT)",
         ),
         (["listener.security.protocol.map=A"], "it must be of the form NAME:PROTOCOL"),
         (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients cannot connect to a wildcard address"),
@@ -168,7 +168,7 @@ def test_files_of_kafka_3_are_read_too(properties: Any) -> None:
         config_path=properties("broker.id=0", "zookeeper.connect=localhost:2181", "inter.broker.protocol.version=3.9")
     )
     assert settings.broker.node_id == 0
-    assert "inter.broker.protocol.version, zookeeper.connect (Kafka 4.0 has taken it out)" in told(settings)
+    assert "inter.broker.protocol.version, zookeeper.connect (Kafka 4.0 removed it)" in told(settings)
 
 
 def test_factors_above_one_broker_are_lowered_and_told(properties: Any) -> None:

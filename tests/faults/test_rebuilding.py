@@ -107,7 +107,9 @@ async def rebuild(path: Path, *, take_over: bool, killed: bool) -> None:
     with serving(path, *flags, name="second", start=False) as second:
         await asyncio.to_thread(second.start)
         for n, end in enumerate(ends):
-            assert any(f"t-{n} goes on at its tiered end {end}: offsets from 0 are in" in line for line in second.lines)
+            assert any(
+                f"t-{n} continues at its tiered end {end}: offsets from 0 are in" in line for line in second.lines
+            )
         async with link(second.port) as connection:
             assert await config_of(connection, "t", "max.message.bytes") == "7654321"
             assert await config_of(connection, "empty", "retention.ms") == "12345678"

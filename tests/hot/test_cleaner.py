@@ -316,7 +316,7 @@ async def test_a_damaged_log_is_left_as_it_is_and_counted() -> None:
         await cleaner.clean_next()
         assert not await cleaner.clean_next()
         assert await read_all(log) == before
-        assert "is not compacted any more" in said[0]
+        assert "is no longer compacted" in said[0]
         uncleanable = [s.value for s in registry.samples() if s.name == "firn_log_cleaner_uncleanable_logs"]
         assert uncleanable == [1.0]
         assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]

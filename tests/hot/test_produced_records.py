@@ -82,7 +82,7 @@ async def test_a_lookup_by_time_passes_over_a_batch_that_cannot_be_read_and_says
     [line] = lines
     assert "t-0 cannot be read" in line
     assert "record 0 of the batch at offset 2" in line
-    assert "go on at offset 5" in line
+    assert "move consumers to offset 5" in line
 
 
 async def test_a_lookup_by_time_does_not_pass_over_what_the_disk_has_changed() -> None:

@@ -407,9 +407,9 @@ async def test_a_directory_that_vanishes_under_a_writer_is_made_again(
 async def test_a_file_in_the_place_of_a_directory_is_told(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     await store.put("data", b"x")
-    with pytest.raises(StorageUnavailable, match="a file is where a directory must be"):
+    with pytest.raises(StorageUnavailable, match="a file is in the place of a directory"):
         await store.put("data/key", b"x")
-    with pytest.raises(StorageUnavailable, match="a file is where a directory must be"):
+    with pytest.raises(StorageUnavailable, match="a file is in the place of a directory"):
         await DirectoryStore(tmp_path / "store/data").put("key", b"x")
 
 

@@ -118,8 +118,8 @@ def test_a_store_that_hangs_is_told_while_it_hangs_and_when_that_is_over() -> No
         await asyncio.sleep(19)
         assert watched.lines == []
         await asyncio.sleep(100)
-        assert watched.lines[0] == "the object store's get has not been answered for 20 s"
-        assert watched.lines[1].startswith("the object store's get has not been answered for 80 s (")
+        assert watched.lines[0] == "the object store's get has had no response for 20 s"
+        assert watched.lines[1].startswith("the object store's get has had no response for 80 s (")
         asking.cancel()
         await asyncio.sleep(70)
 
@@ -139,4 +139,4 @@ def test_an_operation_that_its_caller_gives_up_is_told_but_not_one_that_nobody_w
                     await watched.store.head("k")
 
     watched.run(scenario)
-    assert watched.lines == ["the object store's head was given up after 10 s without an answer"]
+    assert watched.lines == ["the object store's head was given up after 10 s without a response"]

@@ -120,7 +120,7 @@ async def test_a_write_whose_answer_was_lost_finds_itself() -> None:
 
 async def test_a_server_that_does_not_answer_ends_with_the_deadline() -> None:
     async with scripted(HANG, deadline_s=1.5, attempt_timeout_s=0.5) as (server, store, _):
-        with pytest.raises(StorageUnavailable, match="no answer in time"):
+        with pytest.raises(StorageUnavailable, match="no response in time"):
             await store.get("k")
         assert 1 <= len(server.requests) <= ATTEMPTS_MAX
 
@@ -140,7 +140,7 @@ async def test_a_server_that_is_away_is_told() -> None:
     [
         (403, "AccessDenied", "allow s3:PutObject on arn:aws:s3:::bucket/cluster/*"),
         (403, "InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
-        (403, "SignatureDoesNotMatch", "the secret key does not fit"),
+        (403, "SignatureDoesNotMatch", "the secret key does not match"),
         (400, "ExpiredToken", "renew it"),
         (403, "RequestTimeTooSkewed", "set it by NTP"),
         (404, "NoSuchBucket", "create the bucket"),
@@ -167,7 +167,9 @@ async def test_a_refusal_of_list_names_the_permission_on_the_bucket() -> None:
 
 async def test_a_server_that_has_no_lists_is_not_one_of_s3() -> None:
     async with scripted(answer(404)) as (_, store, _):
-        with pytest.raises(StorageUnavailable, match=r"404 .*; no S3 server answers so; correct endpoint"):
+        with pytest.raises(
+            StorageUnavailable, match=r"404 .*; this is not the response of an S3 server; correct endpoint"
+        ):
             await store.list_objects("data/")
 
 

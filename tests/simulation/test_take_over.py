@@ -257,7 +257,7 @@ def test_the_old_broker_names_the_offsets_that_its_successor_does_not_have_and_n
         assert old.up
         old.store.cut_off = False
         await world.until(lambda: old.exit is not None, 30, "the old one to end")
-        (told,) = [line for line in world.lines if "stay in /data" in line]
+        (told,) = [line for line in world.lines if "are only in /data" in line]
         assert told.endswith(f"other records: t-0 [{start}, {end})')"), told
 
     outcome = run_seed(1, script=story, topic_defaults=SETTINGS)

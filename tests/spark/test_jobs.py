@@ -131,7 +131,11 @@ def test_a_report_names_what_is_damaged_and_its_mend_first(topic: Topic, tmp_pat
     shown = Shown(page)
     assert shown.has("✗ Damaged: 2 findings", "2 of 4 segments could not be proven", "Records 200", "1 of 2")
     assert shown.has(
-        "Object damaged in t-0", f"{damaged.name}", "Object missing in t-1", lost.name, "records [0, 100) are gone"
+        "Object damaged in t-0",
+        f"{damaged.name}",
+        "Object missing in t-1",
+        lost.name,
+        "the object with records [0, 100) is missing",
     )
     assert shown.has(*(MENDS[finding.kind] for finding in found.findings))
     assert shown.text.index("Object missing") < shown.text.index("Orphan object")
@@ -235,9 +239,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     monkeypatch.setattr("pyspark_firn.jobs.targets.os.open", refused)  # A folder that is there, and not to be written.
     capsys.readouterr()
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path)]) == 1
-    told = (
-        f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the right to do that.\n"
-    )
+    told = f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the permission.\n"
     assert capsys.readouterr().err == told
 
 
@@ -255,7 +257,7 @@ def test_of_a_topic_that_stays_on_the_brokers_disks_that_is_said(
     asyncio.run(make())
     assert main(["job", job, "local", "--store", (tmp_path / "bucket").as_uri(), *options[job]]) == 2
     told = (
-        f"firn: Nothing of topic 'local' is in the store: its setting {setting} keeps it on the brokers' disks alone.\n"
+        f"firn: Nothing of topic 'local' is in the store: its setting {setting} keeps it only on the brokers' disks.\n"
     )
     assert capsys.readouterr().err == told
 
@@ -413,7 +415,7 @@ def test_places_of_this_machine_are_taken_as_file_urls(
     assert not (tmp_path / "file:").exists()
     capsys.readouterr()
     assert main(["job", "archive", "t", "--store", topic.store, *lake[:3], "s3://bucket/x"]) == 2
-    assert "'s3://bucket/x' is no path" in capsys.readouterr().err
+    assert "'s3://bucket/x' is not a path" in capsys.readouterr().err
 
 
 def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -437,9 +439,12 @@ def test_the_command_line_archives_and_audits(topic: Topic, tmp_path: Path, caps
     [
         (["archive", "t", "--to", "file:///x", "--catalog", "a=b"], "--catalog is for an Iceberg table"),
         (["archive", "t", "--to", "file:///x", "--warehouse", "w"], "--warehouse is for an Iceberg table"),
-        (["archive", "t", "--iceberg", "n.t", "--warehouse", "w", "--catalog", "a=b"], "leave out it or --catalog"),
+        (
+            ["archive", "t", "--iceberg", "n.t", "--warehouse", "w", "--catalog", "a=b"],
+            "remove --warehouse or --catalog",
+        ),
         (["archive", "t", "--to", "file:///x", "--schema", "a int"], "--schema says how to decode values"),
-        (["compact", "t", "--offline", "--http", "http://h:1"], "leave out one of them"),
+        (["compact", "t", "--offline", "--http", "http://h:1"], "use only one of them"),
     ],
 )
 def test_flags_that_would_have_no_effect_are_refused(

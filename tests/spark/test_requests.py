@@ -118,7 +118,7 @@ def test_ranges_are_read_exactly(topic: Topic, options: dict[str, str], expected
         ({"subscribe": "t", "kafka.bootstrap.servers": "h:1"}, "write tail"),
         ({"subscribe": "t", "maxBytesPerTrigger": "1"}, "only a stream has triggers"),
         ({"subscribe": "t", "endingOffsets": "earliest"}, "write latest or JSON"),
-        ({"subscribe": "t", "startingOffsets": "latest"}, "'latest', where a batch has nothing to read"),
+        ({"subscribe": "t", "startingOffsets": "latest"}, "'latest', and a batch has nothing to read there"),
         (
             {"subscribe": "t", "startingOffsets": '{"t": {"0": -1}}'},
             "has -1 for t-0: write an offset, or -2 for earliest",

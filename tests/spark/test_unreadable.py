@@ -67,7 +67,8 @@ async def test_a_bucket_that_cannot_be_read_is_told_in_a_sentence_by_spark(
                 f"s3://no-such-bucket/c?endpoint={moto_endpoint}": "; create the bucket, or correct the store URL",
                 f"s3://bucket/c?endpoint={nobody}": "; correct endpoint or region in the store URL, or let this machine"
                 " reach that address",
-                f"s3://bucket/c?endpoint={other.endpoint}": "; no S3 server answers so; correct endpoint in the store URL",
+                f"s3://bucket/c?endpoint={other.endpoint}": "; this is not the response of an S3 server;"
+                " correct endpoint in the store URL",
                 f"s3://bucket/c?endpoint={moto_endpoint}": "; give this process credentials: an instance or pod role,"
                 " AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             }
@@ -90,6 +91,4 @@ def test_a_folder_that_must_not_be_read_is_told_in_a_sentence(tmp_path: Path, mo
     options = parse_read_options({"store": tmp_path.as_uri(), "subscribe": "t"}, streaming=False)
     with pytest.raises(StorageUnavailable) as caught:
         plan(options)
-    assert str(caught.value) == (
-        f"could not look for {tmp_path}: Permission denied; give this user the right to do that"
-    )
+    assert str(caught.value) == (f"could not look for {tmp_path}: Permission denied; give this user the permission")

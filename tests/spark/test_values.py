@@ -270,7 +270,7 @@ def test_avro_values_of_every_logical_type_have_a_column(tmp_path: Path) -> None
     ("wanted", "sentence"),
     [
         (ValuesWanted("json", "id int8"), "no field of a schema"),
-        (ValuesWanted("avro"), "do not tell their schema"),
+        (ValuesWanted("avro"), "do not hold their schema"),
         (ValuesWanted("avro", "{}"), "no Avro schema"),
         (ValuesWanted("avro", json.dumps(AVRO | {"fields": [EMPTY_ELEMENTS]})), "at least a byte each"),
         (ValuesWanted("xml"), "write json or avro"),

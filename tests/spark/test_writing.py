@@ -238,7 +238,7 @@ async def test_a_batch_that_took_longer_than_the_time_out_fails_without_an_inten
         writer = FirnStreamWriter(options)
         opened = [await writer.write_attempt(rows(n, n + 5), "query", 0, f"{n}-1") for n in (0, 5)]
         await time_out(broker, opened[1])
-        with pytest.raises(ConfigError, match="start the query again to write it anew"):
+        with pytest.raises(ConfigError, match="Start the query again to write the batch anew"):
             await writer.commit_batch(opened, 0)
         await writer.abort_batch(opened, 0)
         again = await writer.write_attempt(rows(0, 10), "query", 0, "0-9")

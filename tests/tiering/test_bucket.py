@@ -234,7 +234,7 @@ def test_nothing_is_deleted_whose_key_is_not_that_of_a_segment_of_the_partition(
         ):
             with pytest.raises(CorruptionError, match="is not a segment of"):
                 await delete_segments(world.store, KEY, [own, foreign])
-            with pytest.raises(CorruptionError, match="is of no topic that is"):
+            with pytest.raises(CorruptionError, match="belongs to no topic that is being deleted"):
                 await delete_of_topics(world.store, [uuid.UUID(int=5)], [own, foreign])
         assert await world.store.list_objects("") == before
 

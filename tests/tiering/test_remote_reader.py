@@ -202,8 +202,8 @@ def test_a_chunk_that_the_local_disk_has_damaged_is_brought_anew(
         assert (data, following) == (world.appended[end], after)
         counted = {sample.name: sample.value for sample in world.registry.samples() if not sample.labels}
         assert counted["firn_remote_corruptions_total"] == 1
-        (line,) = [line for line in world.lines if "is brought anew" in line]
-        assert "is not what was written to it" in line
+        (line,) = [line for line in world.lines if "is fetched again" in line]
+        assert "differs from the bytes that were written to it" in line
 
     run_world(tmp_path, scenario, config=replace(CONFIG, firn_tier_chunk_bytes=CONFIG.segment_bytes))
 
@@ -225,7 +225,7 @@ def test_a_missing_object_that_the_manifest_still_names_is_a_storage_error(tmp_p
     async def scenario(world: World) -> None:
         await _tiered(world)
         await world.store.delete(world.manifest.object_key(world.manifest.finished[0]))
-        with pytest.raises(StorageUnavailable, match="missing, though the manifest names it"):
+        with pytest.raises(StorageUnavailable, match="missing, although the manifest names it"):
             await world.read_remote(0)
 
     run_world(tmp_path, scenario)

@@ -139,7 +139,7 @@ async def test_nothing_is_replaced_by_what_is_not_in_the_store(tmp_path: Path) -
         ({"partition": 1}, "holds another segment"),
         ({"end_offset": 19}, "holds another segment"),
         ({"epoch": 7}, "ends in leader epoch 7"),
-        ({"records": 21}, "has 21 records, more than what it replaces"),
+        ({"records": 21}, "has 21 records, more than the replaced segments"),
     ],
 )
 async def test_an_object_that_is_not_the_replacement_replaces_nothing(
@@ -176,7 +176,7 @@ async def test_a_copy_of_the_leaders_own_is_given_up_by_nobody_else(tmp_path: Pa
     leader = await three_segments(tmp_path)
     own = SegmentEntry.started(SegmentId(uuid.UUID(int=4)), Offset(30), Offset(40), broker_id=BrokerId(1))
     await leader.manifest.copy_started(own)
-    with pytest.raises(ConflictError, match="the leader copies it"):
+    with pytest.raises(ConflictError, match="a copy of the leader"):
         await replacement.give_up(leader.manifest, own.segment_id)
     assert [entry.segment_id for entry in leader.manifest.state.pending_copies()] == [own.segment_id]
 
@@ -239,13 +239,13 @@ async def test_what_a_killed_job_began_is_given_up_by_the_next(tmp_path: Path) -
 async def test_what_is_local_still_or_is_no_run_of_neighbours_is_not_replaced(tmp_path: Path) -> None:
     leader = await three_segments(tmp_path)
     first, second, third = leader.ids()
-    with pytest.raises(ConflictError, match="is local from 19 on"):
+    with pytest.raises(ConflictError, match="is still local from 19 on"):
         await replacement.begin(leader.manifest, output_of(1, 0, 20, [first, second]), local_start_offset=Offset(19))
     for inputs, sentence in (
         ([first, third], "starts at 20"),
         ([first], "the inputs end at 10"),
         ([], "the inputs end"),
-        ([first] * 10_000, "more than the 9999 that are replaced at a time"),
+        ([first] * 10_000, "at most 9999 are replaced at a time"),
     ):
         with pytest.raises(ConflictError, match=sentence):
             await leader.begin(output_of(1, 0, 20, inputs))

@@ -217,7 +217,7 @@ def test_a_store_that_stays_away_ends_the_upload_in_bounded_time_and_leaves_no_o
     async def main() -> float:
         bench = _Bench(tmp_path, data)
         bench.store.faults = [Fault(FaultKind.HANG, "put_part", skip=1)]
-        with pytest.raises(StorageUnavailable, match="no answer within 10 s"):
+        with pytest.raises(StorageUnavailable, match="no response within 10 s"):
             await bench.work.upload_segment(bench.job)
         assert await bench.store.list_objects("") == []
         assert await bench.store.list_uploads("") == []

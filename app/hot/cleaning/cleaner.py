@@ -1,8 +1,7 @@
-"""The log cleaner: compacts the logs of one broker, as many at a time as ``log.cleaner.threads`` says, and puts what comes of it
-in place.
+"""The log cleaner: compacts the logs of one broker, ``log.cleaner.threads`` at a time, and replaces their segments.
 
-It decides and swaps; reading and writing segments is a ``CleanerWork``'s, one for each log that is worked on. A log that turns out
-to be damaged is left alone until the next start, counted and told of. Everything here belongs to the event loop.
+The cleaner decides and swaps. A ``CleanerWork`` for each log reads and writes the segments. A damaged log is not compacted
+until the next start; it is counted and logged. All code here belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from app.units import Offset
 T = TypeVar("T")
 
 LOGS_PER_TURN: Final = 100
-"""Logs looked at before others on the loop have a turn."""
+"""Logs checked before the cleaner yields to the event loop."""
 HASH_KEY_BYTES: Final = 16
 
 
@@ -46,12 +45,16 @@ class CleanerMetrics:
         self.bytes_read = registry.counter(
             "firn_log_cleaner_read_bytes_total", "Bytes that compaction read, both passes"
         )
-        self.bytes_in = registry.counter("firn_log_cleaner_input_bytes_total", "Bytes of segments that were replaced")
-        self.bytes_out = registry.counter("firn_log_cleaner_output_bytes_total", "Bytes of the segments in their place")
-        self.records_read = registry.counter(
-            "firn_log_cleaner_records_read_total", "Records that compaction decided on"
+        self.bytes_in = registry.counter(
+            "firn_log_cleaner_input_bytes_total", "Bytes of segments that compaction replaced"
         )
-        self.records_dropped = registry.counter("firn_log_cleaner_records_dropped_total", "Records that did not stay")
+        self.bytes_out = registry.counter(
+            "firn_log_cleaner_output_bytes_total", "Bytes of the segments that replaced them"
+        )
+        self.records_read = registry.counter("firn_log_cleaner_records_read_total", "Records that compaction read")
+        self.records_dropped = registry.counter(
+            "firn_log_cleaner_records_dropped_total", "Records that compaction removed"
+        )
         self.seconds = registry.histogram("firn_log_cleaner_seconds", "Time of one round of compaction over a log")
 
 
@@ -65,7 +68,7 @@ class _Round:
 
 
 class LogCleaner:
-    """See the module."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class LogCleaner:
         log_line: Callable[[str], None],
         faults: Faults | None = None,
     ) -> None:
-        """``config`` answers the broker's settings as they are now; ``new_work`` makes another worker."""
+        """``config`` returns the broker's present settings. ``new_work`` creates another worker."""
         self._logs = logs
         self._new_work = new_work
         self._works: list[CleanerWork] = []
@@ -99,7 +102,9 @@ class LogCleaner:
         self._overdue_ms_max = 0
         registry.gauge("firn_log_cleaner_dirty_ratio_max", "Greatest dirty ratio of a compacted log", self._dirtiest)
         registry.gauge("firn_log_cleaner_overdue_seconds", "Longest time past max.compaction.lag.ms", self._latest)
-        registry.gauge("firn_log_cleaner_uncleanable_logs", "Logs left alone because of damage", self._damaged)
+        registry.gauge(
+            "firn_log_cleaner_uncleanable_logs", "Logs that are not compacted because of damage", self._damaged
+        )
 
     def _dirtiest(self) -> Iterable[tuple[Labels, float]]:
         yield (), self._ratio_max
@@ -111,7 +116,7 @@ class LogCleaner:
         yield (), float(len(self._uncleanable))
 
     async def run(self) -> None:
-        """Clean what is due, with as many workers as the settings say now, until cancelled; nothing if they say so at start."""
+        """Clean due logs until cancelled, with the present number of workers. Clean nothing if the settings say so at the start."""
         if not self._config().log_cleaner_enable:
             return
         async with asyncio.TaskGroup() as tasks:
@@ -137,7 +142,7 @@ class LogCleaner:
         return self._works[worker]
 
     async def clean_next(self, worker: int = 0) -> bool:
-        """Clean the dirtiest of the logs that are due and not worked on. False if none is, or it could not be cleaned."""
+        """Clean the dirtiest due log that no worker has. False if there is none, or if it could not be cleaned."""
         async with self._choosing:
             found = await self._choose()
             if found is None:
@@ -149,7 +154,7 @@ class LogCleaner:
         except CorruptionError as error:
             self._metrics.failures.value += 1
             self._uncleanable[log] = str(error)
-            self._log_line(f"{log.topic}-{log.partition} is not compacted any more: {error}")
+            self._log_line(f"{log.topic}-{log.partition} is no longer compacted: {error}")
             return True
         except ConflictError:
             return True  # deleted, or no longer compacted
@@ -199,7 +204,7 @@ class LogCleaner:
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
     async def _clean(self, work: CleanerWork, log: PartitionLog, dirt: Dirt) -> None:
-        """Rounds over one log until all of ``dirt`` is clean: more than one if the map has no room for all its keys.
+        """Run rounds over one log until all of ``dirt`` is clean. Several rounds are needed if the map is too small for all keys.
 
         Raises: CorruptionError, ConflictError (the log is gone or no longer compacted), StorageFull, StorageUnavailable.
         """
@@ -223,7 +228,8 @@ class LogCleaner:
             log.remove_waiter(watch)
 
     async def _clean_round(self, this: _Round) -> int:
-        """Index what the map has room for and clean by it. Answers how far that was. Raises: as ``_clean``."""
+        """Index as many keys as fit into the map, and clean with them. Returns: the end of the cleaned part. Raises: as
+        ``_clean``."""
         work, log, dirt = this.work, this.log, this.dirt
         if log.cleaned_end_offset is None:
             # Recovery must know of the gaps before there is the first.
@@ -231,7 +237,9 @@ class LogCleaner:
             await self._logs.checkpoint()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
         if this.gone.is_set() or not rolled or rolled[-1].end_offset <= dirt.start:
-            raise ConflictError(f"what was to be compacted of {log.topic}-{log.partition} has been deleted")
+            raise ConflictError(
+                f"the records of {log.topic}-{log.partition} that were to be compacted have been deleted"
+            )
         holds = [log.hold(segment.base_offset) for segment in rolled]
         try:
             indexed = await self._unless_gone(this, work.begin(await self._job(this, rolled)))
@@ -288,7 +296,8 @@ class LogCleaner:
         )
 
     async def _unless_gone(self, this: _Round, asked: Coroutine[Any, Any, T]) -> T:
-        """What the work answers. Raises: ConflictError, once the work has let go of its files, if the log goes first."""
+        """The result of the work. Raises: ConflictError if the log is deleted first, but only after the work has closed its
+        files."""
         asking = asyncio.ensure_future(asked)
         going = asyncio.ensure_future(this.gone.wait())
         try:
@@ -320,7 +329,7 @@ class LogCleaner:
             metrics.bytes_out.value += cleaned.size_bytes
 
     async def _swap(self, log: PartitionLog, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
-        """Raises: ConflictError, with nothing done; StorageUnavailable: the directory is offline then, or the log gone."""
+        """Raises: ConflictError, with nothing done; StorageUnavailable if the directory is offline or the log is gone."""
         log.keep_for_replacement(holds)
         fs, path, has_aborted = self._fs, log.path, cleaned.has_aborted
         try:
@@ -340,7 +349,7 @@ class LogCleaner:
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:
-    """Like ``await``, but a cancellation is held back until the work is done."""
+    """Like ``await``, but a cancellation waits until the work is done."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,13 +1,17 @@
 """One round of compaction over one log: two passes over its files. Blocks; runs on a pool thread or in the cleaner process.
 
-1. ``index``: the keys of the dirty part go into a map from key to newest offset, as many as it has room for.
-2. ``write``, for each group of segments from the start of the log on: every record that the map knows a newer one of is left
-   out, what remains becomes one new segment.
+1. ``index``: put keys of the dirty part into a map from key to newest offset, until the map is full.
+2. ``write``, for each group of segments from the start of the log on: write one new segment without the records that have a newer
+   record in the map.
 
-What stays although it is not the newest (Kafka's rules): everything past the end of the map; tombstones, and markers of
-transactions of which nothing else is left, until their delete horizon (KIP-534); the last batch of each producer, emptied, so that
-sequences go on (KAFKA-5793); the last batch of each segment written, emptied, so that a segment says itself where it ends.
-Batches keep their offsets, epochs and producer fields. Every batch read is checked against its CRC first.
+Some records and batches stay although they are not the newest (Kafka's rules):
+
+- all records above the end of the map,
+- tombstones, and markers of transactions without other records, until their delete horizon (KIP-534),
+- the last batch of each producer, without records, so that sequences continue (KAFKA-5793),
+- the last batch of each written segment, without records, so that the segment itself shows its end.
+
+Batches keep their offsets, epochs and producer fields. Before use, every batch is checked against its CRC.
 """
 
 from __future__ import annotations
@@ -40,21 +44,21 @@ from app.records.control import EndTransactionMarker, parse_marker
 from app.units import Offset
 
 WINDOW_BYTES_MIN: Final = 64 * KIB
-"""Read and written at once, however little ``log.cleaner.io.buffer.size`` is; more only for a batch that is larger."""
+"""Minimum bytes read and written at once, even if ``log.cleaner.io.buffer.size`` is smaller. A larger batch takes more."""
 WRITE_BACK_BYTES: Final = 2 * MIB
-"""Sent to the disk at a time, while those before are on their way. A commit of the file system's journal waits behind what is, and
-whoever writes to any file then waits for the commit."""
+"""Bytes sent to the disk at a time, while earlier bytes are still on their way. A commit of the file system's journal waits for
+these bytes, and a write to any file then waits for the commit."""
 PIECE_BYTES: Final = 64 * KIB
-"""Written in one call. The kernel finishes a call before another thread gets the core, and new pages can make it a long one: up
-to 1.8 ms for 256 KiB on a machine that gets its memory from its host as it needs it."""
+"""Bytes written in one call. The kernel finishes a call before another thread gets the core. New pages can make the call long:
+up to 1.8 ms for 256 KiB on a virtual machine that gets its memory from its host on demand."""
 KEYS_MIN: Final = 1024
 
 
 class Compaction:
-    """One round. Not used by two threads at once, but for ``abandon``."""
+    """One round. Only ``abandon`` may be called from another thread."""
 
     def __init__(self, job: CleaningJob, fs: FileSystem, engine: Engine, throttle: Callable[[int], None]) -> None:
-        """``throttle`` is told of bytes read and written and waits as long as they cost too much."""
+        """``throttle`` gets the number of bytes read and written, and waits if there were too many."""
         self._job = job
         self._fs = fs
         self._engine = engine
@@ -66,7 +70,7 @@ class Compaction:
         self._window_bytes = max(WINDOW_BYTES_MIN, job.buffer_bytes_max // 2)
 
     def abandon(self) -> None:
-        """Have the running pass end soon with ConflictError. From any thread."""
+        """Make the running pass end soon with ConflictError. May be called from any thread."""
         self._abandoned = True
 
     # --- first pass -------------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class Compaction:
         )
 
     def _decide(self, window: bytearray, scanned: Scanned) -> bytearray:
-        """What is to become of the batches of a window, as far as their records do not decide it."""
+        """The fate of the batches of a window, as far as it does not depend on their records."""
         actions = bytearray(scanned.batches)
         for number in scanned.marked:
             position = self._engine.position(number)
@@ -189,8 +193,8 @@ class Compaction:
     ) -> None:
         """Write the side files of a segment, and sync all of its files.
 
-        The disk has taken all of them before the first is synced: so the commit of the journal that its sync waits for is that of
-        the others, too.
+        The disk has all of them before the first is synced. So the first sync waits for a journal commit that also covers the other
+        files.
         """
         data = {INDEX_SUFFIX: index.encode_offsets(), TIME_INDEX_SUFFIX: index.encode_times()}
         if aborted:
@@ -216,7 +220,7 @@ class Compaction:
         return f"{self._job.directory}/{file_name(Offset(base_offset), suffix)}{more}"
 
     def _windows(self, segment: SegmentFile) -> Iterator[tuple[bytearray, Scanned, bool]]:
-        """The batches of a segment, window by window, scanned; and whether the window is the last.
+        """The scanned batches of a segment, window by window, and whether a window is the last.
 
         Raises: CorruptionError, OSError, ConflictError.
         """
@@ -253,7 +257,7 @@ class Compaction:
 
     @staticmethod
     def _grown(window: bytearray, filled: int, path: str, position: int) -> bytearray:
-        """A window with room for the batch at its start, which is cut short."""
+        """A larger window for the batch at its start, which does not fit."""
         size = parse_header(window).size_bytes if filled >= HEADER_BYTES else 0
         if not len(window) < size <= REQUEST_BYTES_MAX:
             raise CorruptionError(f"{path} has no whole record batch at position {position}")
@@ -269,10 +273,10 @@ class _Output:
         self.file: File = fs.open(path, create=True)
         self._throttle = throttle
         self._taken_bytes = 0
-        """Of the file, by the disk."""
+        """Bytes of the file that the disk has."""
         self._sent_bytes = 0
         self.crc = 0
-        """Of all that was written."""
+        """CRC-32C of all written bytes."""
         self.size_bytes = 0
         self.rolling_timestamp = -1
 
@@ -288,7 +292,7 @@ class _Output:
             self._write_back()
 
     def _write_back(self) -> None:
-        """Send what was written to the disk, once it has taken what was sent before."""
+        """Send written bytes to the disk, after it has taken the bytes that were sent before."""
         if self._sent_bytes:
             self.file.finish_write_back(self._taken_bytes, self._sent_bytes - self._taken_bytes)
         self._taken_bytes = self._sent_bytes

@@ -1,6 +1,6 @@
-"""The compiled engine: ``kernels`` with the arrays they work on, and what they leave to Python: compressed batches.
+"""The compiled engine: ``kernels`` with their arrays, and the work that they leave to Python: compressed batches.
 
-Importing this brings numba and LLVM with it, more memory than the rest of a broker: only the cleaner process does.
+Importing this module loads numba and LLVM, which take more memory than the rest of a broker. Only the cleaner process imports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.records.compression import compress
 from app.records.record import raw_records
 
 BATCHES_MAX: Final = 16_384
-"""Batches looked at in one call."""
+"""Batches processed in one call."""
 
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _Array = np.ndarray[Any, Any]
@@ -164,7 +164,7 @@ class CompiledEngine:
     def _filter_compressed(
         self, number: int, action: int, producer_ends: Sequence[int], now_ms: int, new_horizon_ms: int
     ) -> memoryview | bytes | None:
-        """What stays of a compressed batch; None if nothing does."""
+        """The remaining part of a compressed batch; None if nothing remains."""
         header, raw = self._decompress(number)
         self._make_room(0, header.record_count)
         append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else -1
@@ -250,7 +250,7 @@ class CompiledEngine:
 
 
 def warm_up(engine: CompiledEngine) -> None:
-    """Have every kernel compiled, or read from numba's cache."""
+    """Compile every kernel, or load it from numba's cache."""
     records = [(0, b"key", b"value", ()), (0, b"key", None, ())]
     engine.new_map(8, 0, bytes(16), 0.9, 4096)
     for codec in (0, 1):
@@ -263,5 +263,5 @@ def warm_up(engine: CompiledEngine) -> None:
 
 
 def compiled_anew() -> bool:
-    """Whether numba had to compile a kernel since the start, instead of reading it from its cache."""
+    """Whether numba compiled a kernel since the start, instead of loading it from its cache."""
     return any(kernel.stats.cache_misses for kernel in (kernels.scan, kernels.index_window, kernels.filter_window))

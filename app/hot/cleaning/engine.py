@@ -1,4 +1,4 @@
-"""What compaction asks of its inner loops. There are two of them: ``compiled``, and the readable ``plain``.
+"""The interface of compaction's inner loops. There are two implementations: ``compiled``, and the readable ``plain``.
 
 An engine holds the map from keys to their newest offsets and works on a window: a run of whole batches in memory.
 """
@@ -12,29 +12,29 @@ from typing import Final, NamedTuple, Protocol
 from app.hot.indexes import SegmentIndex
 
 RECORDS_DROPPED: Final = 1
-"""No record of the batch stays: it was aborted, or its marker has outlived its transaction."""
+"""No record of the batch stays: its transaction was aborted, or it is a marker that is no longer needed."""
 EMPTIED_KEPT: Final = 2
 """The header stays even if no record does."""
 TRANSACTION_GONE: Final = 4
-"""A marker whose transaction left no batch: it gets a delete horizon, after which it goes too."""
+"""A marker whose transaction has no batch left. It gets a delete horizon, after which it is removed too."""
 
 
 SLOT_BYTES: Final = 16
-"""Of the map: 96 bits of a key's hash, and an offset."""
+"""Bytes of a slot of the map: 96 bits of a key's hash, and an offset."""
 
 
 class Stop(IntEnum):
-    """Why an inner loop came back."""
+    """Why an inner loop returned."""
 
     DONE = 0
     FULL = 1
-    """The map has no room for another key."""
+    """The map is full."""
     COMPRESSED = 2
     """The next batch must be decompressed first."""
     NO_ROOM = 3
-    """The output has no room for the next batch."""
+    """The next batch does not fit into the output."""
     DAMAGED = 4
-    """The next batch is not sound."""
+    """The next batch is damaged."""
 
 
 class Scanned(NamedTuple):
@@ -42,15 +42,15 @@ class Scanned(NamedTuple):
 
     batches: int
     size_bytes: int
-    """What they take of the window; the rest is the beginning of another batch."""
+    """Their bytes of the window. The rest is the beginning of another batch."""
     marked: Sequence[int]
-    """Numbers of those that belong to transactions or are control batches."""
+    """Numbers of the batches that belong to transactions or are control batches."""
     next_offset: int
-    """Where the last of them ends."""
+    """End of the last batch."""
 
 
 class SegmentSum(NamedTuple):
-    """What the indexes of a segment that was written came to; fields as in ``Segment``."""
+    """The indexes of a written segment; fields as in ``Segment``."""
 
     entries: SegmentIndex
     max_timestamp: int
@@ -59,11 +59,11 @@ class SegmentSum(NamedTuple):
 
 
 class Engine(Protocol):
-    """The inner loops. What looks at records raises CorruptionError where these are not sound."""
+    """The inner loops. Methods that read records raise CorruptionError if records are damaged."""
 
     @property
     def keys(self) -> int:
-        """Keys in the map."""
+        """Number of keys in the map."""
         ...
 
     @property
@@ -73,40 +73,40 @@ class Engine(Protocol):
 
     @property
     def records_seen(self) -> int:
-        """Records that ``filter`` has decided on since ``new_map``, and how many of them stayed:"""
+        """Number of records that ``filter`` has read since ``new_map``, and number of records that stayed:"""
         ...
 
     @property
     def records_kept(self) -> int: ...
 
     def new_map(self, keys_max: int, first_offset: int, hash_key: bytes, load_factor: float, output_bytes: int) -> None:
-        """Begin with an empty map for up to ``keys_max`` keys, which may take ``load_factor`` of its slots. Offsets that
-        ``index`` is to note begin at ``first_offset``.
+        """Begin with an empty map for up to ``keys_max`` keys, which may fill ``load_factor`` of its slots. The offsets for
+        ``index`` begin at ``first_offset``.
 
-        ``hash_key`` is 16 random bytes. As much as ``output_bytes`` is written at once; more only for a batch that is larger.
+        ``hash_key`` is 16 random bytes. At most ``output_bytes`` are written at once, except for a larger batch.
         """
         ...
 
     def scan(self, window: bytearray, length: int, start_offset: int, end_offset: int) -> Scanned:
-        """Find the whole batches in ``window[:length]`` and check every one. ``index`` and ``filter`` then work on them.
+        """Find and check the whole batches in ``window[:length]``. ``index`` and ``filter`` then process these batches.
 
-        Their offsets must rise within ``[start_offset, end_offset)``: a checksum does not cover where a batch begins.
+        Their offsets must rise within ``[start_offset, end_offset)``, because a checksum does not cover a batch's base offset.
 
         Raises: CorruptionError.
         """
         ...
 
     def position(self, number: int) -> int:
-        """Where the scanned batch of that number begins."""
+        """Position of a scanned batch, by number."""
         ...
 
     def index(self, skipped: bytearray, start_offset: int) -> bool:
-        """Note the keys of the scanned batches, but not of the ``skipped`` (a byte for each) and of records below
-        ``start_offset``. False if the map was full before the end: ``latest_offset`` says how far it got."""
+        """Put the keys of the scanned batches into the map, except those of ``skipped`` batches (one byte each) and of records
+        below ``start_offset``. False if the map became full: ``latest_offset`` says how far it got."""
         ...
 
     def begin_segment(self, base_offset: int, index_interval_bytes: int) -> None:
-        """What ``filter`` writes from now on makes up a new segment."""
+        """Begin a new segment for the output of ``filter``."""
         ...
 
     def filter(
@@ -117,13 +117,13 @@ class Engine(Protocol):
         new_horizon_ms: int,
         write: Callable[[memoryview], None],
     ) -> None:
-        """Give what stays of the scanned batches to ``write``, in pieces of whole batches that are valid during the call.
+        """Pass the remaining parts of the scanned batches to ``write``, in pieces of whole batches that are valid during the call.
 
-        ``actions`` has the flags above for each; ``producer_ends`` are the last offsets, rising, of batches whose headers are
-        kept for their producers. ``new_horizon_ms`` is the delete horizon of tombstones met for the first time (KIP-534).
+        ``actions`` has the flags above for each batch. ``producer_ends`` are the rising last offsets of batches whose headers
+        are kept for their producers. ``new_horizon_ms`` is the delete horizon of tombstones that have none yet (KIP-534).
         """
         ...
 
     def end_segment(self) -> SegmentSum:
-        """The indexes of what was written since ``begin_segment``."""
+        """The indexes of the batches that were written since ``begin_segment``."""
         ...

@@ -1,7 +1,6 @@
-"""What numba has no words for, said to LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C, a fetch
-ahead of need.
+"""Operations that numba lacks, written for LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C, a prefetch.
 
-Each is made of a function that names the types and one that writes the code. Compaction spends most of its time on these.
+Each operation has one function that names the types and one that generates the code. Compaction spends most of its time here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def has_crc_instruction() -> bool:
 
 
 def _word(typingctx, data, at):
-    """Eight bytes, wherever they lie, as the processor orders them: one load where putting them together takes sixteen steps."""
+    """Eight bytes at any address, in the processor's byte order: one load instead of sixteen steps."""
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -33,7 +32,7 @@ def _word(typingctx, data, at):
 
 
 def _copy(typingctx, target, to, source, at, size):
-    """``target[to : to + size] = source[at : at + size]``, without numba's look at whether the two overlap."""
+    """``target[to : to + size] = source[at : at + size]``, without numba's check for an overlap."""
 
     def generate(context, builder, signature, arguments):
         target, to, source, at, size = arguments
@@ -46,7 +45,7 @@ def _copy(typingctx, target, to, source, at, size):
 
 
 def _crc_word(typingctx, crc, word):
-    """CRC-32C of eight more bytes by the processor's own instruction."""
+    """Extend a CRC-32C by eight bytes, with the processor's own instruction."""
 
     def generate(context, builder, signature, arguments):
         word_type = ir.IntType(64)
@@ -58,7 +57,7 @@ def _crc_word(typingctx, crc, word):
 
 
 def _fetch(typingctx, data, at):
-    """Have the processor fetch the memory of ``data[at]``, and go on."""
+    """Make the processor prefetch the memory of ``data[at]``, without waiting."""
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])

@@ -1,4 +1,4 @@
-"""One round of compaction over one log, as data: what the broker tells whoever does the work, and what comes back."""
+"""One round of compaction over one log, as data: the broker's job for the worker, and the worker's result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SegmentFile(msgspec.Struct, array_like=True, frozen=True):
-    """A segment that is to be read."""
+    """A segment that the job reads."""
 
     base_offset: int
     end_offset: int
@@ -14,12 +14,12 @@ class SegmentFile(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CleaningJob(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Index the keys of ``[dirty_start, dirty_end)``; then, group by group, write the segments from the oldest on anew."""
+    """Index the keys of ``[dirty_start, dirty_end)``. Then rewrite the segments from the oldest on, group by group."""
 
     directory: str
-    """Of the partition."""
+    """The directory of the partition."""
     segments: list[SegmentFile]
-    """Those that hold ``[dirty_start, dirty_end)``, oldest first."""
+    """The segments that contain ``[dirty_start, dirty_end)``, oldest first."""
     dirty_start: int
     dirty_end: int
     now_ms: int
@@ -30,23 +30,23 @@ class CleaningJob(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     map_load_factor: float
     """``log.cleaner.io.buffer.load.factor``."""
     buffer_bytes_max: int
-    """This worker's share of ``log.cleaner.io.buffer.size``: half for what is read, half for what is written."""
+    """This worker's share of ``log.cleaner.io.buffer.size``: half for reads, half for writes."""
     bytes_per_second_max: float
     """This worker's share of ``log.cleaner.io.max.bytes.per.second``: read and written together."""
     hash_key: bytes
     """16 random bytes."""
     aborted: list[tuple[int, int, int, int]]
-    """Every aborted transaction that overlaps what will be read; fields as in ``AbortedTransaction``."""
+    """Every aborted transaction that overlaps the bytes to read; fields as in ``AbortedTransaction``."""
     producer_ends: list[int]
-    """Last data offset of every producer that is known, rising."""
+    """Last data offset of every known producer, rising."""
     producer_epochs: dict[int, int]
-    """Epoch of every producer of which no data batch is known, only a marker."""
+    """Epoch of every producer that has only a marker and no known data batch."""
 
 
 class Indexed(msgspec.Struct, array_like=True, frozen=True):
-    """What the map knows."""
+    """The state of the map."""
 
     offset_end: int
-    """Keys of every record below are in it. At most ``dirty_end``; less if the map had no room for more."""
+    """The map has the keys of all records below this offset. At most ``dirty_end``; less if the map became full."""
     keys: int
     bytes_read: int

@@ -1,17 +1,17 @@
-"""Compaction's inner loops, compiled by numba: one call does a window of batches, not a batch or a record.
+"""Compaction's inner loops, compiled by numba: one call processes a window of batches, not a batch or a record.
 
-They work on arrays that the caller owns, allocate nothing and raise nothing: what they cannot do themselves (a compressed batch,
-a full buffer, damage) is a ``Stop`` with the number of the batch at which to go on. Every length is checked against the bytes
-that are left before it is used, because compiled code does not check indexes. ``plain.py`` is the same in readable Python and
+The loops use arrays of the caller. They allocate nothing and raise nothing. If they cannot continue (a compressed batch, a full
+buffer, damage), they return a ``Stop`` with the number of the batch at which to continue. Compiled code does not check indexes,
+so every length is compared with the remaining bytes before it is used. ``plain.py`` does the same in readable Python, and is
 the oracle of the tests.
 
-The map of newest offsets is a hash table with linear probing in one array, two words a slot: 64 bits of a key's SipHash-1-3, then
-32 more and its newest offset, counted from the first that was indexed; all ones where the slot is free. The hash is keyed at
-random for each job, so that no producer can choose two keys that are taken for one.
+The map of newest offsets is a hash table with linear probing in one array. A slot has two words: 64 bits of a key's
+SipHash-1-3, and then 32 more bits and the newest offset, relative to the first indexed offset. A free slot has only ones. Each
+job hashes with a random key, so no producer can choose two keys that count as one.
 
-The slots rise with their hashes over the whole array (a key's place grows with its hash, and the array has some slots more than
-there are places, so that nothing wraps around). A search for a key that is not there ends where it would be, after five slots
-instead of fifty in a table that is nine tenths full; most searches of a second round are of that kind.
+The slots are in the order of their hashes over the whole array. A key's first slot grows with its hash, and the array has some
+extra slots at its end, so nothing wraps around. A search for a missing key therefore ends at the place where the key would be:
+after five slots instead of fifty in a table that is nine tenths full. Most searches of a second round are for missing keys.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _PRODUCER_ID_AT = 43
 _COUNT_AT = 57
 
 RECORD_GROWTH_BYTES = 11
-"""A record's timestamp delta may grow from one byte to ten, and its length with it."""
+"""Extra bytes for a record: its timestamp delta may grow from one byte to ten, and its length field too."""
 
 SLOT_WORDS = 2
 SPILL_SLOTS = 2048
-"""Behind the last place: for the keys of the last places that are taken already. The very last slot stays free."""
+"""Extra slots after the last place, for keys whose place is taken. The very last slot stays free."""
 FREE = 0xFFFF_FFFF_FFFF_FFFF
-"""Both words of a free slot. An offset of 32 ones is not noted, and so tells it from a key's."""
+"""Both words of a free slot. An offset of 32 ones is never stored, so no key looks like a free slot."""
 
 # State of the table, in an int64 array.
 KEYS = 0
@@ -222,7 +222,7 @@ _crc = _crc_by_instruction if has_crc_instruction() else _crc_by_tables
 
 @njit(cache=True)
 def _varint(data, at, end):
-    """(value, position after it); the position is -1 where the bytes end or go on for too long."""
+    """(value, position after it). The position is -1 if the bytes end early or the number is too long."""
     raw = _U0
     shift = _U0
     while at < end and shift < _U64:
@@ -281,7 +281,7 @@ def _round(v0, v1, v2, v3):
 
 @njit(cache=True)
 def siphash(data, start, end, key0, key1):
-    """SipHash-1-3 with 128 bits of result, as two words."""
+    """SipHash-1-3 with a result of 128 bits, as two words."""
     v0 = key0 ^ _C0
     v1 = key1 ^ _C1 ^ _UEE
     v2 = key0 ^ _C2
@@ -311,7 +311,7 @@ def siphash(data, start, end, key0, key1):
 
 @njit(cache=True)
 def _place_of(slots, first):
-    """Where to begin to look for a key: the greater its hash, the further behind."""
+    """The slot where the search for a key begins. It grows with the key's hash."""
     places = np.uint64(slots.shape[0] // SLOT_WORDS - SPILL_SLOTS)
     # Multiplying instead of dividing: the upper half of first's upper 32 bits times the count.
     return np.int64(((first >> _U32) * places) >> _U32) * SLOT_WORDS
@@ -319,7 +319,7 @@ def _place_of(slots, first):
 
 @njit(cache=True)
 def _slot_of(slots, first, second):
-    """Where the key of that hash is, or else the slot in front of which it would go, and whether it is there."""
+    """The slot of the key with this hash, or the slot before which it would be inserted; and whether the key is there."""
     at = _place_of(slots, first)
     while slots[at] < first:
         at += SLOT_WORDS
@@ -332,7 +332,7 @@ def _slot_of(slots, first, second):
 
 @njit(cache=True)
 def _insert(slots, at, first, second, noted):
-    """Put a key into the slot ``at``, after making room there. False if there is none up to the end of the array."""
+    """Insert a key at slot ``at``, and move later keys. False if there is no free slot up to the end of the array."""
     free = at
     while slots[free + 1] & _LOW != _LOW:
         free += SLOT_WORDS
@@ -349,7 +349,7 @@ def _insert(slots, at, first, second, noted):
 
 @njit(cache=True)
 def _hash_ahead(data, start, end, slots, keys, ahead, place):
-    """Hash a key that will be looked up some records later, and have the processor fetch its place until then."""
+    """Hash a key that is needed some records later, and prefetch its slot."""
     first, second = siphash(data, start, end, keys[0], keys[1])
     ahead[place] = np.int64(first)
     ahead[place + 1] = np.int64(second)
@@ -358,7 +358,7 @@ def _hash_ahead(data, start, end, slots, keys, ahead, place):
 
 @njit(cache=True)
 def _fetch_ahead(window, positions, number, count, slots, keys):
-    """Have the places of a later batch's keys fetched, if it has too few records to look ahead within it. Judges nothing."""
+    """Prefetch the slots of a later batch's keys, if it has too few records to look ahead within the batch. Decides nothing."""
     number += BATCHES_AHEAD
     if number >= count:
         return
@@ -390,7 +390,7 @@ def _fetch_ahead(window, positions, number, count, slots, keys):
 
 @njit(cache=True)
 def _note(slots, state, first, second, offset):
-    """Note a record of the key of that hash. Answers whether there was room."""
+    """Store a record's offset for the key with this hash. Returns: whether the map had a free slot."""
     if offset - state[NOTED_FROM] >= _OFFSETS_MAX:
         state[LATEST] = offset - 1
         return False
@@ -408,7 +408,7 @@ def _note(slots, state, first, second, offset):
 
 @njit(cache=True)
 def index_records(data, at, end, base_offset, count, last_delta, start_offset, slots, keys, state, ahead):
-    """Note the offsets of one batch's records, which lie uncompressed in ``data[at:end]``. Answers a ``Stop``."""
+    """Store the offsets of one batch's records, which are uncompressed in ``data[at:end]``. Returns: a ``Stop``."""
     before = np.int64(-1)
     lag = min(count, AHEAD)
     for number in range(count + lag):
@@ -450,8 +450,8 @@ def index_records(data, at, end, base_offset, count, last_delta, start_offset, s
 def scan(window, length, next_offset, end_offset, tables, positions, marked):
     """Find and check the whole batches of a window.
 
-    Returns: (batches, bytes that they take, how many of them are listed in ``marked``, where they end, stop). ``marked`` are the
-    numbers of those that belong to transactions, or are control batches.
+    Returns: (number of batches, their bytes, number of entries in ``marked``, end of the last batch, stop). ``marked`` has the
+    numbers of the batches that belong to transactions or are control batches.
     """
     at = np.int64(0)
     count = 0
@@ -544,9 +544,9 @@ def judge_records(
     kept,
     verdict,
 ):
-    """Which records of one batch stay: ``kept`` has a byte for each, ``verdict`` the sum of it. Answers a ``Stop``.
+    """Decide which records of one batch stay: ``kept`` has a byte for each record, and ``verdict`` the sum. Returns: a ``Stop``.
 
-    ``append_time``: the time of all its records, -1 if each has its own.
+    ``append_time``: the timestamp of all its records; -1 if each record has its own.
     """
     before = np.int64(-1)
     verdict[KEPT] = 0
@@ -608,7 +608,7 @@ def judge_records(
 
 @njit(cache=True)
 def copy_records(data, at, end, count, old_base_timestamp, append_time, new_base_timestamp, kept, out, to):
-    """Write the kept records of a judged batch to ``out`` from ``to`` on, counted from another base timestamp. Answers the end."""
+    """Write the kept records of a batch to ``out`` from ``to`` on, relative to a new base timestamp. Returns: the end."""
     for number in range(count):
         length, at = _varint(data, at, end)
         record_end = at + length
@@ -640,7 +640,7 @@ def _contains(sorted_offsets, offset):
 
 @njit(cache=True)
 def note_batch(out, start, index, offsets, places, times, time_offsets):
-    """Account for a batch that was written to ``out[start:]`` in the segment's indexes, as an append does."""
+    """Add a batch that was written to ``out[start:]`` to the segment's indexes, as an append does."""
     size = _i32(out, start + _LENGTH_AT) + LENGTH_PREFIX_BYTES
     last_offset = _i64(out, start) + _i32(out, start + _LAST_DELTA_AT)
     newest = _i64(out, start + _MAX_TIMESTAMP_AT)
@@ -687,7 +687,7 @@ def filter_window(
     times,
     time_offsets,
 ):
-    """Write what stays of batches ``[number, count)`` to ``out`` from ``to`` on. Returns: (next number, end in ``out``, stop)."""
+    """Write the remaining parts of batches ``[number, count)`` to ``out`` from ``to`` on. Returns: (next number, end, stop)."""
     while number < count:
         _fetch_ahead(window, positions, number, count, slots, keys)
         at = positions[number]

@@ -1,6 +1,6 @@
-"""The engine in plain Python: what the compiled one is held against, and what cleans where there is no cleaner process.
+"""The engine in plain Python: the oracle for the compiled engine, and the engine if there is no cleaner process.
 
-It keeps the keys themselves instead of their hashes, decodes records one by one and builds batches anew from them.
+It stores the keys themselves instead of their hashes, decodes each record, and builds new batches from the records.
 """
 
 from __future__ import annotations

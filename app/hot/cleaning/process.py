@@ -2,12 +2,12 @@
 
     python -m app.hot.cleaning.process --socket FD --cache DIRECTORY
 
-It inherits one end of a socket pair (``FD``) and answers ``clean.*`` calls, one job at a time. It ends with the broker, and at
-end-of-file of the socket, at once: what it was writing ends in ``.cleaned``, and whoever comes next removes it.
+It inherits one end of a socket pair (``FD``) and serves ``clean.*`` calls, one job at a time. It ends at once when the broker
+ends or the socket reaches end-of-file. Unfinished files end in ``.cleaned``, and the next process removes them.
 
-numba compiles the kernels once for an installation, which takes some ten seconds and a lot of memory; then the process starts
-itself anew and reads them from numba's cache: beside the package, or in ``DIRECTORY`` where nothing may be written there. LLVM,
-which is not needed after that, gives back the memory of its code.
+numba compiles the kernels once for an installation. This takes some ten seconds and a lot of memory. Then the process restarts
+itself and loads the kernels from numba's cache: beside the package, or in ``DIRECTORY`` if the package's folder is not
+writable. LLVM is not needed after that, and releases the memory of its code.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from app.units import Buffer
 T = TypeVar("T")
 
 NICENESS: Final = 10
-"""Compaction is never urgent."""
+"""Niceness: compaction is never urgent."""
 WAIT_S_MIN: Final = 0.01
-"""Shorter waits of the I/O limit are saved up."""
+"""The I/O limit collects shorter waits into one wait."""
 _MADV_DONTNEED: Final = 4
 _COMPILED: Final = "FIRN_CLEANER_COMPILED"
 
 
 class Throttle:
-    """Waits so that no more than so many bytes go by in a second. For one thread."""
+    """Waits so that at most a given number of bytes pass in a second. For one thread."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _OneThread:
 
 
 async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
-    """Answer calls over ``sock`` until its end."""
+    """Serve calls over ``sock`` until end-of-file."""
 
     async def ping(asked: bytes) -> Buffer:
         return asked
@@ -84,8 +84,8 @@ async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
 
 
 def _give_back_memory() -> None:
-    """Drop what start-up has used and work does not: garbage, and the pages of libraries' code and constants, above all LLVM's.
-    What is needed all the same comes back from the page cache."""
+    """Drop memory that only the start needed: garbage, and pages of libraries' code and constants, above all LLVM's. If a page is
+    needed again, it comes from the page cache."""
     gc.collect()
     gc.freeze()
     libc = ctypes.CDLL(None)
@@ -96,8 +96,8 @@ def _give_back_memory() -> None:
 
 
 def _bring_up_compiler() -> None:
-    """Load LLVM, then numba, then have them compile for the first time; each gives back what only its start needed before the next
-    takes its own. All at once, the start would need more memory than the work."""
+    """Load LLVM, then numba, then compile for the first time. After each step the memory that only this step needed is released.
+    Otherwise the start would need more memory than the work."""
     import llvmlite.binding  # noqa: F401
 
     _give_back_memory()
@@ -110,8 +110,8 @@ def _bring_up_compiler() -> None:
 
 
 def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Address ranges in ``/proc/…/smaps`` of which every page is as it is in a file: read only, and nothing was written to it
-    before it became so, as the loader does where addresses stand in a library's constants."""
+    """Address ranges in ``/proc/…/smaps`` whose pages all equal a file: they are read only, and were never written. (The loader
+    writes addresses into some constants of a library before it makes them read only.)"""
     place: tuple[int, int] | None = None
     for line in smaps.splitlines():
         fields = line.split(maxsplit=5)
@@ -124,8 +124,10 @@ def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The process. Never returns normally."""
-    parser = argparse.ArgumentParser(prog="firn cleaner process", description="Started by the broker; not for people.")
+    """Run the process. Never returns normally."""
+    parser = argparse.ArgumentParser(
+        prog="firn cleaner process", description="The broker starts this process. Do not start it by hand."
+    )
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     parser.add_argument(
         "--cache", required=True, help="directory for compiled kernels if the package's cannot be written"

@@ -1,4 +1,5 @@
-"""Which log is compacted next, how far, and what is written together. Pure; Kafka's rules (KIP-58, KIP-354).
+"""Chooses the next log to compact, the end of its part to compact, and the groups of segments. Pure; Kafka's rules (KIP-58,
+KIP-354).
 
     log start ............ dirty start ................ dirty end ............ log end
     |  cleaned before      |  new, may be cleaned       |  not yet             |
@@ -18,17 +19,17 @@ from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from app.hot.segments import RELATIVE_OFFSET_MAX, RolledSegment
 
 GROUP_SEGMENTS_MAX: Final = 64
-"""Segments made into one: their files are renamed in one turn of the event loop."""
+"""Maximum number of segments in a group. Their files are renamed in one turn of the event loop."""
 
 
 class Dirt(NamedTuple):
-    """What there is to clean in a log."""
+    """The part of a log that may be cleaned."""
 
     start: int
     end: int
     ratio: float
     overdue_ms: int
-    """By how much its oldest record is past ``max.compaction.lag.ms``."""
+    """How long the oldest record has been past ``max.compaction.lag.ms``."""
 
     @property
     def exists(self) -> bool:
@@ -44,7 +45,7 @@ def find_dirt(
     stable_end_offset: int,
     now_ms: int,
 ) -> Dirt:
-    """What of a log may be cleaned now. ``segments`` are the rolled ones; nothing from ``stable_end_offset`` on may be touched."""
+    """The part of a log that may be cleaned now. ``segments`` are the rolled ones. Records from ``stable_end_offset`` on stay."""
     start = log_start_offset
     if cleaned_end_offset is not None:
         start = max(start, cleaned_end_offset)
@@ -70,12 +71,12 @@ def find_dirt(
 
 
 def is_due(dirt: Dirt, config: TopicConfig) -> bool:
-    """Whether a log with that dirt is to be cleaned."""
+    """Whether a log with this dirty part is due."""
     return dirt.exists and (dirt.overdue_ms > 0 or dirt.ratio > config.min_cleanable_dirty_ratio)
 
 
 def group_segments(segments: Iterable[RolledSegment], config: TopicConfig) -> list[list[RolledSegment]]:
-    """What is written together: neighbours that fit into one segment even if nothing of them goes."""
+    """Groups of neighbouring segments that fit into one segment even if no record is removed."""
     groups: list[list[RolledSegment]] = []
     size = 0
     entries_bytes_max = config.segment_index_bytes * max(1, config.index_interval_bytes)

@@ -1,8 +1,8 @@
-"""Which batches of a log that is being compacted belong to aborted transactions, and which markers have outlived theirs. Pure.
+"""Decides which batches of a compacted log belong to aborted transactions, and which markers are no longer needed. Pure.
 
-Batches are shown in order of offset. A batch of an aborted transaction goes at once; its marker, and the entry of the transaction
-index that hides it, stay until a later round has seen no batch of it any more; the marker then stays for another
-``delete.retention.ms``, so that a reader in the middle of the transaction still meets its end (KAFKA-8522, KIP-534).
+Batches are passed in order of offset. A batch of an aborted transaction is removed at once. Its marker, and its entry in the
+transaction index, stay until a later round finds no batch of the transaction. The marker then stays for another
+``delete.retention.ms``, so that a reader in the middle of the transaction still finds its end (KAFKA-8522, KIP-534).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from app.records.control import ControlType, EndTransactionMarker
 
 
 class CleanedTransactions:
-    """The transactions of one round over a log."""
+    """Tracks the transactions of one round over a log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """``aborted`` are all that overlap the part of the log that will be shown."""
+        """``aborted``: all aborted transactions that overlap the part of the log that will be passed."""
         self._ahead = sorted(set(aborted), key=lambda entry: entry.first_offset, reverse=True)
         self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """By producer: the aborted transaction that is open here, and whether a batch of it was seen."""
+        """By producer: the aborted transaction that is open at the present offset, and whether a batch of it was seen."""
         self._committing: set[int] = set()
         self.retained: list[AbortedTransaction] = []
-        """Entries whose markers were passed and that readers still need; whoever takes them clears the list."""
+        """Entries that readers still need, and whose markers have passed. The caller that takes them clears the list."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a data batch is of an aborted transaction."""
+        """Whether a data batch belongs to an aborted transaction."""
         self._open_until(header.end_offset)
         if not header.is_transactional:
             return False
@@ -39,8 +39,8 @@ class CleanedTransactions:
         return True
 
     def outlived(self, header: BatchHeader, marker: EndTransactionMarker | None) -> bool:
-        """Whether a control batch ended a transaction of which no batch is left. ``marker`` is None if it has no record left, or
-        one of an unknown kind."""
+        """Whether a control batch ended a transaction that has no batch left. ``marker`` is None if the batch has no record, or
+        a record of an unknown kind."""
         self._open_until(header.end_offset)
         if marker is None:
             return header.record_count == 0

@@ -1,4 +1,4 @@
-"""The seam between the decision what to compact and the work itself: in this process, or in one of its own."""
+"""The seam between the decision to compact and the work itself, which runs in this process or in its own process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from app.units import Buffer
 T = TypeVar("T")
 
 END_TIMEOUT_S: Final = 10.0
-"""A job looks whether it should stop between two windows."""
+"""Between two windows a job checks whether it should stop."""
 
 
 class CleanerWork(Protocol):
     """Does one job at a time."""
 
     async def begin(self, job: CleaningJob) -> Indexed:
-        """Take on a job and index its dirty part.
+        """Begin a job and index its dirty part.
 
         Raises: CorruptionError, StorageFull, StorageUnavailable; ConflictError after ``end``. Then nothing was written.
         """
@@ -38,16 +38,16 @@ class CleanerWork(Protocol):
         ...
 
     async def end(self) -> None:
-        """Forget the job, half done or not. When this returns nothing touches its files any more."""
+        """End the job, finished or not. When this returns, nothing uses its files."""
         ...
 
     async def rest(self) -> None:
-        """There is nothing to do for now."""
+        """Release memory, because there is no work for now."""
         ...
 
 
 class InlineCleanerWork:
-    """Works on the pool of this process."""
+    """Runs jobs in the pool of this process."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class InlineCleanerWork:
         engine: Callable[[], Engine],
         throttle: Callable[[float], Callable[[int], None]] = lambda bytes_per_second_max: lambda size_bytes: None,
     ) -> None:
-        """``throttle`` makes of bytes a second what ``Compaction`` is given; by default nothing is held back."""
+        """``throttle`` converts bytes a second to the throttle of ``Compaction``; by default there is no limit."""
         self._fs = fs
         self._pool = pool
         self._engine = engine
@@ -98,7 +98,7 @@ class InlineCleanerWork:
 
 
 class ProxyCleanerWork:
-    """Asks another process for everything."""
+    """Runs jobs in another process."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
@@ -111,7 +111,7 @@ class ProxyCleanerWork:
         return msgspec.msgpack.decode(answer, type=CleanedSegment)
 
     async def end(self) -> None:
-        """As ``CleanerWork.end``. Raises: StorageUnavailable if the process does not answer: whoever owns it ends it then."""
+        """As ``CleanerWork.end``. Raises: StorageUnavailable if the process does not respond. Its owner then ends the process."""
         await self._rpc.call("clean.end", b"", timeout_s=END_TIMEOUT_S)
 
     async def rest(self) -> None:
@@ -119,7 +119,7 @@ class ProxyCleanerWork:
 
 
 def cleaner_handlers(work: CleanerWork) -> dict[str, Handler]:
-    """The other process's end: what an ``RpcServer`` answers ``ProxyCleanerWork`` with."""
+    """The part in the other process: serves the calls of ``ProxyCleanerWork`` to an ``RpcServer``."""
 
     async def begin(asked: bytes) -> Buffer:
         return msgspec.msgpack.encode(await work.begin(msgspec.msgpack.decode(asked, type=CleaningJob)))

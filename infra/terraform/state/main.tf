@@ -96,7 +96,7 @@ resource "aws_s3_bucket_policy" "state" {
 }
 
 output "backend" {
-  description = "For the terraform block of a configuration."
+  description = "Backend block to paste into the terraform block of a configuration."
   value       = <<-EOT
     backend "s3" {
       bucket       = "${var.bucket}"

@@ -86,7 +86,9 @@ def test_a_second_boot_of_the_same_machine_changes_nothing(world: World) -> None
     assert {path: path.read_bytes() for path in world.machine.root.rglob("*") if path.is_file()} == first
     assert not formatted(world)
     assert not world.machine.ran_any("mount")
-    assert any("Auto Scaling takes no word" in line for line in world.machine.lines), "no launch is under way any more"
+    assert any("Auto Scaling refuses to complete hook" in line for line in world.machine.lines), (
+        "no launch is under way any more"
+    )
 
 
 def test_settings_reach_the_broker_as_the_launch_template_has_them(world: World) -> None:
@@ -143,13 +145,13 @@ def test_a_machine_that_is_not_being_launched_says_so_once_however_long_it_waits
     world.ec2.attach_volume(VolumeId=world.volume_id, InstanceId=old, Device="/dev/sdf")
     world.machine.fake_clock.slept_s = 600.0
     refused(world)
-    assert len([line for line in world.machine.lines if "takes no heartbeat" in line]) == 1
+    assert len([line for line in world.machine.lines if "did not take the heartbeat" in line]) == 1
 
 
 def test_a_unit_whose_assertion_fails_is_not_waited_for(world: World) -> None:
     says = "ActiveState=inactive\nResult=success\nAssertResult=no\nAssertTimestampMonotonic=123\n"
     world.machine.answers["systemctl show"] = Done(0, says, "")
-    with pytest.raises(Refused, match="what it asserts is not so"):
+    with pytest.raises(Refused, match="a condition in its unit file does not hold"):
         world.boot().run()
     assert world.hooks.done == {}
 
@@ -438,7 +440,7 @@ def test_a_bucket_that_is_not_there_stops_the_boot(world: World) -> None:
 
 def test_a_bucket_of_another_cluster_stops_the_boot_before_any_disk_is_looked_at(world: World) -> None:
     world.s3.put_object(Bucket=world.bucket, Key="firn/cluster/name", Body=b'{"version": 1, "cluster": "staging"}')
-    assert "belongs to cluster staging, and this machine to prod" in refused(world)
+    assert "belongs to cluster staging; this machine belongs to prod" in refused(world)
     assert world.attached() is None
 
 
@@ -502,7 +504,7 @@ def test_the_volume_of_another_node_is_unmounted_again(world: World, fields: dic
 def test_a_volume_with_data_and_without_a_marker_is_refused(world: World) -> None:
     world.machine.answers["blkid"] = Done(0, f"TYPE=xfs\nLABEL={LABEL}\n", "")
     world.data_directory(DIRECTORY)
-    assert "has no volume.json, but data/meta.properties" in refused(world)
+    assert "has no volume.json, but holds data/meta.properties" in refused(world)
 
 
 @pytest.mark.parametrize("same", [True, False])

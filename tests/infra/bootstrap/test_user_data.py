@@ -139,7 +139,7 @@ def test_a_wheelhouse_with_an_entry_outside_itself_is_not_used(run: Run, world: 
     world.settings["wheelhouse"]["sha256"] = hashlib.sha256(archive).hexdigest()
     handed, said = run(archive)
     assert handed is None
-    assert "is no file below it" in said
+    assert "is no file or folder inside it" in said
 
 
 def test_a_wheelhouse_that_is_not_there_is_named(run: Run, world: World) -> None:
@@ -208,6 +208,6 @@ def test_a_release_whose_install_was_cut_off_is_begun_anew(tmp_path: Path) -> No
 
 def test_an_archive_with_an_entry_outside_itself_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "bad.tar.gz").write_bytes(archive_of(("wheels/../../x", b"")))
-    with pytest.raises(Refused, match="no file below it"):
+    with pytest.raises(Refused, match="no file or folder inside it"):
         unpack(tmp_path / "bad.tar.gz", tmp_path / "out")
     assert not (tmp_path / "out").exists()

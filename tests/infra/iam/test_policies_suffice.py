@@ -249,7 +249,7 @@ async def test_a_missing_object_that_s3_forbids_names_the_permission_to_list(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "blind")
     told = (
         r"AccessDenied.*; allow s3:GetObject on arn:aws:s3:::firn-bucket/prod/\*, and s3:ListBucket on arn:aws:s3:::firn-bucket, "
-        "without which S3 refuses to say that an object is missing"
+        "because without it S3 does not say that an object is missing"
     )
     async with server.opened() as store:
         for ask in (store.get, store.head, lambda key: store.get_tail(key, 10), lambda key: store.get_range(key, 0, 1)):

@@ -116,9 +116,9 @@ def test_the_command_prints_the_document_with_the_partition_of_region_or_key(
     [
         (
             ("--role", "broker", "--store", "file:///x"),
-            "which AWS has no policies for. Name an S3 store: s3://bucket/prefix.",
+            "but AWS policies are for S3 stores. Name an S3 store: s3://bucket/prefix.",
         ),
-        (("--role", "broker", "--store", "s3://firn", "--topic", "t"), "--topic narrows what Spark may read"),
+        (("--role", "broker", "--store", "s3://firn", "--topic", "t"), "--topic limits the topics that Spark may read"),
         (
             ("--role", "spark", "--store", "s3://firn", "--kms-key", "alias/firn"),
             "'alias/firn' is not the ARN of a KMS key",

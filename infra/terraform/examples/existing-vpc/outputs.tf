@@ -1,30 +1,30 @@
 output "bootstrap_servers" {
-  description = "For a client's bootstrap.servers."
+  description = "Value of a client's bootstrap.servers."
   value       = module.firn.bootstrap_servers
 }
 
 output "client_properties" {
-  description = "Settings of clients, to paste."
+  description = "Client settings to paste into a file."
   value       = module.firn.client_properties
 }
 
 output "try_it" {
-  description = "Commands for a machine that client_cidrs lets in."
+  description = "Commands to try the broker on a machine in client_cidrs."
   value       = module.firn.try_it
 }
 
 output "drain_commands" {
-  description = "Drains a broker, by node id."
+  description = "A command for each node id that drains the broker."
   value       = module.firn.drain_commands
 }
 
 output "what_can_be_lost" {
-  description = "What was accepted to be lost; empty if nothing."
+  description = "The losses that you accepted, in words; empty if there are none."
   value       = module.firn.what_can_be_lost
 }
 
 output "bucket_policy" {
-  description = "What the policy of the bucket should have. Hand it to who manages the bucket."
+  description = "The statements that the bucket's policy should contain. Give them to the people who manage the bucket."
   value       = module.firn.bucket_policy
 }
 

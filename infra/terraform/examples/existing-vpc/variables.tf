@@ -5,23 +5,23 @@ variable "cluster_name" {
 }
 
 variable "region" {
-  description = "Region of everything."
+  description = "Region of all resources."
   type        = string
   default     = "eu-central-1"
 }
 
 variable "ami_id" {
-  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what is in it."
+  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what it contains."
   type        = string
 }
 
 variable "client_cidrs" {
-  description = "Blocks of addresses that may reach Kafka. Firn has no authentication yet."
+  description = "Address blocks that may reach Kafka. Firn has no authentication yet."
   type        = list(string)
 }
 
 variable "wheelhouse" {
-  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if they are baked into the image."
+  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if the packages are in the image."
   type = object({
     bucket = string
     key    = string
@@ -31,7 +31,7 @@ variable "wheelhouse" {
 }
 
 variable "vpc" {
-  description = "The VPC: a private subnet for each zone to use, and their route tables. s3_endpoint = false if it has a gateway endpoint for S3."
+  description = "The VPC, with a private subnet for each zone and the subnets' route tables. s3_endpoint = false if the VPC already has a gateway endpoint for S3."
   type = object({
     vpc_id          = string
     subnet_ids      = map(string)
@@ -47,7 +47,7 @@ variable "egress" {
 }
 
 variable "bucket" {
-  description = "The bucket, in the same region. The output bucket_policy is what its policy should have."
+  description = "The bucket, in the same region. The output bucket_policy has the statements that its policy should contain."
   type        = string
 }
 
@@ -57,13 +57,13 @@ variable "kms_key_arn" {
 }
 
 variable "operator_role_arns" {
-  description = "Roles that may write to the bucket besides brokers."
+  description = "Roles that may write to the bucket in addition to the brokers' roles."
   type        = list(string)
   default     = []
 }
 
 variable "dns" {
-  description = "A name in a Route 53 zone; null: the load balancer's."
+  description = "A name in a Route 53 zone; null: the load balancer's own name."
   type = object({
     zone_id = string
     name    = string

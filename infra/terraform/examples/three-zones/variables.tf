@@ -5,23 +5,23 @@ variable "cluster_name" {
 }
 
 variable "region" {
-  description = "Region of everything."
+  description = "Region of all resources."
   type        = string
   default     = "eu-central-1"
 }
 
 variable "ami_id" {
-  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what is in it."
+  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what it contains."
   type        = string
 }
 
 variable "client_cidrs" {
-  description = "Blocks of addresses that may reach Kafka. Firn has no authentication yet."
+  description = "Address blocks that may reach Kafka. Firn has no authentication yet."
   type        = list(string)
 }
 
 variable "wheelhouse" {
-  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if they are baked into the image."
+  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if the packages are in the image."
   type = object({
     bucket = string
     key    = string
@@ -31,7 +31,7 @@ variable "wheelhouse" {
 }
 
 variable "http" {
-  description = "Certificate and name of HTTP; null: none."
+  description = "Certificate and host name of HTTP; null: no machines for HTTP."
   type = object({
     certificate_arn = string
     host            = string

@@ -1,5 +1,5 @@
-# A role for each node id. `store` is what the program does in the bucket: `firn iam policy --role broker` prints the same document. `machine` is
-# what the first boot and the agent do.
+# A role for each node id. `store` has the program's permissions in the bucket: `firn iam policy --role broker` prints the same document. `machine`
+# has the permissions of the first boot and the agent.
 
 locals {
   root     = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
@@ -20,7 +20,7 @@ locals {
         Resource = [for prefix in local.prefixes : "${var.bucket_arn}/${prefix}*"]
       },
       {
-        # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
+        # IfExists: a GET of a missing key returns 404 only to roles that may list, and such a GET has no prefix. Without IfExists it returns 403.
         Sid       = "List"
         Effect    = "Allow"
         Action    = "s3:ListBucket"
@@ -82,7 +82,7 @@ resource "aws_iam_role_policy" "machine" {
     Statement = concat(
       [
         {
-          # Is the instance that the cluster log names terminated? Is the volume free? EC2 knows no resources for these calls.
+          # The boot asks whether the instance in the cluster log is terminated, and whether the volume is free. These calls have no resources in IAM.
           Sid      = "LookAtMachines"
           Effect   = "Allow"
           Action   = ["ec2:DescribeInstances", "ec2:DescribeVolumes"]
@@ -137,7 +137,7 @@ resource "aws_iam_role_policy" "machine" {
           Resource = "arn:${var.partition}:ec2:${var.region}:${var.account_id}:volume/${try(aws_ebs_volume.data[each.key].id, "")}"
         },
         {
-          # To machines of this cluster alone. The tag is the launch template's; who can change tags gains nothing without this role.
+          # Only to machines of this cluster. The launch template sets the tag. The right to change tags is useless without this role.
           Sid       = "AttachToOwnMachine"
           Effect    = "Allow"
           Action    = "ec2:AttachVolume"

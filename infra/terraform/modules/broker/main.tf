@@ -1,5 +1,5 @@
 # A broker for each node id: an auto-scaling group of 0 or 1 machines, a volume, a target group and a port of the load balancer. All of them are
-# made by for_each over var.brokers, so that one broker and a cluster of them are the same resources in another number.
+# made by for_each over var.brokers, so one broker and a cluster differ only in the number of resources.
 
 locals {
   ebs       = var.data_disk.kind == "ebs"
@@ -8,13 +8,13 @@ locals {
   group_names = { for node_id in keys(var.brokers) : node_id => "${var.name}-broker-${node_id}" }
   launch_hook = "firn-launch"
   end_hook    = "firn-terminate"
-  # A hook that hears no heartbeat for twice the interval is over: the machine, or its agent, is dead.
+  # A hook without a heartbeat for twice the interval times out: the machine or its agent is dead.
   heartbeat_s         = 60
   heartbeat_timeout_s = 120
 
   host = var.dns == null ? aws_lb.kafka.dns_name : var.dns.name
 
-  # The shape is fixed, and read with strict checking by infra/bootstrap.
+  # The fields are fixed: infra/bootstrap reads them with strict checks.
   bootstrap = {
     for node_id, broker in var.brokers : node_id => {
       version    = 1
@@ -164,7 +164,7 @@ resource "aws_autoscaling_group" "broker" {
   vpc_zone_identifier = [var.subnet_ids[each.value.zone]]
   target_group_arns   = [aws_lb_target_group.broker[each.key].arn]
 
-  # A broker that recovers a large log does not answer for minutes. A load balancer that calls it dead would end it, and the next.
+  # A broker that recovers a large log does not respond for minutes. With health checks of the load balancer, the group would end this machine and the next.
   health_check_type         = "EC2"
   health_check_grace_period = var.launch_timeout_s
   default_instance_warmup   = 0
@@ -176,7 +176,7 @@ resource "aws_autoscaling_group" "broker" {
   capacity_rebalance    = false
   force_delete          = false
 
-  # Two machines never run beside each other: the old one ends, then the new one attaches the volume.
+  # Two machines never run at the same time: the old one ends, and then the new one attaches the volume.
   instance_maintenance_policy {
     min_healthy_percentage = 0
     max_healthy_percentage = 100
@@ -188,7 +188,7 @@ resource "aws_autoscaling_group" "broker" {
     version = aws_launch_template.broker[each.key].latest_version
   }
 
-  # Made with the group, so that the first machine has them too.
+  # Created with the group, so that the first machine has them too.
   initial_lifecycle_hook {
     name                 = local.launch_hook
     lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
@@ -196,7 +196,7 @@ resource "aws_autoscaling_group" "broker" {
     default_result       = "ABANDON"
   }
 
-  # The agent drains, and says every heartbeat_s that it still does. AWS ends the machine in the end whatever anybody says.
+  # The agent drains, and sends a heartbeat every heartbeat_s meanwhile. AWS ends the machine after the maximum time in any case.
   initial_lifecycle_hook {
     name                 = local.end_hook
     lifecycle_transition = "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -256,7 +256,7 @@ resource "aws_lb" "kafka" {
   subnets                          = values(var.subnet_ids)
   security_groups                  = [var.lb_security_group_id]
   enable_cross_zone_load_balancing = true # clients of all zones reach the one target of a port
-  # Clients get the address in their own zone, so that bytes cross zones once on their way to the broker and not twice.
+  # Clients get the address in their own zone, so bytes to the broker cross zones only once.
   dns_record_client_routing_policy = "availability_zone_affinity"
   enable_deletion_protection       = var.deletion_protection
 }

@@ -24,21 +24,21 @@ output "role_arns" {
 }
 
 output "store_policy" {
-  description = "What brokers may do in the bucket, as JSON; `firn iam policy --role broker` prints the same."
+  description = "The brokers' permissions in the bucket, as JSON; `firn iam policy --role broker` prints the same."
   value       = jsonencode(local.store_policy)
 }
 
 output "bootstrap" {
-  description = "What the first boot of each node id reads from its launch template, as JSON."
+  description = "The document that the first boot of each node id reads from its launch template, as JSON."
   value       = { for node_id, bootstrap in local.bootstrap : node_id => jsonencode(bootstrap) }
 }
 
 output "load_balancer_arn_suffix" {
-  description = "For metrics of the load balancer."
+  description = "ARN suffix of the load balancer, for its metrics."
   value       = aws_lb.kafka.arn_suffix
 }
 
 output "target_group_arn_suffixes" {
-  description = "For metrics of the target groups, by node id."
+  description = "ARN suffixes of the target groups by node id, for their metrics."
   value       = { for node_id, group in aws_lb_target_group.broker : node_id => group.arn_suffix }
 }

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made; the name of the cluster."
+  description = "Name of the cluster. The names of all resources begin with it."
   type        = string
 }
 
@@ -32,7 +32,7 @@ variable "listener_ports" {
 }
 
 variable "role_names" {
-  description = "Name of the role by node id. Given, because the bucket's policy names the roles before they are made."
+  description = "Name of the role by node id. The caller chooses it, because the bucket's policy names the roles before they exist."
   type        = map(string)
 }
 

@@ -1,6 +1,5 @@
-# HTTP processes: clients of the brokers that keep nothing. They come and go, a group in each zone, behind an internal load balancer that speaks HTTPS to
-# clients. They have no access to the bucket. There is a group for each zone because a machine's launch template names its zone, which the first
-# boot checks.
+# Machines for HTTP: clients of the brokers without state. They are behind an internal load balancer, which serves HTTPS to clients. They have no
+# access to the bucket. Each zone has its own group, because a machine's launch template names its zone, and the first boot checks the zone.
 
 locals {
   name   = "${var.name}-http"
@@ -58,7 +57,7 @@ resource "aws_iam_instance_profile" "http" {
   role = aws_iam_role.http.name
 }
 
-# `firn iam policy --role http` prints the same: whatever somebody attaches to this role, the bucket stays closed to it.
+# `firn iam policy --role http` prints the same: whatever other policy the role gets, it cannot access the bucket.
 resource "aws_iam_role_policy" "no_store" {
   name = "no-store"
   role = aws_iam_role.http.id
@@ -202,7 +201,7 @@ resource "aws_autoscaling_group" "http" {
     default_result       = "ABANDON"
   }
 
-  # These keep nothing, so that a new launch template may replace them one by one.
+  # These machines have no state, so a new launch template may replace them one by one.
   instance_refresh {
     strategy = "Rolling"
 

@@ -19,6 +19,6 @@ output "role_arn" {
 }
 
 output "bootstrap" {
-  description = "What the first boot reads from its launch template by zone, as JSON."
+  description = "The document that the first boot reads from its launch template, by zone, as JSON."
   value       = { for zone, bootstrap in local.bootstrap : zone => jsonencode(bootstrap) }
 }

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made; the name of the cluster."
+  description = "Name of the cluster. The names of all resources begin with it."
   type        = string
 }
 
@@ -49,7 +49,7 @@ variable "instance_type" {
 }
 
 variable "machines" {
-  description = "How many in each zone."
+  description = "Number of machines in each zone."
   type        = number
 }
 
@@ -59,7 +59,7 @@ variable "certificate_arn" {
 }
 
 variable "host" {
-  description = "Name that clients ask for."
+  description = "Host name that clients use."
   type        = string
 }
 
@@ -74,12 +74,12 @@ variable "port" {
 }
 
 variable "bootstrap_servers" {
-  description = "Brokers to ask first."
+  description = "Addresses of the brokers: bootstrap.servers of the HTTP processes."
   type        = string
 }
 
 variable "store_url" {
-  description = "The store; these machines are told its name and must not reach it."
+  description = "URL of the store. These machines get its name, but must not reach the store."
   type        = string
 }
 

@@ -1,5 +1,5 @@
-# A VPC with a private subnet in each zone, or what an existing one has; a gateway endpoint for S3, which costs nothing and keeps the
-# traffic of tiering off NAT; for the other APIs interface endpoints or a NAT gateway.
+# A new VPC with a private subnet in each zone, or an existing VPC. S3 has a gateway endpoint, which costs nothing and keeps the traffic of
+# tiering off NAT. The other APIs have interface endpoints or a NAT gateway.
 
 locals {
   new             = var.existing_vpc == null
@@ -20,7 +20,7 @@ resource "aws_vpc" "this" {
   tags = { Name = var.name }
 }
 
-# The default group of a VPC lets its members talk to each other. Nothing of ours is in it, and this empties it.
+# The default group of a VPC lets its members talk to each other. Firn does not use it, and this removes its rules.
 resource "aws_default_security_group" "this" {
   count = local.new ? 1 : 0
 
@@ -135,8 +135,8 @@ resource "aws_internet_gateway" "this" {
   tags   = { Name = var.name }
 }
 
-# One gateway in one zone: what goes through it are API calls and packages, not records. If its zone fails, machines of other zones start no
-# more until it is back; brokers that run need it only to send logs and metrics.
+# One gateway in one zone: only API calls and packages go through it, no records. If its zone fails, machines in other zones cannot start until
+# it is back. Running brokers need it only to send logs and metrics.
 resource "aws_subnet" "public" {
   count = local.nat ? 1 : 0
 

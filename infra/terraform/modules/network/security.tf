@@ -1,5 +1,5 @@
-# One security group for each role, and one rule for each pair of roles that talk. Client-IP preservation of the load balancer is off, so
-# brokers see its addresses alone: their group lets in the load balancer's group, and the load balancer's group lets in clients.
+# One security group for each role, and one rule for each pair of roles that communicate. The load balancer does not preserve client addresses,
+# so brokers see only its addresses. The brokers' group admits the load balancer's group, and the load balancer's group admits clients.
 
 data "aws_ec2_managed_prefix_list" "s3" {
   name = "com.amazonaws.${var.region}.s3"
@@ -243,7 +243,7 @@ resource "aws_vpc_security_group_ingress_rule" "endpoints" {
   to_port                      = 443
 }
 
-# Without interface endpoints AWS's APIs have public addresses, which are no list that a rule could name.
+# Without interface endpoints AWS's APIs have public addresses, and there is no list of them that a rule could name.
 resource "aws_vpc_security_group_egress_rule" "https" {
   for_each = length(local.endpoints) > 0 ? {} : local.machines
 

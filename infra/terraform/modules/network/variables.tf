@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made."
+  description = "The names of all resources begin with it."
   type        = string
 }
 

@@ -1,13 +1,13 @@
-# Logs of the journal and metrics of every machine, by the CloudWatch agent of the image. Session Manager puts the configuration on machines of the
-# cluster as they appear.
+# The CloudWatch agent of the image ships the journal and the metrics of every machine. Session Manager installs the configuration on new machines
+# of the cluster.
 #
-# Metrics are an allow-list, because each name costs by the month. None has a label partition or topic: a thousand partitions would be thousands of
-# metrics, and Prometheus reads those from /metrics for nothing.
+# An allow-list selects the metrics, because each name costs money every month. None of them has a label partition or topic: a thousand partitions
+# would be thousands of metrics. Prometheus can read those from /metrics at no cost.
 
 locals {
   namespace = "Firn"
 
-  # Of each broker, under the dimensions cluster and node_id. docs/metrics.md says what they mean.
+  # Metrics of each broker, with the dimensions cluster and node_id. docs/metrics.md explains them.
   metrics = [
     "firn_broker_up",
     "firn_bytes_in_total",
@@ -26,17 +26,17 @@ locals {
     "firn_tier_stalled_uploads_total",
   ]
 
-  # What wakes somebody. `sum` counts what came in a period; the others look at the level.
+  # Alarms that alert somebody. `Sum` adds up the increases in a period; the other statistics compare the level.
   alarms = {
-    "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no answer from its broker, or the machine sends nothing." }
+    "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no response from its broker, or the machine sends no metrics. Look at the machine's journal." }
     "log-directory-offline" = { metric = "firn_log_offline", statistic = "Maximum", above = 0, periods = 1, text = "The data directory is offline: the broker refuses writes. Look at the journal, then at the volume." }
     "partitions-offline"    = { metric = "firn_offline_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Partitions that the broker leads cannot be opened. `firn verify` and the journal say why." }
-    "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib), or lower local.retention." }
-    "tiering-fails"         = { metric = "firn_tier_failures_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads have failed for a quarter of an hour. What is not in the bucket is on one disk only." }
-    "uploads-stall"         = { metric = "firn_tier_stalled_uploads_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads stand still. Look at the way to S3." }
+    "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib), or lower local.retention.bytes or local.retention.ms." }
+    "tiering-fails"         = { metric = "firn_tier_failures_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads have failed for 15 minutes. Records that are not in the bucket are on one disk only. The journal says why uploads fail." }
+    "uploads-stall"         = { metric = "firn_tier_stalled_uploads_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads make no progress. Check the network route to S3." }
     "local-corruption"      = { metric = "firn_tier_corrupt_segments_total", statistic = "Sum", above = 0, periods = 1, text = "A local segment is damaged. The journal names it." }
-    "remote-corruption"     = { metric = "firn_remote_corruptions_total", statistic = "Sum", above = 0, periods = 1, text = "Bytes in the bucket are not what was written. Run `firn verify`." }
-    "remote-missing"        = { metric = "firn_remote_missing_objects_total", statistic = "Sum", above = 0, periods = 1, text = "An object that a manifest names is gone. Run `firn verify`." }
+    "remote-corruption"     = { metric = "firn_remote_corruptions_total", statistic = "Sum", above = 0, periods = 1, text = "Bytes in the bucket differ from the bytes that were written. Run `firn verify`." }
+    "remote-missing"        = { metric = "firn_remote_missing_objects_total", statistic = "Sum", above = 0, periods = 1, text = "An object that a manifest names is missing in the bucket. Run `firn verify`." }
     "coverage-fault"        = { metric = "firn_tier_coverage_faults_total", statistic = "Sum", above = 0, periods = 1, text = "A check found a gap or an overlap between the tiers. Run `firn verify`." }
   }
   metric_alarms = {
@@ -97,9 +97,9 @@ resource "aws_cloudwatch_log_group" "journal" {
 }
 
 resource "aws_cloudwatch_log_group" "metrics" {
-  # checkov:skip=CKV_AWS_338: it holds what is left of a metric after CloudWatch has taken it
+  # checkov:skip=CKV_AWS_338: CloudWatch has read the metrics; nobody needs these events afterwards
   name              = "/firn/${var.name}/metrics"
-  retention_in_days = 1 # what is left of a metric after CloudWatch has taken it
+  retention_in_days = 1 # nobody needs these events after CloudWatch has read the metrics
   kms_key_id        = var.kms_key_arn
 }
 

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made; the name of the cluster."
+  description = "Name of the cluster. The names of all resources begin with it."
   type        = string
 }
 
@@ -34,12 +34,12 @@ variable "brokers" {
 }
 
 variable "scheduled" {
-  description = "Whether brokers are scaled to zero by schedule, so that missing metrics say nothing."
+  description = "Whether a schedule scales brokers to zero. Missing metrics then mean nothing."
   type        = bool
 }
 
 variable "disk_free_bytes_min" {
-  description = "Free bytes of the data directory below which an alarm goes off."
+  description = "An alarm goes off if the data directory has fewer free bytes than this."
   type        = number
 }
 

@@ -1,12 +1,13 @@
-# Spark jobs over the history in the bucket, on EMR Serverless.
+# Spark jobs that read the history in the bucket, on EMR Serverless.
 #
-# Which release. Firn's data source is tested with Spark 4.2 and Python 3.11, and its package asks for pyspark 4.2. No release of EMR has Spark 4.2
-# yet: emr-spark-8.0.0 has 4.0.2, with Python 3.11, 3.12 and 3.13; every emr-7 release has Spark 3.5, which lacks what the data source is made of. So:
-# - `firn job …` (archive, verify, audit, replay) runs without Spark, in the image of module `spark`'s repository or on any machine;
-# - a Spark job needs an image of your own: FROM the release's base image, with a virtual environment of Python 3.11 that has firn-broker[spark]. The
-#   Spark that runs it is the release's own, 4.0.2, which Firn is not tested with. infra/README.md, "Spark", has the Dockerfile, and what to try first.
+# Which release. Firn's data source is tested with Spark 4.2 and Python 3.11, and its package requires pyspark 4.2. No release of EMR has Spark
+# 4.2 yet. emr-spark-8.0.0 has Spark 4.0.2, with Python 3.11, 3.12 and 3.13. Every emr-7 release has Spark 3.5, which has no Python data sources.
+# So:
+# - `firn job …` (archive, verify, audit, replay) runs without Spark, in the image of module `spark`'s repository or on any machine.
+# - A Spark job needs your own image: FROM the release's base image, with a virtual environment of Python 3.11 that has firn-broker[spark]. The
+#   release's own Spark 4.0.2 runs the job, and Firn is not tested with it. infra/README.md, "Spark", has the Dockerfile, and the first test.
 #
-# Network. A job that reads the bucket needs S3 only. `tail` and writing need brokers, whose addresses are in the VPC: so jobs run in its subnets.
+# Network. A job that reads the bucket needs only S3. `tail` and writing need brokers. Their addresses are in the VPC, so jobs run in its subnets.
 
 locals {
   root       = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
@@ -31,7 +32,7 @@ locals {
       Resource = [for key in local.objects : "${var.bucket_arn}/${key}"]
     },
     {
-      # IfExists: a GET of a missing key is 404 only for who may list, and such a GET carries no prefix. Without it a missing object is 403.
+      # IfExists: a GET of a missing key returns 404 only to roles that may list, and such a GET has no prefix. Without IfExists it returns 403.
       Sid       = "List"
       Effect    = "Allow"
       Action    = "s3:ListBucket"
@@ -126,7 +127,7 @@ resource "aws_emrserverless_application" "spark" {
     disk   = "${var.vcpus_max * 20} GB"
   }
 
-  # Nothing runs, and nothing is paid, between jobs.
+  # Between jobs nothing runs and nothing is billed.
   auto_start_configuration {
     enabled = true
   }

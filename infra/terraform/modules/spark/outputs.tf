@@ -9,12 +9,12 @@ output "role_arn" {
 }
 
 output "repository_url" {
-  description = "Where the image of the workers is pushed."
+  description = "Repository for the workers' image. You push the image there."
   value       = aws_ecr_repository.image.repository_url
 }
 
 output "store_policy" {
-  description = "What jobs may do in the cluster's bucket, as JSON; `firn iam policy --role spark` prints the same."
+  description = "The jobs' permissions in the cluster's bucket, as JSON; `firn iam policy --role spark` prints the same."
   value       = jsonencode(local.store_policy)
 }
 

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made; the name of the cluster."
+  description = "Name of the cluster. The names of all resources begin with it."
   type        = string
 }
 
@@ -24,7 +24,7 @@ variable "release_label" {
 }
 
 variable "image_uri" {
-  description = "Image of the workers; null: that of the release."
+  description = "Image of the workers; null: the release's image."
   type        = string
 }
 
@@ -34,7 +34,7 @@ variable "architecture" {
 }
 
 variable "vcpus_max" {
-  description = "Most vCPUs of all jobs at a time."
+  description = "Limit for the vCPUs of all running jobs together."
   type        = number
 }
 

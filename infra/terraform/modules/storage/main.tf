@@ -1,15 +1,14 @@
 # The bucket that holds the cluster, and the key that encrypts it.
 #
-# Versioning. Firn writes every object once, by a conditional write, and deletes what retention has passed. Only a sign of life
-# (cluster/heartbeat/, a few hundred bytes every 10 s for each broker) is overwritten. So versioning protects from one thing, a wrong
-# DeleteObject, at the price of paying for what expired for `versioning_days` more, and of 8,640 versions a day for each broker. It is off
-# unless asked for.
+# Versioning is off by default. Firn writes every object once, by a conditional write, and deletes expired objects. Only heartbeats are
+# overwritten (cluster/heartbeat/, a few hundred bytes every 10 s for each broker). So versioning protects only against a wrong DeleteObject.
+# It costs `versioning_days` more of storage for expired objects, and 8,640 versions a day for each broker.
 #
-# Object Lock. It is not offered. A lock makes a delete marker of each deletion, so that retention would free nothing before the lock ends, and
-# a topic that must be deleted could not be. Who has to keep records for auditors archives them with `firn job archive` to a bucket with a lock.
+# Object Lock is not offered. With a lock, each deletion makes only a delete marker. Retention would free nothing before the lock ends, and a
+# topic that must be deleted could not be deleted. To keep records for auditors, archive them with `firn job archive` to a bucket with a lock.
 #
-# Lifecycle. Parts of uploads that nobody completed, and old versions: nothing else. A rule that moves or expires objects would take segments
-# from under the manifests, and an object in an archive class is not readable.
+# Lifecycle rules delete only parts of abandoned uploads, and old versions. A rule that moves or expires objects would remove segments that
+# manifests name, and an object in an archive class is not readable.
 
 locals {
   arn       = "arn:${var.partition}:s3:::${var.bucket_name}"
@@ -30,7 +29,7 @@ locals {
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
       },
       {
-        # What counts is written only if there is none of its name (If-None-Match: *), so that two brokers cannot write the same entry. The
+        # Entries and segments are written only if their key does not exist (If-None-Match: *), so two brokers cannot write the same entry. The
         # condition exempts the requests of a multipart upload that take no such header; its completion is not exempt.
         Sid       = "WriteOnce"
         Effect    = "Deny"
@@ -81,7 +80,7 @@ resource "aws_kms_key" "this" {
     ]
   })
 
-  # Without its key the bucket is noise.
+  # Without this key nobody can decrypt the bucket.
   lifecycle {
     prevent_destroy = true
   }
@@ -102,7 +101,7 @@ resource "aws_s3_bucket" "this" {
 
   bucket = var.bucket_name
 
-  # All history of all topics. `terraform destroy` stops here; infra/README.md says how to let go of it.
+  # All history of all topics. `terraform destroy` stops here; infra/README.md says how to destroy it.
   lifecycle {
     prevent_destroy = true
   }
@@ -164,7 +163,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
 
     filter {}
 
-    # Brokers abort what they gave up, every six hours. This is for a cluster that is gone. No upload of a segment takes a week.
+    # Brokers abort abandoned uploads every six hours. This rule is for a cluster that no longer exists. No upload of a segment takes a week.
     abort_incomplete_multipart_upload {
       days_after_initiation = 7
     }

@@ -1,5 +1,5 @@
 output "bucket" {
-  description = "Name of the bucket, known once it is there."
+  description = "Name of the bucket; known when the bucket exists."
   value       = var.create_bucket ? aws_s3_bucket.this[0].bucket : var.bucket_name
 }
 
@@ -9,12 +9,12 @@ output "bucket_arn" {
 }
 
 output "bucket_policy" {
-  description = "The policy of the bucket; for an existing bucket the one that it should have."
+  description = "The policy of the bucket. For an existing bucket: the statements that its policy should contain."
   value       = local.bucket_policy
 }
 
 output "kms_key_arn" {
-  description = "Key that encrypts."
+  description = "ARN of the key that encrypts."
   value       = local.kms_key
 }
 

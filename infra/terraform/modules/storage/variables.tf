@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Begins the names of what is made."
+  description = "The names of all resources begin with it."
   type        = string
 }
 
@@ -9,7 +9,7 @@ variable "bucket_name" {
 }
 
 variable "create_bucket" {
-  description = "false: the bucket is there, and belongs to somebody else's configuration."
+  description = "false: the bucket exists, and another configuration manages it."
   type        = bool
 }
 
@@ -24,7 +24,7 @@ variable "versioning_days" {
 }
 
 variable "kms_key_arn" {
-  description = "Key that encrypts; null: one is made."
+  description = "ARN of the key that encrypts; null: a new key is made."
   type        = string
 }
 
