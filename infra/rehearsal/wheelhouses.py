@@ -58,8 +58,10 @@ def build_wheelhouses(root: Path, cache: Path) -> Wheelhouses:
     text = project.read_text()
     version = re.search(r'(?m)^version = "(\d+)\.(\d+)\.(\d+)"$', text)
     assert version is not None, "pyproject.toml has a version of three numbers"
-    later = f"{version[1]}.{version[2]}.{int(version[3]) + 1}"
+    now, later = ".".join(version.groups()), f"{version[1]}.{version[2]}.{int(version[3]) + 1}"
     project.write_text(text.replace(version[0], f'version = "{later}"'))
+    told = copy / "app" / "__init__.py"
+    told.write_text(told.read_text().replace(f'__version__ = "{now}"', f'__version__ = "{later}"'))
     following = _build(copy, folder / "next")
     shutil.rmtree(copy)
     houses = Wheelhouses(this, _sha256(this), following, _sha256(following), later)
