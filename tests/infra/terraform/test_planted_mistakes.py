@@ -312,7 +312,7 @@ MISTAKES = (
         "a key that Terraform may destroy",
         "promises",
         f"{STORAGE}/main.tf",
-        r"(noise\.\n  lifecycle \{\n    prevent_destroy = )true",
+        r'(resource "aws_kms_key" "this" \{(?s:.*?)prevent_destroy = )true',
         r"\1false",
         "aws_kms_key.this can be destroyed",
     ),
