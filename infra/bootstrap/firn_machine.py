@@ -137,9 +137,10 @@ class _CommandsProcess:
             return self._gone()
         text = bytearray()
         end_s = time.monotonic() + COMMAND_TIMEOUT_S
+        output = select.poll()  # select() takes no descriptor above 1,023
+        output.register(self._process.stdout, select.POLLIN)
         while not text.endswith(b"\n"):
-            ready, _, _ = select.select([self._process.stdout], [], [], max(end_s - time.monotonic(), 0))
-            if not ready:
+            if not output.poll(max(end_s - time.monotonic(), 0) * 1000):
                 self._process.kill()
                 return Done(127, "", f"firn {arguments[0]} did not end within {COMMAND_TIMEOUT_S:.0f} s")
             data = os.read(self._process.stdout.fileno(), 1 << 16)

@@ -34,7 +34,7 @@ TERRAFORM_MIN: Final = (1, 9)
 _TYPE: Final = re.compile(r"\baws_[a-z0-9_]+")
 
 BUILD_TIMEOUT_S: Final = 1800
-RUN_TIMEOUT_S: Final = 600
+RUN_TIMEOUT_S: Final = 1800
 
 
 class ToolMissing(Exception):

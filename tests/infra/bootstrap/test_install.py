@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import platform
+import resource
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import firn_machine
@@ -183,6 +187,22 @@ def test_a_process_that_cannot_run_commands_has_failed_with_its_own_words(tmp_pa
     commands.close()
 
 
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """More are open than ``select`` can name."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as opened:
+        null = os.open(os.devnull, os.O_RDONLY)
+        opened.callback(os.close, null)
+        while (copy := os.dup(null)) < 1100:
+            opened.callback(os.close, copy)
+        opened.callback(os.close, copy)
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(firn_machine, "COMMAND_TIMEOUT_S", 0.05)
     python = tmp_path / "bin/python"
