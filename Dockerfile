@@ -1,7 +1,7 @@
 # An image of one Firn broker (or of `firn http`), installed from a wheelhouse: the build asks no package index.
 #
 #   make image                                     # packs the wheelhouse, then builds with buildah
-#   docker build --build-arg WHEELHOUSE=dist/firn-wheelhouse-0.1.0-x86_64.tar.gz -t firn .
+#   docker build --build-arg WHEELHOUSE=dist/firn-wheelhouse-0.1.1-x86_64.tar.gz -t firn .
 #
 # It runs as user 10001 on a root file system that may be read-only; only /var/lib/firn is written. Clients have to be told an address:
 #

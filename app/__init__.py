@@ -1,3 +1,3 @@
 """Firn: a Kafka-protocol log service whose home is the object store."""
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"

@@ -16,8 +16,8 @@ import typer
 
 from app.cli.banner import banner
 from app.cli.output import print_json, say
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, parse_bootstrap, run_async
-from app.errors import BrokerUnavailable, ConfigError, ConflictError, FirnError, RequestRejected
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, local_broker, parse_bootstrap, run_async
+from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
@@ -212,20 +212,9 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop the broker of a data directory in order, and return when it has ended. Exit code 1 if none runs there."""
-    from app.broker.running import find_running, is_alive, is_locked
-    from app.settings import load
+    from app.broker.running import is_alive
 
-    flags: dict[str, str | None] = {"--data-dir": data_dir}
-    path = Path(load(config_path=config, environment=os.environ, flags=flags).broker.data_dir).absolute()
-    if not path.is_dir():
-        raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
-    running = find_running(path)
-    if running is None:
-        if is_locked(path):
-            raise ConflictError(
-                f"{path} is in use by a process that this command cannot see, perhaps in another container: stop the process there."
-            )
-        raise ConflictError(f"No broker runs on {path}.")
+    path, running = local_broker(data_dir, config)
     try:
         os.kill(running.process_id, signal.SIGTERM)
     except PermissionError:

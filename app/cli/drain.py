@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
-from app.cli.session import DataDir, Json, run_async, running_broker
+from app.cli.session import DataDir, Json, run_async, serving_broker
 from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
@@ -70,7 +70,7 @@ def drain(
             raise ConfigError("--data-dir and --bootstrap-server both name a broker: use only one of them.")
         address = parse_address(bootstrap, what="--bootstrap-server", port_default=9092)
     else:
-        running = running_broker(data_dir, config)
+        running = serving_broker(data_dir, config)
         address = parse_address(running.local or running.kafka, what="the broker's note")
     if cancel:
         return _cancel(address, as_json)

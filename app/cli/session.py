@@ -62,9 +62,9 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
         return runner.run(begin())
 
 
-def running_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
-    """The broker that runs on a data directory of this machine, and serves. Raises: ConfigError, ConflictError."""
-    from app.broker.running import find_running
+def local_broker(data_dir: str | None, config: Path | None) -> tuple[Path, RunningBroker]:
+    """A data directory of this machine, and the broker that runs on it. Raises: ConfigError, ConflictError."""
+    from app.broker.running import find_running, is_locked
     from app.settings import load
 
     flags: dict[str, str | None] = {"--data-dir": data_dir}
@@ -72,8 +72,18 @@ def running_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
     if not path.is_dir():
         raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
     found = find_running(path)
-    if found is None:
-        raise ConflictError(f"No broker runs on {path}. Start it first.")
+    if found is not None:
+        return path, found
+    if is_locked(path):
+        raise ConflictError(
+            f"{path} is in use by a process that this command cannot see, perhaps in another container: run the command there."
+        )
+    raise ConflictError(f"No broker runs on {path}.")
+
+
+def serving_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
+    """The broker that runs on a data directory of this machine, and serves. Raises: ConfigError, ConflictError."""
+    path, found = local_broker(data_dir, config)
     if not found.kafka:
         raise ConflictError(
             f"The broker of {path}, process {found.process_id}, is still starting. Try again when it serves."

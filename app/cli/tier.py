@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Internal, Json, connected, run_async, running_broker
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Internal, Json, connected, run_async, serving_broker
 from app.errors import ErrorCode, RequestRejected
 from app.units import PartitionIndex, TopicPartition
 
@@ -32,7 +32,7 @@ def status(
     --data-dir asks the broker of that directory alone, at its local address: it works before clients can reach the address that
     the broker advertises.
     """
-    running = None if data_dir is None else running_broker(data_dir, None)
+    running = None if data_dir is None else serving_broker(data_dir, None)
 
     async def work() -> None:
         from app.client.admin import AdminClient

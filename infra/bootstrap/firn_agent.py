@@ -127,12 +127,16 @@ class Agent:
         text = self._metadata.get("meta-data/spot/instance-action")
         if text is None:
             return None
-        says = json.loads(text)
-        left_s = SPOT_S
-        if says.get("time"):
-            end_s = datetime.fromisoformat(str(says["time"]).replace("Z", "+00:00")).timestamp()
-            left_s = end_s - self._clock.now_s()
-        action = says.get("action", "terminate")
+        left_s, action = SPOT_S, "terminate"
+        try:
+            says = json.loads(text)
+            action = says.get("action", action)
+            if says.get("time"):
+                end_s = datetime.fromisoformat(str(says["time"]).replace("Z", "+00:00")).timestamp()
+                left_s = end_s - self._clock.now_s()
+        except (ValueError, AttributeError):
+            # Only a machine that is reclaimed has a notice. What it says matters less than that it is there.
+            self._surroundings.say(f"The spot notice cannot be read: {text[:200]!r}. {SPOT_S:.0f} s are assumed.")
         why = f"EC2 reclaims this spot machine in {max(left_s, 0):.0f} s ({action})"
         return Notice(why, max(left_s - RESERVE_S, 1.0), hook=False)
 

@@ -58,6 +58,8 @@ DEVICES_SETTLE_S: Final = 2.0
 START_WAIT_S: Final = 3600.0
 """How long a broker may take until it serves: it may have to wait until the old one counts as silent, and to recover."""
 HEALTHY_WAIT_S: Final = 120.0
+COMPLETE_WAIT_S: Final = 7200.0
+"""The longest time-out that a launch hook can have: after it the hook has ended in any case."""
 POLL_S: Final = 1.0
 """Between two looks at what takes long. The first looks come sooner: what AWS does at once is not waited for."""
 FIRST_POLL_S: Final = 0.1
@@ -692,17 +694,39 @@ class Boot:
             self._pause(0.5)
 
     def complete_launch(self) -> None:
-        """Tell the auto-scaling group that this machine is in service."""
+        """Tell the auto-scaling group that this machine is in service.
+
+        The machine serves by now. A request without a response is sent again until the hook's time-out has ended it.
+        """
         lifecycle = self._settings.lifecycle
         if lifecycle is None or not lifecycle.launch_hook:
             return
-        try:
-            self._aws.query("autoscaling", "CompleteLifecycleAction", **self._hook, LifecycleActionResult="CONTINUE")
-        except AwsError as error:
-            # A machine that was rebooted, or put into service by hand, has no action under way.
-            self._say(f"Auto Scaling refuses to complete hook {lifecycle.launch_hook}: {error}")
-            return
-        self._say(f"Hook {lifecycle.launch_hook} is complete.")
+        clock = self._machine.clock
+        end_s = clock.monotonic_s() + COMPLETE_WAIT_S
+        told = False
+        while True:
+            try:
+                self._aws.query(
+                    "autoscaling", "CompleteLifecycleAction", **self._hook, LifecycleActionResult="CONTINUE"
+                )
+            except AwsError as error:
+                # A machine that was rebooted, or put into service by hand, has no action under way.
+                self._say(f"Auto Scaling refuses to complete hook {lifecycle.launch_hook}: {error}")
+                return
+            except Unreachable as error:
+                late = clock.monotonic_s() >= end_s
+                if late or not told:
+                    more = "The time-out of the hook decides now" if late else "It is asked again"
+                    self._say(
+                        f"Auto Scaling does not respond to the end of hook {lifecycle.launch_hook}: {error}. {more}."
+                    )
+                if late:
+                    return
+                told = True
+                clock.sleep(POLL_S)
+            else:
+                self._say(f"Hook {lifecycle.launch_hook} is complete.")
+                return
 
     @property
     def _hook(self) -> dict[str, str]:

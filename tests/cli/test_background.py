@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from app.broker.running import find_running, is_locked, note_running
+from app.machine.files import PosixFileSystem, claim_directory
 from tests.faults.served import clean_environment, refusal_of, until
 from tests.support.ports import free_port
 
@@ -55,6 +57,11 @@ def test_a_broker_in_the_background_is_started_once_and_stopped_in_order(tmp_pat
             os.kill(left.process_id, signal.SIGKILL)
     none_left = firn("stop", "--data-dir", str(data), cwd=tmp_path)
     assert (none_left.returncode, none_left.stderr) == (1, f"firn: No broker runs on {data}.\n")
+    with closing(claim_directory(PosixFileSystem(), str(data))):
+        for command in ("stop", "drain"):
+            refused = firn(command, "--data-dir", str(data), cwd=tmp_path)
+            assert refused.returncode == 1
+            assert f"{data} is in use by a process that this command cannot see" in refused.stderr
 
 
 def test_a_broker_that_cannot_start_in_the_background_says_why(tmp_path: Path) -> None:

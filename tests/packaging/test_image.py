@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from app import __version__
 from tests.support.debian import ROOT, debian_root, mirror, why_no_debian_root
 from tests.support.ports import free_port
 
@@ -239,10 +240,10 @@ def test_the_image_says_who_it_is_what_it_writes_and_how_its_health_is_asked(bui
     assert (config["User"], config["Entrypoint"], config["Cmd"]) == (USER, ["firn"], ["serve"])
     assert list(config["Volumes"]) == ["/var/lib/firn"]
     assert set(config["ExposedPorts"]) == {"9092/tcp", "8080/tcp"}
-    docker = json.loads(built.buildah("inspect", "--type", "image", "firn:0.1.0"))["Docker"]
+    docker = json.loads(built.buildah("inspect", "--type", "image", f"firn:{__version__}"))["Docker"]
     assert docker["config"]["Healthcheck"]["Test"] == ["CMD", "firn", "wait", "--quiet", "--timeout", "5"]
     written = (root / "opt/firn/VERSION").read_text()
-    assert written.startswith("0.1.0 (commit ")
+    assert written.startswith(f"{__version__} (commit ")
     assert not list((root / "opt/firn/lib").rglob("site-packages/pip")), "what runs installs nothing"
     assert not (root / "build").exists(), "the wheelhouse stays in its stage"
     assert (root / "var/lib/firn").stat().st_mode & 0o777 == 0o750

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app import __version__
 from app.commit import commit_of_checkout
 from tests.support.checkouts import ROOT
 from tests.support.ports import free_port
@@ -77,7 +78,7 @@ def install(tmp_path: Path, *extras: str, target: str = "wheel") -> Installed:
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     installed = Installed(environment, folder, json.loads(done.stdout.splitlines()[-1]))
-    assert installed.firn("--version") == f"firn 0.1.0 (commit {commit})\n"
+    assert installed.firn("--version") == f"firn {__version__} (commit {commit})\n"
     checked = installed.run("pip", "check")
     assert checked.returncode == 0, checked.stdout
     assert installed.run("python", "-c", "import app; print(app.__file__)").stdout.startswith(str(environment))

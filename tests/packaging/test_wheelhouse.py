@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from app import __version__
 from tests.support.checkouts import commit_all, make_checkout, make_wheel
 
 pytest.importorskip("hatchling", reason="hatchling is not installed: pip install -e '.[test]' brings it")
@@ -84,10 +85,10 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     head = commit_all_again(root)
     done = pack(root, packages, "--arch", "x86_64")
     assert done.returncode == 0, done.stderr
-    archive = root / "dist" / "firn-wheelhouse-0.1.0-x86_64.tar.gz"
+    archive = root / "dist" / f"firn-wheelhouse-{__version__}-x86_64.tar.gz"
     assert done.stdout == f"{hashlib.sha256(archive.read_bytes()).hexdigest()}  {archive}\n"
     assert wheels(archive) == {
-        "firn_broker-0.1.0-py3-none-any.whl",
+        f"firn_broker-{__version__}-py3-none-any.whl",
         "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
         *(f"{name}-1.0-py3-none-any.whl" for name in ("plain", "inner", "before_3_11_3", "optional", "valkey")),
     }
@@ -103,11 +104,11 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     ]
     assert {(entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {(0, 0, 0, "", "")}
     assert [entry.name for entry in entries if entry.mode != 0o644] == ["bootstrap/firn_bootstrap.py"]
-    with zipfile.ZipFile(tmp_path / "unpacked/wheels/firn_broker-0.1.0-py3-none-any.whl") as own:
+    with zipfile.ZipFile(tmp_path / f"unpacked/wheels/firn_broker-{__version__}-py3-none-any.whl") as own:
         assert {entry.compress_type for entry in own.infolist()} == {zipfile.ZIP_STORED}, (
             "zlib would have a say in its bytes"
         )
-    assert (tmp_path / "unpacked/VERSION").read_text() == f"0.1.0 (commit {head})\n"
+    assert (tmp_path / "unpacked/VERSION").read_text() == f"{__version__} (commit {head})\n"
     installed = subprocess.run(
         [
             *(
@@ -137,7 +138,7 @@ def test_packages_of_spark_jobs_are_without_spark_which_workers_have(tmp_path: P
     root = checkout(tmp_path / "checkout")
     done = pack(root, packages, "--arch", "x86_64", "--spark")
     assert done.returncode == 0, done.stderr
-    archive = root / "dist" / "firn-spark-0.1.0-x86_64.tar.gz"
+    archive = root / "dist" / f"firn-spark-{__version__}-x86_64.tar.gz"
     with tarfile.open(archive) as packed:
         names = packed.getnames()
         pinned = packed.extractfile("requirements.txt")
@@ -147,7 +148,7 @@ def test_packages_of_spark_jobs_are_without_spark_which_workers_have(tmp_path: P
     assert {name.partition("-")[0] for name in wheels(archive)} == {
         *("firn_broker", "native", "plain", "inner", "before_3_11_3", "optional", "frames")
     }
-    assert [line.split(" ")[0] for line in lines if line.startswith("firn")] == ["firn-broker[spark]==0.1.0"]
+    assert [line.split(" ")[0] for line in lines if line.startswith("firn")] == [f"firn-broker[spark]=={__version__}"]
     assert all("--hash=sha256:" in line for line in lines)
 
 
@@ -168,9 +169,9 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
     for root, more in ((first, ()), (second, ("--uncommitted",)), (first, ())):
         done = pack(root, packages, "--arch", "aarch64", *more)
         assert done.returncode == 0, done.stderr
-        archives.append((root / "dist" / "firn-wheelhouse-0.1.0-aarch64.tar.gz").read_bytes())
+        archives.append((root / "dist" / f"firn-wheelhouse-{__version__}-aarch64.tar.gz").read_bytes())
     assert archives[0] == archives[1] == archives[2]
-    assert "arm_only-1.0-py3-none-any.whl" in wheels(first / "dist" / "firn-wheelhouse-0.1.0-aarch64.tar.gz")
+    assert "arm_only-1.0-py3-none-any.whl" in wheels(first / "dist" / f"firn-wheelhouse-{__version__}-aarch64.tar.gz")
     assert gzip.decompress(archives[0])[:7] == b"VERSION"
 
 

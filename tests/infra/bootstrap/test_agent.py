@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, Agent, main
+from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, SPOT_S, Agent, main
 from firn_aws import Aws, Metadata, UrllibHttp
 from firn_bootstrap import VOLUME_WAIT_S
 from firn_settings import DRAIN_S_MAX, parse_settings
@@ -167,6 +167,24 @@ def test_a_spot_notice_that_came_late_still_drains(agent_of: Callable[..., Made]
     metadata.instance.spot_time_s = clock.s - 5
     agent.run()
     assert around.timeout_s == 1
+
+
+@pytest.mark.parametrize("text", ["reclaimed soon", '"terminate"', '{"action": "stop", "time": "tomorrow"}'])
+def test_a_spot_notice_that_cannot_be_read_is_one_all_the_same(
+    agent_of: Callable[..., Made], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    agent, around, _ = agent_of()
+    get = Metadata.get
+
+    def answer(self: Metadata, path: str) -> str | None:
+        return text if path == "meta-data/spot/instance-action" else get(self, path)
+
+    monkeypatch.setattr(Metadata, "get", answer)
+    notice = agent.look()
+    assert notice is not None
+    agent.act(notice)
+    assert around.timeout_s == SPOT_S - RESERVE_S
+    assert any(line.startswith("The spot notice cannot be read: ") for line in around.lines)
 
 
 def test_a_drain_that_hangs_is_stopped(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:

@@ -335,6 +335,28 @@ def test_the_release_is_installed_while_the_volume_is_made_ready(world: World) -
     assert programs.index("python3") < programs.index("firn:commands"), "nothing of it runs before it is whole"
 
 
+@pytest.mark.parametrize("responds", [True, False], ids=["back", "gone for good"])
+def test_a_broker_that_serves_goes_on_while_auto_scaling_does_not_respond(
+    world: World, monkeypatch: pytest.MonkeyPatch, responds: bool
+) -> None:
+    ask, asked = Aws.query, 0
+
+    def answer(self: Aws, service: str, action: str, **parameters: str) -> Any:
+        nonlocal asked
+        if action == "CompleteLifecycleAction":
+            asked += 1
+            if not responds or asked <= 3:
+                raise Unreachable("https://autoscaling does not answer (timed out)")
+        return ask(self, service, action, **parameters)
+
+    monkeypatch.setattr(Aws, "query", answer)
+    world.boot().run()
+    assert bool(world.hooks.done) is responds
+    told = [line for line in world.machine.lines if "Auto Scaling does not respond" in line]
+    assert len(told) == (1 if responds else 2)
+    assert responds or "The time-out of the hook decides now" in told[1]
+
+
 def test_an_installation_keeps_the_launch_hook_open(world: World) -> None:
     mounted = threading.Event()
 
