@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from app import __version__
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-VERSION = r"firn 0\.1\.0 \(commit (unknown|[0-9a-f]{12}( and local changes)?)\)\n"
+VERSION = rf"firn {re.escape(__version__)} \(commit (unknown|[0-9a-f]{{12}}( and local changes)?)\)\n"
 
 
 def firn(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[str]:
