@@ -225,13 +225,24 @@ def broker(machine: Machine, built: Built) -> Iterator[subprocess.Popen[str]]:
         machine.command(*config["Entrypoint"], *config["Cmd"]), stderr=subprocess.PIPE, text=True
     )
     yield process
-    process.kill()
+    end(process)
     process.communicate()
 
 
 def first_process(unshare: subprocess.Popen[str]) -> int:
     children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split()
     return int(children[0])
+
+
+def end(unshare: subprocess.Popen[str]) -> None:
+    """End all processes of a machine.
+
+    ``--kill-child`` alone does not: the broker changes its user, and the kernel then forgets that it is to end with its parent.
+    """
+    if unshare.poll() is None:
+        for child in Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        unshare.kill()
 
 
 @pytest.mark.slow
@@ -274,7 +285,7 @@ def test_a_broker_in_the_images_root_serves_as_its_user_with_a_read_only_root(
         assert machine.run(*health).returncode == 0
         assert machine.run("firn", "consume", "greetings", "--count", "1").stdout == "hello\n"
     finally:
-        again.kill()
+        end(again)
         again.wait()
 
 
