@@ -108,6 +108,16 @@ def test_a_release_tag_names_the_version_of_its_commit_and_the_changelog_begins_
     assert not (tags and "unreleased" in first[1]), "the changelog calls a tagged version unreleased"
 
 
+def test_packages_that_documents_name_have_the_version_that_is_built() -> None:
+    named = {
+        (path.relative_to(ROOT).as_posix(), version)
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("infra/**/*.md"), ROOT / "Dockerfile")
+        for version in re.findall(r"firn[_-](?:broker|wheelhouse|spark)-(\d+\.\d+\.\d+)", path.read_text())
+    }
+    assert len(named) > 4
+    assert {version for _, version in named} == {PROJECT["version"]}, sorted(named)
+
+
 def _release_tags() -> set[str]:
     """Of the commit that is checked out; none without git."""
     try:

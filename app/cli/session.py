@@ -62,8 +62,11 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
         return runner.run(begin())
 
 
-def local_broker(data_dir: str | None, config: Path | None) -> tuple[Path, RunningBroker]:
-    """A data directory of this machine, and the broker that runs on it. Raises: ConfigError, ConflictError."""
+def local_broker(data_dir: str | None, config: Path | None, advice: str = "") -> tuple[Path, RunningBroker]:
+    """A data directory of this machine, and the broker that runs on it. ``advice`` says what to do if none runs.
+
+    Raises: ConfigError, ConflictError.
+    """
     from app.broker.running import find_running, is_locked
     from app.settings import load
 
@@ -78,12 +81,12 @@ def local_broker(data_dir: str | None, config: Path | None) -> tuple[Path, Runni
         raise ConflictError(
             f"{path} is in use by a process that this command cannot see, perhaps in another container: run the command there."
         )
-    raise ConflictError(f"No broker runs on {path}.")
+    raise ConflictError(f"No broker runs on {path}.{advice}")
 
 
 def serving_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
     """The broker that runs on a data directory of this machine, and serves. Raises: ConfigError, ConflictError."""
-    path, found = local_broker(data_dir, config)
+    path, found = local_broker(data_dir, config, " Start it first.")
     if not found.kafka:
         raise ConflictError(
             f"The broker of {path}, process {found.process_id}, is still starting. Try again when it serves."

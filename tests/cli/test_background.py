@@ -57,6 +57,8 @@ def test_a_broker_in_the_background_is_started_once_and_stopped_in_order(tmp_pat
             os.kill(left.process_id, signal.SIGKILL)
     none_left = firn("stop", "--data-dir", str(data), cwd=tmp_path)
     assert (none_left.returncode, none_left.stderr) == (1, f"firn: No broker runs on {data}.\n")
+    not_there = firn("drain", "--data-dir", str(data), cwd=tmp_path)
+    assert (not_there.returncode, not_there.stderr) == (1, f"firn: No broker runs on {data}. Start it first.\n")
     with closing(claim_directory(PosixFileSystem(), str(data))):
         for command in ("stop", "drain"):
             refused = firn(command, "--data-dir", str(data), cwd=tmp_path)
