@@ -47,6 +47,7 @@ from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
+from app.replication.reading import PartitionReads
 from app.seams import BlockingPool, BootClock, Clock
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
@@ -322,7 +323,7 @@ class Node:
             controller=self.controller,
             logs=self.logs,
             partitions=self.partitions.table,
-            remote_reader=self.remote_reader,
+            reads=PartitionReads(self.remote_reader, around.pool),
             remote_log_manager=self.remote_log_manager,
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),

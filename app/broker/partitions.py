@@ -573,6 +573,8 @@ class Partitions:
             if partition is not None and partition.topic_id != topic.topic_id:
                 self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
                 partition = None
+            if partition is not None:
+                self.table.note(partition, image)
             role = None if partition is None else partition.role
             match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
                 case Transition.MAKE:
@@ -581,6 +583,7 @@ class Partitions:
                     at_most -= 1
                     log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
                     partition = self.table.hold(log)
+                    self.table.note(partition, image)
                     if self._started:
                         self.table.lead(partition, image.leader_epoch)
                         self._unattached[partition.key] = None
@@ -592,10 +595,8 @@ class Partitions:
                     self.table.lead(partition, image.leader_epoch)
                 case Transition.RESIGN if partition is not None:
                     self._resign(partition, image)
-            if partition is not None:
-                self.table.note(partition, image)
-                if partition.role is not Role.OFFLINE and partition.log.config != config:
-                    partition.log.update_config(config)
+            if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
+                partition.log.update_config(config)
         return None
 
     def _resign(self, partition: Partition, image: PartitionImage) -> None:

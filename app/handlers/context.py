@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage
     from app.metadata.controller import Controller
     from app.replication.partition import PartitionTable
+    from app.replication.reading import PartitionReads
     from app.tiering.remote_log_manager import RemoteLogManager
-    from app.tiering.remote_reader import RemoteReader
     from app.transactions.coordinator import TransactionCoordinator
 
 
@@ -53,7 +53,8 @@ class Context:
     logs: LogManager
     """The disk: room, directories, what lies there. Who may be read and written is for ``partitions`` to say."""
     partitions: PartitionTable
-    remote_reader: RemoteReader
+    reads: PartitionReads
+    """Reads partitions, wherever their records are."""
     remote_log_manager: RemoteLogManager
     metrics: ApiMetrics
     fetch_sessions: FetchSessions

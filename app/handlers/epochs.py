@@ -7,7 +7,8 @@ from typing import Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_leader_epoch, epoch_end, led_log
+from app.handlers.partitions import check_leader_epoch, led_log
+from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -27,10 +28,10 @@ def handle(context: Context, request: Request, message: OffsetForLeaderEpochRequ
             try:
                 log = led_log(context, topic.topic, asked.partition)
                 check_leader_epoch(log, asked.current_leader_epoch)
+                epoch, end = context.reads.epoch_end(log, LeaderEpoch(asked.leader_epoch))
             except RequestRejected as error:
                 results.append(EpochEndOffset(error_code=error.code, partition=asked.partition))
                 continue
-            epoch, end = epoch_end(context, log, asked.leader_epoch)
             results.append(EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
     return OffsetForLeaderEpochResponse(topics=topics)

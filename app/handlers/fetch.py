@@ -16,14 +16,23 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, NotLeader, ProtocolError, RequestRejected, kafka_code, without_frames
+from app.errors import (
+    ErrorCode,
+    FirnError,
+    NotLeader,
+    ProtocolError,
+    RequestRejected,
+    copy_of,
+    kafka_code,
+    without_frames,
+)
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
-from app.handlers.partitions import check_leader_epoch, check_reader, epoch_end, led_log, node_endpoints, topic_name
-from app.hot.reads import PageMiss
-from app.tiering.remote_reader import RemoteWait
-from app.units import Offset
+from app.handlers.partitions import check_leader_epoch, check_reader, led_log, node_endpoints, topic_name
+from app.hot.reads import FileRange, PageMiss
+from app.replication.reading import Awaited
+from app.units import LeaderEpoch
 from app.wire.fetch import (
     ENDPOINTS,
     TOPIC_IDS,
@@ -43,62 +52,18 @@ if TYPE_CHECKING:
     from app.handlers.client import Client
     from app.handlers.context import Context
     from app.handlers.fetch_fan_out import FanOut, FetchKind
-    from app.hot.descriptors import FileHandle
     from app.hot.log import PartitionLog
-    from app.machine.files import File
+    from app.replication.reading import PartitionRead
     from app.transport.connection import Slot
     from app.transport.sending import Part, Parts, SendableRange
     from app.wire.produce import TopicRef
 
 MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
-RANGES_MAX: Final = 16
-"""Of one partition in one answer; each keeps a file open until it is sent."""
 READ_COMMITTED: Final = 1
 READING: Final = "reading"
 """As it is called in lines about faults."""
 LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-
-
-class FileRange:
-    """A range of an open file, held open until it is sent or dropped."""
-
-    __slots__ = ("_cached", "_file", "_lasting", "_warm", "handle", "length", "position")
-
-    def __init__(
-        self, handle: FileHandle, position: int, length: int, *, warm: bool, lasting: bool, cached: bool = False
-    ) -> None:
-        """Raises: StorageUnavailable.
-
-        ``warm``: the bytes count as cached where the file system cannot tell. ``lasting``: nothing is ever written over these
-        bytes. ``cached``: they were in the page cache just now.
-        """
-        self._file: File = handle.acquire()
-        self._warm = warm
-        self._lasting = lasting
-        self._cached = cached
-        self.handle = handle
-        self.position = position
-        self.length = length
-
-    def reference(self, start: int, length: int) -> int:
-        file = self._file
-        if self._cached and not start:
-            return file.fileno()  # what is left of it when the client has read on may have gone meanwhile
-        return file.fileno() if self._lasting and file.is_cached(self.position + start, length) else -1
-
-    def read_nowait(self, start: int, into: memoryview) -> int:
-        file = self._file
-        got = file.preadv_nowait(into, self.position + start)
-        if got is None:
-            return file.pread_into(into, self.position + start) if self._warm and not file.can_tell_misses else -1
-        return got
-
-    def read(self, start: int, into: memoryview) -> int:
-        return self._file.pread_into(into, self.position + start)
-
-    def release(self) -> None:
-        self.handle.release()
 
 
 class Found(NamedTuple):
@@ -158,6 +123,26 @@ class Attempt:
         """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
         self.at_once = False
         """Waiting would not help: the answer has an error or a divergence, or is as long as it may be."""
+
+    def turn(self) -> Awaited | None:
+        """None if the tier may be read in this attempt, or what comes before that."""
+        replays = self.client.context.replays
+        if self.replays is None:
+            self.replays = self.out_of_time or replays.may_go_on(self.client)
+        return None if self.replays else Awaited(partial(replays.wait, self.client), False)
+
+    def note_end(self, read: PartitionRead) -> None:
+        """Note why a read of one partition ended before its limits."""
+        if read.is_cut:
+            self.at_once = True
+        match read.lacks:
+            case PageMiss() as miss:
+                self.misses.append(miss)
+            case Awaited() as awaited:
+                self.remote_waits.append(awaited.add)
+                self.awaits_store = self.awaits_store or awaited.of_store
+            case None:
+                pass
 
     def release(self) -> None:
         for one in self.found:
@@ -389,16 +374,7 @@ def look(
             if name is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
             log = led_log(context, name, cached.partition)
-            found = read_partition(context, request, attempt, log, cached, limit)
-        except PageMiss as miss:
-            assert log is not None
-            if disk_error is None:
-                attempt.misses.append(without_frames(miss))
-                found = Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
-            else:
-                attempt.at_once = True
-                context.faults.met_error(READING, str(log.topic_partition), disk_error)
-                found = Found(cached, kafka_code(disk_error))
+            found = read_partition(context, request, attempt, log, cached, limit, disk_error)
         except FirnError as error:
             code = kafka_code(error)
             leader = None
@@ -421,17 +397,23 @@ def look(
 
 
 def read_partition(
-    context: Context, request: FetchRequest, attempt: Attempt, log: PartitionLog, cached: CachedPartition, limit: int
+    context: Context,
+    request: FetchRequest,
+    attempt: Attempt,
+    log: PartitionLog,
+    cached: CachedPartition,
+    limit: int,
+    disk_error: FirnError | None,
 ) -> Found:
     """What one partition has. Raises: FirnError, answered for this partition alone."""
     check_leader_epoch(log, cached.current_leader_epoch)
     check_reader(log, request.replica_id, cached.current_leader_epoch)
-    offset = Offset(cached.fetch_offset)
+    offset = cached.fetch_offset
     high_watermark = log.high_watermark
     stable = log.last_stable_offset
     log_start = log.log_start_offset
     if cached.last_fetched_epoch >= 0:
-        epoch, end = epoch_end(context, log, cached.last_fetched_epoch)
+        epoch, end = context.reads.epoch_end(log, LeaderEpoch(cached.last_fetched_epoch))
         if epoch < 0 or end < 0:
             raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < cached.last_fetched_epoch or end < offset:
@@ -440,66 +422,29 @@ def read_partition(
     end_offset = stable if committed else high_watermark
     if not log_start <= offset <= log.log_end_offset:
         raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE)
-    first = attempt.record_bytes == 0
-    if offset < end_offset and limit <= 0 and not first:
-        return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
-    ranges: list[FileRange] = []
-    aborted: dict[tuple[int, int], None] = {}
-    length = 0
-    try:
-        # Across segments, and from the store's into this disk's: whoever wants many bytes is not to wait at every seam.
-        while offset < end_offset and (length < limit or not ranges):
-            if len(ranges) >= RANGES_MAX:
-                attempt.at_once = True
-                break
-            room = max(limit - length, 0)
-            if offset < log.local_log_start_offset:
-                if ranges and attempt.record_bytes + length >= request.min_bytes:
-                    break  # what is not at hand is worth waiting for only if this is too little
-                if attempt.replays is None:
-                    attempt.replays = attempt.out_of_time or context.replays.may_go_on(attempt.client)
-                if not attempt.replays:
-                    attempt.remote_waits.append(partial(context.replays.wait, attempt.client))
-                    break
-                remote = context.remote_reader.read(
-                    log.topic_id, log.partition, offset, room, min_one_batch=first and not ranges
-                )
-                if isinstance(remote, RemoteWait):
-                    attempt.awaits_store = True
-                    attempt.remote_waits.append(remote.waiters.add)
-                    break
-                if committed:
-                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in remote.aborted))
-                for one in remote.ranges:
-                    ranges.append(FileRange(one.handle, one.position, one.length, warm=False, lasting=one.lasting))
-                    length += one.length
-                if not remote.length:
-                    break
-                offset = remote.end_offset
-            else:
-                local = log.plan_read(offset, room, end_offset=end_offset, min_one_batch=first and not ranges)
-                if not local.length:
-                    break
-                if committed:
-                    found = log.aborted_transactions(offset, local.end_offset)
-                    aborted.update(dict.fromkeys((one.producer_id, one.first_offset) for one in found))
-                # Committed, so nothing is ever written over it.
-                ranges.append(FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=True))
-                length += local.length
-                offset = local.end_offset
-                if local.is_full:
-                    break
-        if len(ranges) == 1 and offset < end_offset and cached.fetch_offset >= log.local_log_start_offset:
-            attempt.shareable = log
-    except PageMiss as miss:
-        if not ranges:
-            raise
-        attempt.misses.append(without_frames(miss))
-    except FirnError:
-        if not ranges:
-            raise
-        attempt.at_once = True  # what was found goes out; whoever reads on is told
     if offset >= end_offset:
+        attempt.logs.append(log)
+        return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
+    first = attempt.record_bytes == 0
+    if limit <= 0 and not first:
+        return Found(cached, ErrorCode.NONE, high_watermark, stable, log_start, aborted=() if committed else None)
+    read = context.reads.read(
+        log,
+        offset,
+        limit,
+        end_offset=end_offset,
+        committed=committed,
+        min_one_batch=first,
+        enough_bytes=request.min_bytes - attempt.record_bytes,
+        turn=attempt.turn,
+    )
+    if read.lacks is not None or read.is_cut:
+        if disk_error is not None and not read.ranges and isinstance(read.lacks, PageMiss):
+            raise copy_of(disk_error)
+        attempt.note_end(read)
+    elif len(read.ranges) == 1 and read.is_local and read.end_offset < end_offset:
+        attempt.shareable = log
+    if read.end_offset >= end_offset:
         attempt.logs.append(log)
     return Found(
         cached,
@@ -507,10 +452,10 @@ def read_partition(
         high_watermark,
         stable,
         log_start,
-        ranges,
-        length,
-        offset - cached.fetch_offset,
-        tuple(aborted) if committed else None,
+        read.ranges,
+        read.length,
+        read.end_offset - offset,
+        tuple(read.aborted) if committed else None,
         log=log,
     )
 
@@ -589,7 +534,7 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
 
 def again(context: Context, correlation_id: int, shared: SharedAnswer) -> list[Part]:
     """The response that another consumer was given, with the numbers of now."""
-    records = FileRange(shared.handle, shared.position, shared.length, warm=False, lasting=True, cached=True)
+    records = FileRange(shared.handle, shared.position, shared.length, lasting=True, cached=True)
     shared.log.sent_bytes += shared.length
     shared.log.sent_records += shared.offset_span
     context.metrics.bytes_out.value += shared.length

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import check_leader_epoch, check_reader, led_log
@@ -37,8 +37,6 @@ FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, E
 READ_COMMITTED: Final = 1
 SEARCHING: Final = "searching by time in"
 """As it is called in lines about faults."""
-SEARCHES_MAX: Final = 8
-"""A partition is searched so many times at most: a search starts again if a start of the log moved meanwhile."""
 
 Answer = ListOffsetsPartitionResponse
 
@@ -134,43 +132,16 @@ async def _search_all(
 ) -> ListOffsetsResponse:
     for log, asked, answered, place in searches:
         try:
-            found = await find_in_both_tiers(context, log, asked.timestamp)
+            if asked.timestamp == MAX_TIMESTAMP:
+                found = await context.reads.max_timestamp_offset(log)
+            else:
+                found = await context.reads.offset_for_timestamp(log, TimestampMs(asked.timestamp))
         except FirnError as error:
             context.faults.met_error(SEARCHING, str(log.topic_partition), error)
             answered.partitions[place] = _failed(asked, kafka_code(error))
         else:
             answered.partitions[place] = _of_record(log, asked, found)
     return response
-
-
-async def find_in_both_tiers(context: Context, log: PartitionLog, asked: int) -> tuple[TimestampMs, Offset] | None:
-    """The first record of a time on, or the one with the greatest time if ``MAX_TIMESTAMP`` is asked for.
-
-    Raises: StorageUnavailable, also if the log's starts kept moving while it was searched; FirnError."""
-    for _ in range(SEARCHES_MAX):
-        starts = log.log_start_offset, log.local_log_start_offset
-        found = await _search_both_tiers(context, log, asked)
-        if (log.log_start_offset, log.local_log_start_offset) == starts:
-            return found
-        # What was found may be deleted, and what left the local disk meanwhile was perhaps searched in neither tier.
-    raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched")
-
-
-async def _search_both_tiers(context: Context, log: PartitionLog, asked: int) -> tuple[TimestampMs, Offset] | None:
-    reader = context.remote_reader
-    tiered = log.local_log_start_offset > log.log_start_offset
-    if asked == MAX_TIMESTAMP:
-        newest = await log.max_timestamp_offset()
-        remote = await reader.max_timestamp_offset(log.topic_id, log.partition) if tiered else None
-        if remote is not None and (newest is None or remote[0] >= newest[0]):
-            return remote
-        return newest
-    timestamp = TimestampMs(asked)
-    if tiered:
-        remote = await reader.offset_for_timestamp(log.topic_id, log.partition, timestamp)
-        if remote is not None and log.log_start_offset <= remote[1] < log.local_log_start_offset:
-            return remote
-    return await log.offset_for_timestamp(timestamp)
 
 
 def refuse(request: Request, message: ListOffsetsRequest, code: ErrorCode, sentence: str) -> ListOffsetsResponse:

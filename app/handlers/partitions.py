@@ -9,7 +9,7 @@ from uuid import UUID
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.context import Context
 from app.metadata.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
-from app.units import BrokerId, LeaderEpoch
+from app.units import BrokerId
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
@@ -97,13 +97,3 @@ def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None
     if replica_id >= 0:
         code = ErrorCode.UNKNOWN_LEADER_EPOCH if claimed_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
         raise RequestRejected(code, f"broker {replica_id} is no replica of {log.topic}-{log.partition}")
-
-
-def epoch_end(context: Context, log: PartitionLog, epoch: int) -> tuple[int, int]:
-    """The greatest epoch not above ``epoch`` and the offset at which it ended, in either tier; (-1, -1) if there is none."""
-    found = log.epoch_end_offset(LeaderEpoch(epoch))
-    if found[0] < 0 and log.local_log_start_offset > log.log_start_offset:
-        remote = context.remote_reader.epoch_end_offset(log.topic_id, log.partition, LeaderEpoch(epoch))
-        if remote is not None:
-            return remote
-    return found

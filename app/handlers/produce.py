@@ -136,24 +136,24 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]
-            log = log_of(context, topic, index)
-            if log is not None and records is not None and is_plain(log, request.acks):
+            partition = led_partition(context, topic, index)
+            if partition is not None and records is not None and is_plain(partition, request.acks):
                 transactional = request.transactional_id is not None
-                shape = learn(version, frame, records, log, topic, index, transactional)
+                shape = learn(version, frame, records, partition.log, topic, index, transactional)
                 if shape is not None:
                     connection.remember(shape)
     return _serve_any(connection, version, correlation_id, request)
 
 
-def is_plain(log: PartitionLog, acks: int) -> bool:
+def is_plain(partition: Partition, acks: int) -> bool:
     """Whether produced batches are appended as they come, at once, for every producer, and stored then."""
-    config = log.config
+    config = partition.log.config
     return (
-        log.topic not in INTERNAL_TOPICS
+        partition.topic not in INTERNAL_TOPICS
         and config.compression_type == "producer"
         and not looks_at_records(config)
         and config.firn_durability is Durability.MEMORY
-        and (acks != ALL_IN_SYNC or config.min_insync_replicas <= 1)
+        and (acks != ALL_IN_SYNC or (partition.commits_alone and config.min_insync_replicas <= 1))
     )
 
 
@@ -183,8 +183,8 @@ def _serve_any(connection: Client, version: int, correlation_id: int, request: P
 def _needs_preparation(context: Context, request: ProduceRequest) -> bool:
     for topic, partitions in request.topics:
         for index, records in partitions:
-            log = log_of(context, topic, index)
-            if log is not None and records is not None and log.needs_preparation(records):
+            partition = led_partition(context, topic, index)
+            if partition is not None and records is not None and partition.log.needs_preparation(records):
                 return True
     return False
 
@@ -247,7 +247,7 @@ def append_all(
             partition: Partition | None = None
             try:
                 partition = require_partition(context, topic, index)
-                checked = check_produced(context, version, request, partition.log, records, refused.get((topic, index)))
+                checked = check_produced(context, version, request, partition, records, refused.get((topic, index)))
                 stored = append_one(context, request, partition, index, checked, answered, now_ms)
             except FirnError as error:
                 answered.append(failure(context, partition, index, error))
@@ -290,7 +290,7 @@ def append_one(
     if request.acks == 0:
         partition.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
         return None
-    return partition.wait_stored(result.last_offset_end)
+    return partition.wait_stored(result.last_offset_end, in_sync=request.acks == ALL_IN_SYNC)
 
 
 class PendingProduce:
@@ -393,7 +393,7 @@ async def _prepare_and_append(
                 try:
                     partition = require_partition(context, topic, index)
                     log = partition.log
-                    checked = check_produced(context, version, request, log, records, refusal)
+                    checked = check_produced(context, version, request, partition, records, refusal)
                     config = None
                     if log.needs_preparation(checked):
                         config = log.config
@@ -401,7 +401,7 @@ async def _prepare_and_append(
                         # What may be written, and where, can have changed meanwhile.
                         partition = require_partition(context, topic, index)
                         log = partition.log
-                        check_produced(context, version, request, log, checked, refusal)
+                        check_produced(context, version, request, partition, checked, refusal)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
                     stored = append_one(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
@@ -436,7 +436,7 @@ def check_produced(
     context: Context,
     version: int,
     request: ProduceRequest,
-    log: PartitionLog,
+    partition: Partition,
     records: memoryview | None,
     refusal: FirnError | None,
 ) -> memoryview:
@@ -445,15 +445,15 @@ def check_produced(
     ``refusal``: what the coordinator of the transaction has against it. Returns: the records.
     Raises: FirnError; it is new, so that nobody keeps it together with the frames that it passes.
     """
-    check_not_internal(log.topic)
+    check_not_internal(partition.topic)
     if refusal is not None:
         raise copy_of(refusal)
     if records is None:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
     check_request(version, records)
-    check_admitted(context, version, request.transactional_id, log, records)
+    check_admitted(context, version, request.transactional_id, partition.log, records)
     if request.acks == ALL_IN_SYNC:
-        check_in_sync(context, log)
+        partition.check_in_sync()
     if context.refusal is not None and (context.refuses_transactions or writer_of(records) is None):
         raise copy_of(context.refusal)
     return records
@@ -483,26 +483,9 @@ def check_request(version: int, records: memoryview) -> None:
         )
 
 
-def check_in_sync(context: Context, log: PartitionLog) -> None:
-    """Raises: RequestRejected with NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas`` asks.
-
-    No more are asked for than the partition has.
-    """
-    wanted = log.config.min_insync_replicas
-    if wanted <= 1:
-        return
-    topic = context.image.topic(log.topic)
-    replicas = len(topic.partitions[log.partition].replicas) if topic is not None else wanted
-    in_sync = len(topic.partitions[log.partition].isr) if topic is not None else 0
-    if in_sync < min(wanted, replicas):
-        raise RequestRejected(
-            ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, min.insync.replicas is {wanted}"
-        )
-
-
-def log_of(context: Context, topic: TopicRef, index: int) -> PartitionLog | None:
+def led_partition(context: Context, topic: TopicRef, index: int) -> Partition | None:
     name = topic_name(context, topic)
-    return None if name is None else context.partitions.led_log(name, index)
+    return None if name is None else context.partitions.led(name, index)
 
 
 def require_partition(context: Context, topic: TopicRef, index: int) -> Partition:

@@ -44,12 +44,12 @@ class ProduceShape:
         "_middle",
         "_pack",
         "_tail",
-        "config",
         "flexible",
         "has_log_start",
         "log",
         "prefix",
         "tail_bytes",
+        "terms",
         "transactional",
         "version",
     )
@@ -67,8 +67,8 @@ class ProduceShape:
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
-        self.config = log.config
-        """The topic's settings as they were: with others the long way has to look again. A log that is led no more refuses."""
+        self.terms = log.terms
+        """As they were: under others the long way has to look again. A log that is led no more refuses."""
         self.transactional = transactional
         """Whether the prefix names a transactional id."""
         self.flexible = version >= FLEXIBLE

@@ -75,7 +75,7 @@ class Session(Client):
                         shape = server.produce_shapes.find(api_version, buffer, prefix_start)
                         if shape is not None:
                             self._shape = shape
-                    if shape is not None and shape.config is shape.log.config and refusal is None:
+                    if shape is not None and shape.terms is shape.log.terms and refusal is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
                             result = found[1]

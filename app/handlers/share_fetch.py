@@ -15,21 +15,18 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
 from app.groups.share_state import ShareKey, SharePartition, ShareStateShard
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.offsets import find_in_both_tiers
 from app.handlers.partitions import led_log
-from app.hot.reads import BelowLocalStart, LocalRead
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
-from app.seams import BlockingPool
-from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
-from app.units import Offset, PartitionIndex, TimestampMs
+from app.replication.reading import Awaited
+from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_acknowledge import (
     PartitionData as AcknowledgedPartition,
@@ -50,9 +47,8 @@ from app.wire.apis.share_fetch import (
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from app.hot import indexes
     from app.hot.log import PartitionLog
-    from app.tiering import segment_format
+    from app.replication.reading import AbortedTransaction
 
 PARTITION_BYTES_MAX: Final = 1 << 20
 """Read of one partition for one answer."""
@@ -77,7 +73,7 @@ class Read(NamedTuple):
     """What was read of a log: whole batches."""
 
     data: bytes | bytearray
-    aborted: Sequence[indexes.AbortedTransaction | segment_format.AbortedTransaction]
+    aborted: Sequence[AbortedTransaction]
     """Aborted transactions that overlap it, at read_committed."""
 
 
@@ -237,28 +233,6 @@ async def _done(waiting: R | Awaitable[R]) -> R:
     return await waiting if isinstance(waiting, Awaitable) else waiting
 
 
-async def read_remote(pool: BlockingPool, found: RemoteRead) -> bytes:
-    """The bytes of ranges of chunks, whose files are held until all are read; of as many as there are descriptors for.
-
-    Raises: StorageUnavailable if there is none.
-    """
-    held: list[RemoteRange] = []
-    try:
-        for part in found.ranges:
-            try:
-                part.handle.acquire()
-            except StorageUnavailable:
-                if not held:
-                    raise
-                break
-            held.append(part)
-        reads = [LocalRead(*part[:5], pool, False).read_bytes() for part in held]
-        return b"".join(await asyncio.gather(*reads))
-    finally:
-        for part in held:
-            part.handle.release()
-
-
 class _Fetching:
     """One ShareFetch that looks for records."""
 
@@ -376,6 +350,8 @@ class _Fetching:
                 self._undo.append(shared.changed.add(self._something.set))
                 offset = self._next_offset(log, shared)
                 if offset is not None:
+                    if offset < log.local_log_start_offset:
+                        return True
                     end = self._end(log)
                     read = await log.read_when_ready(offset, bytes_min + REQUEST_BYTES_MAX, end_offset=end)
                     if read.end_offset < end:
@@ -477,32 +453,20 @@ class _Fetching:
                 ago_ms = reset_duration_ms(by_duration)
                 assert ago_ms is not None, by_duration
                 since = TimestampMs(self._context.clock.now_ms() - ago_ms)
-                found = await find_in_both_tiers(self._context, log, since)
+                found = await self._context.reads.offset_for_timestamp(log, since)
                 return log.high_watermark if found is None else found[1]
 
     async def _read(self, log: PartitionLog, offset: int) -> Read | None:
         """Whole batches from ``offset`` on, from either tier. None if they have not come from the store yet. Raises: FirnError."""
+        reads = self._context.reads
         max_bytes = min(self._bytes_left, self._partition_bytes, PARTITION_BYTES_MAX)
-        try:
-            local = await log.read_when_ready(offset, max_bytes, end_offset=self._end(log))
-        except BelowLocalStart:
-            return await self._read_remote(log, offset, max_bytes)
-        data = local.try_read_now()
-        if data is None:
-            data = await local.read_bytes()
-        if not self._settings.committed:
-            return Read(data, ())
-        return Read(data, await log.aborted_transactions_when_ready(offset, local.end_offset))
-
-    async def _read_remote(self, log: PartitionLog, offset: int, max_bytes: int) -> Read | None:
-        context = self._context
-        found = context.remote_reader.read(
-            log.topic_id, PartitionIndex(log.partition), Offset(offset), max_bytes, min_one_batch=True
+        read = await reads.read_when_ready(
+            log, offset, max_bytes, end_offset=self._end(log), committed=self._settings.committed
         )
-        if isinstance(found, RemoteWait):
-            self._undo.append(found(self._something.set))
+        if not read.ranges and isinstance(read.lacks, Awaited):
+            self._undo.append(read.lacks.add(self._something.set))
             return None
-        return Read(await read_remote(self._context.pool, found), found.aborted if self._settings.committed else ())
+        return Read(await reads.take(read), list(read.aborted.values()))
 
     def _given(self, log: PartitionLog, read: Read, acquired: Sequence[Acquired]) -> PartitionData:
         """The answer: the acquired records, and only the batches that hold them."""
@@ -572,7 +536,7 @@ def sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tup
 
 
 def _by_producer(
-    aborted: Iterable[indexes.AbortedTransaction | segment_format.AbortedTransaction],
+    aborted: Iterable[AbortedTransaction],
 ) -> dict[int, list[tuple[int, int]]]:
     """First and last offsets of transactions, in order. Those of one producer do not overlap."""
     found: dict[int, list[tuple[int, int]]] = {}

@@ -13,7 +13,9 @@ Offsets, from left to right:
 - recovery point: all records below it survive a loss of power, with their indexes and their producer state.
 - synced end: all records below it survive a loss of power.
 
-The high watermark follows the synced end with ``firn.durability=disk``, and the log end with ``memory``.
+The stored end is the synced end with ``firn.durability=disk``, and the log end with ``memory``. While this broker is alone in sync,
+the high watermark follows the stored end (``commit_alone``); else only ``commit`` raises it. As in Kafka, the log has the value,
+because appends and readers need it, and the partition (``app.replication``) has the rule.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from app.hot.producers import (
     parse_snapshot,
 )
 from app.hot.reader import LogReader
-from app.hot.reads import BelowLocalStart, LocalRead
+from app.hot.reads import LocalRead
 from app.hot.recovery import (
     FOR_EVER,
     LoadedLog,
@@ -133,6 +135,8 @@ class PartitionLog:
         "_bases",
         "_before_max_ms",
         "_codec",
+        "_commits_alone",
+        "_commits_at_append",
         "_directory",
         "_durability",
         "_end_from",
@@ -167,6 +171,7 @@ class PartitionLog:
         "path",
         "sent_bytes",
         "sent_records",
+        "terms",
         "topic",
         "topic_id",
     )
@@ -198,6 +203,7 @@ class PartitionLog:
         self._waiters: dict[Callable[[], None], None] = {}
         self._durability = LogDurability(self, directory, new=new)
         self._high_watermark: int = 0
+        self._commits_alone = True
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
         self.cleaned_end_offset: Offset | None = None
@@ -282,6 +288,11 @@ class PartitionLog:
         return Offset(self._durability.recovery_point)
 
     @property
+    def stored_end_offset(self) -> Offset:
+        """Records below it are stored here under the topic's durability."""
+        return Offset(self._end_offset if self._memory else self._durability.synced_end)
+
+    @property
     def synced_end_offset(self) -> Offset:
         """Records below it have survived an fdatasync."""
         return Offset(self._durability.synced_end)
@@ -358,8 +369,22 @@ class PartitionLog:
         self._needs_preparation = self._codec is not None or looks_at_records(config)
         self._plain = not self._needs_preparation and not self._append_time
         self._flushes_early = config.flush_messages < LONG_MAX
-        if self._memory and self._high_watermark < self._end_offset:
-            self._advance_high_watermark(self._end_offset)
+        self._set_terms()
+        if self._commits_at_append:
+            self.commit(self._end_offset)
+
+    def _set_terms(self) -> None:
+        self._commits_at_append = self._commits_alone and self._memory
+        self.terms = object()
+        """Another object whenever an append may mean something else than before. What was learnt from earlier appends ends then."""
+
+    def commit_alone(self, alone: bool) -> None:
+        """Let the high watermark follow the stored end, or (False) rise by ``commit`` alone."""
+        if alone != self._commits_alone:
+            self._commits_alone = alone
+            self._set_terms()
+        if alone:
+            self.commit(self.stored_end_offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
@@ -515,7 +540,7 @@ class PartitionLog:
                 durability.unsaved_bytes += length
                 if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
                     durability.request_if_due(end, self._flush_messages)
-                if self._memory:
+                if self._commits_at_append:
                     self._high_watermark = end
                     if self._producers.undecided:
                         self._producers.decide_below(end)
@@ -760,7 +785,7 @@ class PartitionLog:
         durability.unsaved_bytes += length
         if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
             durability.request_if_due(end, self._flush_messages)
-        if self._memory:
+        if self._commits_at_append:
             self._high_watermark = end
             if self._producers.undecided:
                 self._producers.decide_below(end)
@@ -837,7 +862,8 @@ class PartitionLog:
         for callback in tuple(self._waiters):
             callback()
 
-    def _advance_high_watermark(self, offset: int) -> None:
+    def commit(self, offset: int) -> None:
+        """Raise the high watermark to ``offset``, which is not past the log end. A lower offset changes nothing."""
         if offset <= self._high_watermark:
             return
         self._high_watermark = offset
@@ -848,7 +874,7 @@ class PartitionLog:
     # --- durability -------------------------------------------------------------------------------------------------
 
     def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
-        """None if all records below ``offset_end`` are stored under the topic's durability; otherwise an awaitable until they are.
+        """None if all records below ``offset_end`` are stored here under the topic's durability; else an awaitable until they are.
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
@@ -857,7 +883,7 @@ class PartitionLog:
         return self._durability.wait_synced(offset_end)
 
     def request_stored(self, offset_end: int) -> None:
-        """Request that all records below ``offset_end`` are stored under the topic's durability, without waiting."""
+        """Request that all records below ``offset_end`` are stored here under the topic's durability, without waiting."""
         if not self._memory:
             self._durability.request_synced(offset_end)
 
@@ -904,7 +930,8 @@ class PartitionLog:
             return
         if plan.segments:
             self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
-        self._advance_high_watermark(self._durability.synced_end)
+        if self._commits_alone:
+            self.commit(self._durability.synced_end)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -928,8 +955,9 @@ class PartitionLog:
         ``end_offset`` is the high watermark or the last stable offset. With ``min_one_batch`` the first batch comes even if it is
         larger (KIP-74). A read at or past ``end_offset`` is empty.
 
-        Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start or past the log end; BelowLocalStart; PageMiss if an index
-        or a header has to be read from the disk first (``read_when_ready``); CorruptionError; StorageUnavailable.
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start or past the log end, OFFSET_MOVED_TO_TIERED_STORAGE
+        below the local log start; PageMiss if an index or a header has to be read from the disk first (``read_when_ready``);
+        CorruptionError; StorageUnavailable.
         """
         if self._refusal is not None:
             raise copy_of(self._refusal)
@@ -942,7 +970,10 @@ class PartitionLog:
         if offset < self._segments[0].base_offset or offset < self._log_start_offset:
             if offset < self._log_start_offset:
                 raise self._out_of_range(offset)
-            raise BelowLocalStart(Offset(offset), self.local_log_start_offset)
+            raise RequestRejected(
+                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+                f"offset {offset} is below the local log start offset {self.local_log_start_offset}",
+            )
         return self._reader.plan(offset, max_bytes, end_offset, min_one_batch)
 
     def _out_of_range(self, offset: int) -> RequestRejected:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.errors import CorruptionError, FirnError, StorageUnavailable
 from app.hot.descriptors import FileHandle
 from app.limits import MIB
 from app.machine.files import File, storage_error
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 WARM_TAIL_BYTES: Final = 64 * MIB
 """If the file system cannot tell whether bytes are cached, bytes this near to the end of an active segment count as cached."""
-
-
-class BelowLocalStart(RequestRejected):
-    """The offset is in the log, but its segment is no longer on this disk. Read it from the object store."""
-
-    def __init__(self, offset: Offset, local_start: Offset) -> None:
-        super().__init__(
-            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-            f"offset {offset} is below the local log start offset {local_start}",
-        )
 
 
 class PageMiss(Exception):
@@ -168,6 +158,54 @@ class LocalRead:
         return CorruptionError(
             f"{self.handle.path} has {got} bytes at position {self.position} where {self.length} were written"
         )
+
+
+class FileRange:
+    """A range of an open file, which stays open until the range is released. It can be sent (``app.transport.sending``)."""
+
+    __slots__ = ("_cached", "_file", "_lasting", "handle", "length", "position", "warm")
+
+    def __init__(
+        self,
+        handle: FileHandle,
+        position: int,
+        length: int,
+        *,
+        warm: bool = False,
+        lasting: bool,
+        cached: bool = False,
+    ) -> None:
+        """``warm``: the bytes count as cached if the file system cannot tell. ``lasting``: nothing is ever written over these
+        bytes. ``cached``: they were in the page cache just now.
+
+        Raises: StorageUnavailable.
+        """
+        self._file: File = handle.acquire()
+        self.warm = warm
+        self._lasting = lasting
+        self._cached = cached
+        self.handle = handle
+        self.position = position
+        self.length = length
+
+    def reference(self, start: int, length: int) -> int:
+        file = self._file
+        if self._cached and not start:
+            return file.fileno()  # what is left of it when the client has read on may have gone meanwhile
+        return file.fileno() if self._lasting and file.is_cached(self.position + start, length) else -1
+
+    def read_nowait(self, start: int, into: memoryview) -> int:
+        file = self._file
+        got = file.preadv_nowait(into, self.position + start)
+        if got is None:
+            return file.pread_into(into, self.position + start) if self.warm and not file.can_tell_misses else -1
+        return got
+
+    def read(self, start: int, into: memoryview) -> int:
+        return self._file.pread_into(into, self.position + start)
+
+    def release(self) -> None:
+        self.handle.release()
 
 
 def _release(handle: FileHandle, done: asyncio.Task[int]) -> None:

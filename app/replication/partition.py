@@ -1,15 +1,19 @@
-"""One partition as this broker has it: the log on its disk, its role, and who leads.
+"""One partition as this broker has it: the log on its disk, its role, who leads, who is in sync, and what counts as stored.
 
 Handlers and coordinators ask a ``PartitionTable``. It gives a ``Partition`` to whoever wants to read or write only while this
 broker leads; a log that is on the disk is not a reason to serve it.
+
+A record is committed when all replicas that are in sync have stored it. Consumers see the committed records, which are those below
+the high watermark. While this broker is alone in sync, it commits what it has stored.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, NotLeader, RequestRejected
+from app.errors import ErrorCode, NotLeader, RequestRejected, copy_of
 from app.replication.roles import Role
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
@@ -24,7 +28,21 @@ NOBODY: Final = BrokerId(-1)
 class Partition:
     """Its role is changed by ``PartitionTable`` alone; everybody else reads."""
 
-    __slots__ = ("index", "leader", "leader_epoch", "leadership", "log", "role", "topic", "topic_id", "why_offline")
+    __slots__ = (
+        "commits_alone",
+        "in_sync",
+        "index",
+        "leader",
+        "leader_epoch",
+        "leadership",
+        "log",
+        "partition_epoch",
+        "replicas",
+        "role",
+        "topic",
+        "topic_id",
+        "why_offline",
+    )
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -35,6 +53,12 @@ class Partition:
         self.leader = NOBODY
         """As of the image that the role follows."""
         self.leader_epoch: LeaderEpoch = log.leader_epoch
+        self.partition_epoch = -1
+        self.replicas: tuple[BrokerId, ...] = ()
+        self.in_sync: tuple[BrokerId, ...] = ()
+        """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
+        self.commits_alone = True
+        """Whether no other replica is in sync, so that records are committed as soon as this broker has stored them."""
         self.leadership = 0
         """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
         self.why_offline = ""
@@ -51,13 +75,32 @@ class Partition:
     def leads(self) -> bool:
         return self.role is Role.LEADER
 
-    def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
+    def check_in_sync(self) -> None:
+        """Whether as many replicas are in sync as ``min.insync.replicas`` asks, or as there are.
+
+        Raises: RequestRejected NOT_ENOUGH_REPLICAS.
+        """
+        wanted = self.log.config.min_insync_replicas
+        if wanted > 1 and len(self.in_sync) < min(wanted, len(self.replicas)):
+            raise RequestRejected(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.in_sync)} replicas are in sync, min.insync.replicas is {wanted}",
+            )
+
+    def wait_stored(self, offset_end: int, *, in_sync: bool = True) -> Awaitable[None] | None:
         """None if everything below ``offset_end`` is stored as the topic's durability asks; otherwise what to await for that.
 
-        Whoever waited compares ``leadership`` with what it was before: if it rose, nothing is said about the records.
-        The awaitable raises StorageUnavailable if they can no longer be stored.
+        Stored by all replicas in sync, which is committed; or (``in_sync=False``) by this broker, whatever the others have. Whoever
+        waited compares ``leadership`` with what it was before: if it rose, nothing is said about the records. The awaitable raises
+        StorageUnavailable if they can no longer be stored.
         """
-        return self.log.wait_stored(offset_end)
+        log = self.log
+        if self.commits_alone or not in_sync:
+            return log.wait_stored(offset_end)
+        if offset_end <= log.high_watermark:
+            return None
+        log.request_stored(offset_end)
+        return _Committed(self, offset_end)
 
     def wait_stored_as_leader(self, offset_end: int) -> Awaitable[None] | None:
         """As ``wait_stored``; the awaitable raises NotLeader if this broker has stopped to lead meanwhile."""
@@ -73,6 +116,35 @@ class Partition:
         return NotLeader(
             f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
         )
+
+
+class _Committed(Awaitable[None]):
+    """That all replicas in sync have stored records."""
+
+    __slots__ = ("_leadership", "_offset_end", "_partition")
+
+    def __init__(self, partition: Partition, offset_end: int) -> None:
+        self._partition = partition
+        self._leadership = partition.leadership
+        self._offset_end = offset_end
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        partition, log = self._partition, self._partition.log
+        moved = asyncio.Event()
+        log.add_waiter(moved.set)
+        try:
+            while log.high_watermark < self._offset_end:
+                if partition.leadership != self._leadership:
+                    raise partition.lost_leadership()
+                if log.offline_error is not None:
+                    raise copy_of(log.offline_error)
+                moved.clear()
+                await moved.wait()
+        finally:
+            log.remove_waiter(moved.set)
 
 
 class _StoredAsLeader(Awaitable[None]):
@@ -156,12 +228,19 @@ class PartitionTable:
         return partition
 
     def note(self, partition: Partition, image: PartitionImage) -> None:
-        """Who leads by now, whoever that is."""
+        """Who leads by now, whoever that is, and who is in sync. If no other replica is in sync any more, all that is stored is
+        committed."""
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
+        partition.partition_epoch = image.partition_epoch
+        partition.replicas, partition.in_sync = image.replicas, image.isr
+        partition.commits_alone = not any(replica != self._broker_id for replica in image.isr)
+        if partition.leads:
+            partition.log.commit_alone(partition.commits_alone)
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
         partition.log.become_leader(epoch)
+        partition.log.commit_alone(partition.commits_alone)
         partition.leader, partition.leader_epoch = self._broker_id, epoch
         partition.role, partition.why_offline = Role.LEADER, ""
         self._offline.pop(partition.key, None)
@@ -171,6 +250,7 @@ class PartitionTable:
         """Take no more records; whoever waits for something of the log looks again, and finds that another broker leads."""
         self._leave(partition)
         partition.role = Role.FOLLOWER
+        partition.log.commit_alone(False)  # what is committed is for the next leader to say
         partition.log.resign()
 
     def put_offline(self, partition: Partition, why: str) -> None:

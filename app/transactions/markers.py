@@ -80,8 +80,8 @@ class MarkerWriter:
 
     def stores_at_once(self, partition: TopicPartition) -> bool:
         """Whether a marker in this partition would be stored as soon as it is written."""
-        log = self._partitions.led_log(partition.topic, partition.partition)
-        return log is not None and log.config.firn_durability is Durability.MEMORY
+        found = self._partitions.led(partition.topic, partition.partition)
+        return found is not None and found.commits_alone and found.log.config.firn_durability is Durability.MEMORY
 
     @staticmethod
     def _is_written(log: PartitionLog, marker: Marker) -> bool:

@@ -18,7 +18,7 @@ from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.broker.test_node import FETCH, fetch_all, produce, tier_everything, until
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.leadership import OTHER, OTHER_PORT, name_leader
+from tests.support.leadership import OTHER, OTHER_PORT, name_in_sync, name_leader
 
 ME = 1
 
@@ -168,3 +168,35 @@ async def test_a_topic_that_another_broker_leads_is_deleted_here_too(tmp_path: P
         await broker.node.controller.delete_topic("t")
         assert broker.node.logs.get("t", 0) is None
         assert (await produced(client, "t"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
+async def test_what_another_replica_in_sync_has_not_stored_is_neither_acknowledged_to_all_nor_read(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
+        await broker.create_topic("t", firn_durability=durability.value)
+        log = broker.log("t")
+
+        async def code_of(acks: int, timeout_ms: int = 10) -> int:
+            answer = await other.produce(10, [("t", [(0, batch(1))])], acks=acks, timeout_ms=timeout_ms)
+            return int(answer.responses[0].partition_responses[0].error_code)
+
+        for _ in range(3):
+            await code_of(-1)  # The request is learnt. A slow disk may be too slow for it.
+        await until(lambda: log.high_watermark == 3)
+        await name_in_sync(broker.node, "t", ME, OTHER)
+        client.send_produce(10, [("t", [(0, batch(1))])], acks=-1, timeout_ms=600_000)
+        await until(lambda: log.log_end_offset == 4)
+        for _ in range(3):
+            assert await code_of(-1) == ErrorCode.REQUEST_TIMED_OUT
+        assert await code_of(1, 60_000) == 0
+        assert (log.log_end_offset, log.high_watermark) == (8, 3)
+        fetch_frame(other, log.topic_id, 3)
+        _, found = await other.answer(FETCH, 16)
+        assert (found.responses[0].partitions[0].high_watermark, found.responses[0].partitions[0].records) == (3, b"")
+        await name_in_sync(broker.node, "t", ME)
+        _, answer = await client.answer(0, 10)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert len(await fetch_all(other, "t", end=8)) == 8 * len(batch(1))
+        assert await code_of(-1, 60_000) == 0

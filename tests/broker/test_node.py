@@ -16,7 +16,6 @@ from app.broker.partitions import LOGS_AT_ONCE, Partitions
 from app.configs import BrokerConfig
 from app.coordinator.topics import INTERNAL
 from app.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
-from app.handlers.fetch import RANGES_MAX
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
@@ -26,6 +25,7 @@ from app.metadata.controller import StartRefused
 from app.objectstore.directory import DirectPool
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
+from app.replication.reading import RANGES_MAX
 from app.tiering.store_work import InlineStoreWork
 from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey

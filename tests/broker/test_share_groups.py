@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,14 +12,12 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
-from app.errors import ErrorCode, StorageUnavailable
+from app.errors import ErrorCode
 from app.groups.share_state import ShareKey
 from app.groups.share_window import Acquired
-from app.handlers.share_fetch import in_batches, read_remote
-from app.hot.descriptors import DescriptorCache, FileHandle
+from app.handlers.share_fetch import in_batches
 from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.tiering.remote_reader import RemoteRange, RemoteRead
-from app.units import LeaderEpoch, Offset
+from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -45,9 +42,7 @@ from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.broker.test_node import headers, produce
 from tests.handlers.conversation import Talk, batch, talk
-from tests.hot.helpers import InlinePool
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.simfs import SimFileSystem
 
 GROUP = "workers"
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -652,24 +647,3 @@ def test_what_was_acquired_is_cut_where_record_batches_end(count_min: int, piece
     found = list(in_batches(acquired, [3, 6, 9, 12, 15, 18, 21], count_min))
     assert [(each.first, each.end) for each in found] == pieces
     assert [each.delivery_count for each in found] == [1 if end <= 9 else 2 for _, end in pieces]
-
-
-async def test_a_read_of_more_chunks_than_there_are_descriptors_takes_what_it_can_and_lets_go_of_all() -> None:
-    fs = SimFileSystem(random.Random(1))
-    fs.make_dirs("/c")
-    cache = DescriptorCache(fs, 3)
-    ranges = []
-    for number in range(5):
-        file = fs.open(f"/c/{number}", create=True)
-        file.pwrite(b"%d" % number * 4, 0)
-        file.close()
-        ranges.append(RemoteRange(FileHandle(cache, f"/c/{number}"), 0, 4, Offset(number), Offset(number + 1)))
-    pool = InlinePool()
-    for _ in range(3):
-        assert await read_remote(pool, RemoteRead(ranges, 20, Offset(5), [])) == b"000011112222"
-    assert all(part.handle.users == 0 for part in ranges)
-    for part in ranges[:3]:
-        part.handle.acquire()
-    with pytest.raises(StorageUnavailable):
-        await read_remote(pool, RemoteRead(ranges[3:], 8, Offset(5), []))
-    assert all(part.handle.users == 0 for part in ranges[3:])

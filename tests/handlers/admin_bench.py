@@ -119,7 +119,7 @@ class AdminBench:
             "controller": controller,
             "logs": self.logs,
             "partitions": self.logs.table,
-            "remote_reader": None,
+            "reads": None,
             "remote_log_manager": self.tier,
             "metrics": ApiMetrics(registry),
             "fetch_sessions": FetchSessions(10, rng),

@@ -31,6 +31,7 @@ from app.records.batch import check_batches, iter_headers, parse_header, patch_b
 from app.records.builder import recompress
 from app.records.compression import Codec
 from app.replication.partition import PartitionTable
+from app.replication.reading import PartitionReads
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.tiering.waiting import Waiters
 from app.transactions.coordinator import TransactionCoordinator
@@ -118,6 +119,12 @@ class FakeLog:
         self.aborted: list[SimpleNamespace] = []
         self.producers = ProducerStates()
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
+
+    @property
+    def terms(self) -> object:
+        return self.config
+
+    def commit_alone(self, alone: bool) -> None: ...
 
     def become_leader(self, epoch: int) -> None:
         self.leader_epoch = epoch
@@ -345,6 +352,7 @@ class Bench:
         config = BrokerConfig(listen_port=0, **settings)
         rng = random.Random(1)
         producer_ids = ProducerIds(self.controller)  # type: ignore[arg-type]
+        pool = FakePool()
         groups = GroupCoordinator(
             config=lambda: config,
             broker_id=BrokerId(config.node_id),
@@ -358,13 +366,13 @@ class Bench:
             config=config,
             clock=self.clock,  # type: ignore[arg-type]
             rng=rng,
-            pool=FakePool(),
+            pool=pool,
             registry=self.registry,
             faults=Faults(self.lines.append),
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
             partitions=self.logs.table,
-            remote_reader=self.remote,  # type: ignore[arg-type]
+            reads=PartitionReads(self.remote, pool),  # type: ignore[arg-type]
             remote_log_manager=FakeTier(),  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),

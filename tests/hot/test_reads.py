@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.hot.log import PartitionLog
-from app.hot.reads import BelowLocalStart, PageMiss
+from app.hot.reads import PageMiss
 from app.records.batch import BatchHeader
 from app.records.record import iter_records
 from app.units import Offset
@@ -150,14 +150,14 @@ async def test_reads_below_the_log_start_and_below_the_local_start_differ() -> N
     second = log.segments()[1].base_offset
     log.delete_local_before(second)
     assert (log.log_start_offset, log.local_log_start_offset) == (0, second)
-    with pytest.raises(BelowLocalStart):
+    with pytest.raises(RequestRejected) as moved:
         log.read(second - 1, 1000, end_offset=log.high_watermark)
+    assert moved.value.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
     log.advance_log_start(second + 1)
     for offset in (0, second):
         with pytest.raises(RequestRejected) as caught:
             log.read(offset, 1000, end_offset=log.high_watermark)
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert not isinstance(caught.value, BelowLocalStart)
     assert log.read(second + 1, 1000, end_offset=log.high_watermark).length > 0
 
 

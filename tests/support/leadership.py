@@ -1,12 +1,21 @@
-"""Changes of leaders, as another broker's registration or an operator's request will bring them."""
+"""Changes of leaders and of replicas in sync, as another broker's registration or an operator's request will bring them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from app.broker.node import Node
 from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import BrokerRecord, Endpoint, ImageDraft, KeyValue, broker_change, partition_change
+from app.metadata.cluster import (
+    BrokerRecord,
+    Endpoint,
+    ImageDraft,
+    KeyValue,
+    PartitionImage,
+    broker_change,
+    partition_change,
+)
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs
 
 OTHER = BrokerId(2)
@@ -17,18 +26,32 @@ OTHER_PORT = 9
 async def name_leader(node: Node, topic: str, leader: int, partition: int = 0) -> None:
     """Have the cluster log say that ``leader`` leads a partition, in a new leader epoch; OTHER is registered if need be."""
 
+    def change(image: PartitionImage) -> PartitionImage:
+        return image._replace(leader=BrokerId(leader), leader_epoch=LeaderEpoch(image.leader_epoch + 1))
+
+    await _change(node, topic, partition, change, registers=leader == OTHER)
+
+
+async def name_in_sync(node: Node, topic: str, *in_sync: int, partition: int = 0) -> None:
+    """Have the cluster log say that these replicas of a partition are in sync."""
+    isr = tuple(BrokerId(one) for one in in_sync)
+    await _change(node, topic, partition, lambda image: image._replace(isr=isr), registers=OTHER in isr)
+
+
+async def _change(
+    node: Node, topic: str, partition: int, change: Callable[[PartitionImage], PartitionImage], *, registers: bool
+) -> None:
+    """``registers``: OTHER is registered in the same entry."""
+
     def plan(draft: ImageDraft, around: Surroundings) -> Planned[None]:
         found = draft.topic(topic)
         assert found is not None
-        image = found.partitions[partition]
-        image = image._replace(
-            leader=BrokerId(leader),
-            leader_epoch=LeaderEpoch(image.leader_epoch + 1),
-            partition_epoch=image.partition_epoch + 1,
+        image = change(found.partitions[partition])._replace(
+            partition_epoch=found.partitions[partition].partition_epoch + 1,
             replicas=(BrokerId(node.config.node_id), OTHER),
         )
         records: list[KeyValue] = [partition_change(found.topic_id, PartitionIndex(partition), image.record())]
-        if leader == OTHER:
+        if registers:
             endpoint = Endpoint("PLAINTEXT", "127.0.0.1", OTHER_PORT, "PLAINTEXT")
             record = BrokerRecord(1, UUID(int=2), UUID(int=3), 1000, (endpoint,), None, TimestampMs(1))
             records.append(broker_change(OTHER, record))
