@@ -77,7 +77,7 @@ async def until(condition: Callable[[], bool]) -> float:
 
 
 async def make(broker: Broker, topic: str, partitions: int) -> None:
-    await broker.node.controller.create_topic(topic, partitions, {})
+    await broker.node.membership.controller.create_topic(topic, partitions, {})
     manager = broker.node.remote_log_manager
     await until(lambda: len([one for one in manager.status() if one.topic == topic]) == partitions)
 

@@ -87,7 +87,7 @@ async def _build(directory: Path, partitions: int, segments: int) -> None:
     serving = asyncio.create_task(node.run(ready.set))
     await ready.wait()
     for name, count in topic_names(partitions):
-        await node.controller.create_topic(name, count, {"local.retention.ms": "0", "retention.ms": "-1"})
+        await node.membership.controller.create_topic(name, count, {"local.retention.ms": "0", "retention.ms": "-1"})
     logs = node.logs.logs()
     assert len(logs) == partitions, len(logs)
     tier = node.remote_log_manager

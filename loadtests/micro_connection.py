@@ -188,7 +188,7 @@ async def _measure(directory: Path, rounds: int) -> None:
 async def _measure_produces(node: Node, rounds: int) -> None:
     for number, (title, batch_bytes, records, together) in enumerate(SIZES):
         topic = f"micro-{number}"
-        await node.controller.create_topic(topic, 1, {"remote.storage.enable": "false"})
+        await node.membership.controller.create_topic(topic, 1, {"remote.storage.enable": "false"})
         connection = Session(node.server)
         sink = Sink()
         connection.connection_made(sink)  # type: ignore[arg-type]

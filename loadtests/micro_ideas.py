@@ -201,7 +201,7 @@ async def _round(node: Node, way: Way, producer: Producer) -> float:
 
 async def _measure(directory: Path, rounds: int) -> None:
     async with node_running(directory) as node:
-        await node.controller.create_topic(TOPIC, 1, {"remote.storage.enable": "false"})
+        await node.membership.controller.create_topic(TOPIC, 1, {"remote.storage.enable": "false"})
         producers = {
             way.name: Producer(TOPIC, BATCH_BYTES, RECORDS, way.together, 1000 + number)
             for number, way in enumerate(WAYS)

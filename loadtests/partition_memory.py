@@ -30,7 +30,7 @@ async def measure(partitions: int, directory: str) -> None:
     try:
         await broker.start()
         before = rss_bytes()
-        await broker.node.controller.create_topic("t", partitions, {})
+        await broker.node.membership.controller.create_topic("t", partitions, {})
         while sum(broker.node.logs.get("t", index) is not None for index in range(partitions)) < partitions:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         made = rss_bytes()

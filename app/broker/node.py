@@ -41,10 +41,11 @@ from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
-from app.metadata.controller import Controller
 from app.metadata.liveness import Liveness, ObjectLiveness
+from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
+from app.metadata.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
@@ -169,7 +170,7 @@ class Node:
             faults=self.faults,
         )
         self.logs.log_directory.unreadable = UnreadableBatches(Limited(around.log_line))
-        self.controller: Controller = None  # type: ignore[assignment] # until start
+        self.membership: Membership = None  # type: ignore[assignment] # until start
         self.context: Context = None  # type: ignore[assignment]
         self.server: KafkaServer = None  # type: ignore[assignment]
         self.partitions: Partitions = None  # type: ignore[assignment]
@@ -186,6 +187,11 @@ class Node:
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
+
+    @property
+    def cluster(self) -> ClusterView:
+        """What this broker knows of the cluster; there after ``start``."""
+        return self.membership.view
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -213,7 +219,7 @@ class Node:
         if listen:
             self._bind()
         directory_id = meta.directory_id if meta is not None else uuid.UUID(bytes=around.rng.randbytes(16), version=4)
-        self.controller = Controller(
+        self.membership = member = Membership(
             around.store,
             config=config,
             directory_id=directory_id,
@@ -223,17 +229,17 @@ class Node:
             clock=around.clock,
             take_over=config.take_over,
             expected_cluster_id=meta.cluster_id if meta is not None else None,
-            on_fenced=self._on_fenced,
             timings=around.timings,
             places=around.places,
             log_line=self._log_line,
             faults=self.faults,
         )
+        member.view.on_fenced(self._on_fenced)
         # Before the registration: who stands still after it may have been replaced.
         gate = AcknowledgementGate(around.boot_s, self._log_line)
         self.partitions = Partitions(
             config,
-            controller=self.controller,
+            membership=member,
             logs=self.logs,
             remote_log_manager=self.remote_log_manager,
             store=around.store,
@@ -250,7 +256,7 @@ class Node:
             async with asyncio.TaskGroup() as together:
                 loading = together.create_task(self.logs.load_all())
                 together.create_task(self.partitions.prepare())
-                together.create_task(self.controller.start())
+                together.create_task(member.start())
         except BaseExceptionGroup as failures:
             raise first_error(failures) from None
         finally:
@@ -259,13 +265,11 @@ class Node:
         for problem in report.problems:
             self._log_line(problem)
         if meta is None:
-            self.logs.write_meta(
-                MetaProperties(self.controller.image.cluster_id, BrokerId(config.node_id), directory_id)
-            )
+            self.logs.write_meta(MetaProperties(self.cluster.image.cluster_id, BrokerId(config.node_id), directory_id))
         self.cleaner = LogCleaner(
             self.logs,
             around.new_cleaner_work or (lambda: InlineCleanerWork(around.fs, around.pool, PlainEngine)),
-            config=self.controller.effective_broker_config,
+            config=self.cluster.effective_broker_config,
             fs=around.fs,
             pool=around.pool,
             clock=around.clock,
@@ -276,7 +280,7 @@ class Node:
         )
         self._sweeping = Sweeping(
             around.store,
-            self.controller,
+            member,
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
@@ -284,7 +288,7 @@ class Node:
         )
         metrics = ApiMetrics(self.registry)
         self.groups = GroupCoordinator(
-            config=self.controller.effective_broker_config,
+            config=self.cluster.effective_broker_config,
             broker_id=BrokerId(config.node_id),
             partitions=self.partitions.table,
             clock=around.clock,
@@ -294,8 +298,9 @@ class Node:
             faults=self.faults,
         )
         self.shares = ShareCoordinator(
-            config=self.controller.effective_broker_config,
-            controller=self.controller,
+            config=self.cluster.effective_broker_config,
+            cluster=self.cluster,
+            controller=member.controller,
             broker_id=BrokerId(config.node_id),
             partitions=self.partitions.table,
             clock=around.clock,
@@ -303,7 +308,7 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
-        producer_ids = ProducerIds(self.controller)
+        producer_ids = ProducerIds(member.controller)
         self.transactions = TransactionCoordinator(
             config,
             partitions=self.partitions.table,
@@ -320,7 +325,8 @@ class Node:
             rng=around.rng,
             pool=around.pool,
             registry=self.registry,
-            controller=self.controller,
+            cluster=self.cluster,
+            controller=member.controller,
             logs=self.logs,
             partitions=self.partitions.table,
             reads=PartitionReads(self.remote_reader, around.pool),
@@ -340,7 +346,7 @@ class Node:
             gate=gate,
         )
         self.context.drain.on_end = self.request_stop
-        self.controller.on_change(self._follow_settings)
+        self.cluster.on_change(self._follow_settings)
         self._apis = Apis()
         self.server = KafkaServer(
             self.context,
@@ -358,7 +364,7 @@ class Node:
 
     def _apply_settings(self) -> None:
         """Pass dynamically changed settings to the parts that do not read them themselves."""
-        self.context.effective = effective = self.controller.effective_broker_config()
+        self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
 
@@ -370,7 +376,7 @@ class Node:
             self.server.produce_shapes.forget_closed()
 
     def _note_unreadable(self, partition: TopicIdPartition, batch: UnreadableBatch) -> None:
-        topic = self.controller.image.topics_by_id.get(partition.topic_id)
+        topic = self.cluster.image.topics_by_id.get(partition.topic_id)
         name = topic.name if topic is not None else str(partition.topic_id)
         self.logs.log_directory.unreadable.note(f"{name}-{partition.partition}", batch)
 
@@ -416,7 +422,7 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 background = [
-                    tasks.create_task(self._run_controller()),
+                    tasks.create_task(self._run_membership()),
                     tasks.create_task(self._keep_sure_of_place()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
@@ -435,15 +441,15 @@ class Node:
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
-                self.groups.start(self.controller.image)
-                self.controller.on_change(self._forget_deleted)  # after the partitions have followed
-                self.controller.on_change(self.groups.follow)
+                self.groups.start(self.cluster.image)
+                self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
+                self.cluster.on_change(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
-                self.shares.follow(self.controller.image)
-                self.controller.on_change(self.shares.follow)
+                self.shares.follow(self.cluster.image)
+                self.cluster.on_change(self.shares.follow)
                 background.append(tasks.create_task(self.shares.run()))
-                self.transactions.follow(self.controller.image)
-                self.controller.on_change(self._follow_coordinated)
+                self.transactions.follow(self.cluster.image)
+                self.cluster.on_change(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
                 try:
                     if self._socket is not None:
@@ -513,15 +519,15 @@ class Node:
         ]
         return max(min([manifest.tiered_end, *others]), log.log_start_offset)
 
-    async def _run_controller(self) -> None:
+    async def _run_membership(self) -> None:
         try:
-            await self.controller.run()
+            await self.membership.run()
         except FencedError as error:
             self._on_fenced(error)
 
     async def _keep_sure_of_place(self) -> None:
         try:
-            await self.context.gate.run(self.controller.look)
+            await self.context.gate.run(self.cluster.look)
         except* FencedError as errors:
             self._on_fenced(next(iter(errors.exceptions)))  # type: ignore[arg-type]
 
@@ -576,8 +582,8 @@ class Node:
         """Close the logs cleanly, and release all resources. Call it after ``run``, or after a failed ``start``."""
         if self._socket is not None:
             self._socket.close()
-        if self.controller is not None and self._fenced is None and self.load_report is not None:
-            await self.controller.leave()
+        if self.membership is not None and self._fenced is None and self.load_report is not None:
+            await self.membership.leave()
             await self.partitions.leave()
         if self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.

@@ -32,9 +32,9 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
-from app.metadata.controller import Controller
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_listing import list_manifests
+from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
@@ -106,7 +106,7 @@ class Partitions:
         self,
         config: BrokerConfig,
         *,
-        controller: Controller,
+        membership: Membership,
         logs: LogManager,
         remote_log_manager: RemoteLogManager,
         store: ObjectStore,
@@ -119,7 +119,8 @@ class Partitions:
         faults: Faults | None = None,
     ) -> None:
         self._config = config
-        self._controller = controller
+        self._cluster, self._registration = membership.view, membership.registration
+        self._controller = membership.controller
         self._logs = logs
         self._tier = remote_log_manager
         self._store = store
@@ -151,7 +152,7 @@ class Partitions:
         self.back: list[Back] = []
         """The recovered end offsets of tiered topics after a take-over; empty without a take-over."""
         self._broker_id = BrokerId(config.node_id)
-        self.table = PartitionTable(self._broker_id, lambda: controller.image)
+        self.table = PartitionTable(self._broker_id, lambda: membership.view.image)
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
@@ -184,7 +185,7 @@ class Partitions:
         Raises: StorageUnavailable, FencedError; ConfigError where the brokers' settings would make compacted topics of tiered ones:
         then no manifest was written, and no partition is led.
         """
-        image = self._controller.image
+        image = self._cluster.image
         self._drop_foreign(image)
         existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
         for log in self._logs.logs():
@@ -225,13 +226,13 @@ class Partitions:
             partition = self.table.get(log.topic, log.partition)
             assert partition is not None
             self.table.lead(partition, self._leader_epoch(log))
-        if new_directory or self._controller.took_over:
+        if new_directory or self._registration.took_over:
             # Before markers are written: up to here the store has it.
             self._tell_what_is_back(opened)
         for log, one in opened.items():
             self._end_transactions(log, one.lost)
         self._started = True
-        self._controller.on_change(self._follow)
+        self._cluster.on_change(self._follow)
         self._controller.before_answering(self.followed)
 
     async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> _Opened:
@@ -288,7 +289,7 @@ class Partitions:
         begun = [
             BegunAnew(
                 name,
-                self._controller.effective_config(image.topics_by_name[name]),
+                self._cluster.effective_config(image.topics_by_name[name]),
                 [int(log.partition) for log in of_topic],
                 [int(log.partition) for log in of_topic if not manifests[log].finished],
             )
@@ -366,7 +367,7 @@ class Partitions:
             return False  # The store is away: that is told elsewhere, and the next look may find it back.
         finally:
             one.busy = False
-        topic = self._controller.image.topic_by_id(key.topic_id)
+        topic = self._cluster.image.topic_by_id(key.topic_id)
         if self._unopened.get(key) is not one or topic is None:
             return False  # Deleted meanwhile, or led by another broker.
         del self._unopened[key]
@@ -374,7 +375,7 @@ class Partitions:
             self._logs.bring_back(log)
         if opened.plan is not None:
             self._tell_of_restored(log, opened.plan)
-        config = self._controller.effective_config(topic)
+        config = self._cluster.effective_config(topic)
         if log.config != config:
             log.update_config(config)
         self.table.lead(partition, self._leader_epoch(log))
@@ -469,7 +470,7 @@ class Partitions:
         self._believed = dict.fromkeys(map(_key_of, manifests))
         logs = [partition.log for partition in self._to_lead() if partition.log not in manifests]
         # Whoever has written since that LIST, and may have been the leader, had the node id bound to another directory.
-        listed = {} if self._controller.took_over else dict(self._listed)
+        listed = {} if self._registration.took_over else dict(self._listed)
         listed |= await self._list_manifests(key for key in map(_key_of, logs) if key not in listed)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
         one_thread = asyncio.Lock()  # of many, each would wait for the interpreter
@@ -498,7 +499,7 @@ class Partitions:
     def _known_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """Manifests that are unchanged since the last stop: this broker was the last to start with this node id, and led them
         until then."""
-        if self._ends is None or self._ends.incarnation != self._controller.predecessor:
+        if self._ends is None or self._ends.incarnation != self._registration.predecessor:
             return {}
         epochs = {(end.topic_id, end.partition): end.leader_epoch for end in self._ends.ends}
         return {
@@ -514,7 +515,7 @@ class Partitions:
 
     def _is_ours(self, manifest: SegmentManifest) -> bool:
         """Whether this data directory's broker was the last to write it."""
-        identity = self._controller.identity
+        identity = self._cluster.identity
         return not manifest.sealed_by or manifest.sealed_by.startswith(f"{identity.broker_id}/{identity.directory_id}/")
 
     async def _bump(self, manifests: Mapping[PartitionLog, SegmentManifest], logs: Iterable[PartitionLog]) -> None:
@@ -529,7 +530,7 @@ class Partitions:
             await self._controller.bump_leader_epochs(above, above=above)
 
     def _leader_epoch(self, log: PartitionLog) -> LeaderEpoch:
-        partition = self._controller.image.partition(log.topic_id, log.partition)
+        partition = self._cluster.image.partition(log.topic_id, log.partition)
         return log.leader_epoch if partition is None else partition.leader_epoch
 
     def _drop_foreign(self, image: ClusterImage) -> None:
@@ -553,7 +554,7 @@ class Partitions:
 
     def _to_lead(self) -> list[Partition]:
         """The partitions with a local log that this broker leads by the image, opened or not."""
-        image = self._controller.image
+        image = self._cluster.image
         return [
             partition
             for partition in self.table
@@ -565,7 +566,7 @@ class Partitions:
 
         Returns: the partition at which to continue; None if no log is missing. Raises: FirnError; some logs may be created.
         """
-        config = self._controller.effective_config(topic)
+        config = self._cluster.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
         for place in range(first, len(topic.partitions)):
             image = topic.partitions[place]
@@ -701,10 +702,10 @@ class Partitions:
         while True:
             self._wake_maker.clear()
             for topic_id in tuple(self._unmade):
-                made = self._settle(self._controller.image, topic_id, self._unmade.get(topic_id, 0))
+                made = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
                 while not made and topic_id in self._tried:
                     await asyncio.sleep(0)
-                    made = self._settle(self._controller.image, topic_id, self._unmade.get(topic_id, 0))
+                    made = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
             try:
                 async with asyncio.timeout(delay_s if self._unmade else None):
@@ -733,7 +734,7 @@ class Partitions:
         listed = await self._list_manifests(tuple(self._unattached))
 
         async def attach(key: TopicIdPartition) -> None:
-            topic = self._controller.image.topic_by_id(key.topic_id)
+            topic = self._cluster.image.topic_by_id(key.topic_id)
             log = None if topic is None else self.table.led_log(topic.name, key.partition)
             if log is None:
                 self._unattached.pop(key, None)
@@ -784,7 +785,7 @@ class Partitions:
         """Read new entries, and seal, so that their writer cannot add more. Raises: FirnError."""
         await manifest.refresh()
         if not self._is_ours(manifest):
-            partition = self._controller.image.partition(manifest.topic_id, manifest.partition)
+            partition = self._cluster.image.partition(manifest.topic_id, manifest.partition)
             if partition is not None:
                 await manifest.seal(partition.leader_epoch)
 
@@ -809,7 +810,7 @@ class Partitions:
         return SegmentManifest(
             self._store,
             *key,
-            writer_id=self._controller.writer_id,
+            writer_id=self._cluster.writer_id,
             broker_id=BrokerId(self._config.node_id),
             leader_epoch=leader_epoch,
             rng=self._rng,
@@ -830,7 +831,7 @@ class Partitions:
             for log in self._logs.logs()
             if (manifest := self._tier.manifest_of(key := _key_of(log))) is not None
         }
-        await self._copies.leave_ends(self._controller.identity.incarnation, led)
+        await self._copies.leave_ends(self._cluster.identity.incarnation, led)
 
 
 def _key_of(log: PartitionLog) -> TopicIdPartition:

@@ -174,7 +174,7 @@ class Broker:
             await self._running
         if self.config.http_address != OFF:
             await self._start_http()
-        image = self.node.controller.image
+        image = self.node.cluster.image
         host = self.config.advertised_host or _reachable(self.config.listen_host)
         kafka = f"{host}:{self.config.advertised_port or self.node.port}"
         local = f"{_reachable(self.config.listen_host)}:{self.node.port}"

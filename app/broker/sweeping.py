@@ -10,7 +10,7 @@ from uuid import UUID
 from app.errors import FencedError, FirnError, StorageUnavailable
 from app.faults import Faults
 from app.metadata.cluster import ClusterImage, ImageDelta
-from app.metadata.controller import Controller
+from app.metadata.membership import Membership
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.tiering.sweeper import Swept, delete_topic, sweep_unknown_topics
@@ -29,7 +29,7 @@ class Sweeping:
     def __init__(
         self,
         store: ObjectStore,
-        controller: Controller,
+        membership: Membership,
         *,
         registry: Registry,
         log_line: Callable[[str], None],
@@ -38,7 +38,7 @@ class Sweeping:
     ) -> None:
         """``wait_left`` returns when this broker no longer writes objects of a deleted topic."""
         self._store = store
-        self._controller = controller
+        self._cluster, self._controller = membership.view, membership.controller
         self._wait_left = wait_left
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
@@ -49,7 +49,7 @@ class Sweeping:
 
     async def run(self) -> None:
         """Run until cancelled. Raises: FencedError."""
-        self._controller.on_change(self._see)
+        self._cluster.on_change(self._see)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
             group.create_task(self._look_for_unknown_topics())
@@ -62,7 +62,7 @@ class Sweeping:
         """Empty the prefixes of deleted topics, then let the cluster forget them."""
         while True:
             failed = False
-            for topic in tuple(self._controller.image.deleting.values()):
+            for topic in tuple(self._cluster.image.deleting.values()):
                 try:
                     async with asyncio.timeout(DELETE_DEADLINE_S):
                         await self._wait_left(topic.topic_id)
@@ -91,8 +91,8 @@ class Sweeping:
 
     async def _sweep_unknown(self) -> None:
         async def known() -> frozenset[TopicId]:
-            await self._controller.heartbeat()  # reads what the cluster log has that we have not seen
-            image = self._controller.image
+            await self._cluster.look()
+            image = self._cluster.image
             return frozenset(TopicId(topic_id) for topic_id in (*image.topics_by_id, *image.deleting))
 
         try:

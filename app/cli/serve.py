@@ -169,7 +169,7 @@ def _same_arguments(context: typer.Context) -> list[str]:
 
 
 def _ready(broker: Broker, ready_fd: int | None) -> None:
-    image = broker.node.controller.image
+    image = broker.node.cluster.image
     config = broker.config
     kafka = f"{config.advertised_host or config.listen_host}:{config.advertised_port or broker.node.port}"
     if ready_fd is not None:

@@ -16,7 +16,8 @@ from app.units import PartitionIndex
 
 if TYPE_CHECKING:
     from app.metadata.cluster import TopicImage
-    from app.metadata.controller import Controller
+    from app.metadata.cluster_changes import ClusterChanges
+    from app.metadata.view import ClusterView
 
 HASHES_KEPT_MAX: Final = 16_384
 """Number of cached hashes: the group of a commit is needed again a second later."""
@@ -82,15 +83,15 @@ def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
     }
 
 
-async def ensure_topic(controller: Controller, topic: InternalTopic) -> TopicImage:
+async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: InternalTopic) -> TopicImage:
     """The topic. Creates it if it does not exist.
 
     Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created; StorageUnavailable; FencedError.
     """
-    found = controller.image.topic(topic.name)
+    found = cluster.image.topic(topic.name)
     if found is not None:
         return found
-    config = controller.effective_broker_config()
+    config = cluster.effective_broker_config()
     try:
         return await controller.create_topic(
             topic.name,
@@ -100,7 +101,7 @@ async def ensure_topic(controller: Controller, topic: InternalTopic) -> TopicIma
             fewer_replicas=True,
         )
     except RequestRejected as error:
-        found = controller.image.topic(topic.name)
+        found = cluster.image.topic(topic.name)
         if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and found is not None:
             return found
         raise RequestRejected(

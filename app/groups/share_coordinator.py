@@ -14,7 +14,7 @@ from app.groups.counters import ShareCounters
 from app.groups.share_sessions import ShareSession, ShareSessions
 from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
 from app.metadata.cluster import ClusterImage, ImageDelta
-from app.metadata.controller import Controller
+from app.metadata.cluster_changes import ClusterChanges
 from app.metadata.group_configs import (
     AUTO_OFFSET_RESET,
     ISOLATION_LEVEL,
@@ -23,6 +23,7 @@ from app.metadata.group_configs import (
     RENEW_ENABLE,
     config_of_group,
 )
+from app.metadata.view import ClusterView
 from app.metrics import Registry
 from app.replication.partition import PartitionTable
 from app.seams import Clock
@@ -41,7 +42,8 @@ class ShareCoordinator:
         self,
         *,
         config: Callable[[], BrokerConfig],
-        controller: Controller,
+        cluster: ClusterView,
+        controller: ClusterChanges,
         broker_id: BrokerId,
         partitions: PartitionTable,
         clock: Clock,
@@ -51,7 +53,7 @@ class ShareCoordinator:
     ) -> None:
         """``config`` returns the broker's present settings."""
         self.config = config
-        self._controller = controller
+        self._cluster, self._controller = cluster, controller
         self._log_line = Limited(log_line)
         self.sessions = ShareSessions(config)
         registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
@@ -69,7 +71,7 @@ class ShareCoordinator:
 
     def settings(self, group_id: str) -> ShareSettings:
         """The sharing settings of a group."""
-        overrides = self._controller.image.group_configs.get(group_id, {})
+        overrides = self._cluster.image.group_configs.get(group_id, {})
         config = config_of_group(self.config(), overrides)
         return ShareSettings(
             config.group_share_record_lock_duration_ms,
@@ -103,8 +105,8 @@ class ShareCoordinator:
 
     async def ready(self) -> None:
         """Create the topic if it does not exist. Raises: as ``ensure_topic``."""
-        if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
-            await ensure_topic(self._controller, SHARE_GROUP_STATE)
+        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
+            await ensure_topic(self._cluster, self._controller, SHARE_GROUP_STATE)
 
     def perform(self, key: ShareKey, event: Callable[[ShareStateShard, Turn], R]) -> R | Awaitable[R]:
         """Run an event on a share-partition now. Returns the result of ``event`` when its records are stored.
@@ -119,12 +121,12 @@ class ShareCoordinator:
         After the topic was created, all its partitions are loaded, which takes a moment. Clients do not retry operators'
         requests about offsets. Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if it takes longer than ``LOAD_WAIT_S``.
         """
-        if self._controller.image.topic(SHARE_GROUP_STATE.name) is not None:
+        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is not None:
             await self.shell.when_loaded([self.shell.partition_of(key.name) for key in keys], timeout_s=LOAD_WAIT_S)
 
     def find(self, key: ShareKey) -> SharePartition | None:
         """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic exists."""
-        if self._controller.image.topic(SHARE_GROUP_STATE.name) is None:
+        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
             return None
         return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from app.handlers.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
-    from app.metadata.controller import Controller
+    from app.metadata.cluster_changes import ClusterChanges
+    from app.metadata.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
     from app.tiering.remote_log_manager import RemoteLogManager
@@ -48,8 +49,10 @@ class Context:
     rng: random.Random
     pool: BlockingPool
     registry: Registry
-    controller: Controller
-    """Changes to the cluster go through it; its ``image`` is what reads answer from."""
+    cluster: ClusterView
+    """What this broker knows of the cluster."""
+    controller: ClusterChanges
+    """Makes changes of the cluster, wherever it is."""
     logs: LogManager
     """The disk: room, directories, what lies there. Who may be read and written is for ``partitions`` to say."""
     partitions: PartitionTable
@@ -113,7 +116,7 @@ class Context:
     @property
     def image(self) -> ClusterImage:
         """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
-        return self.controller.image
+        return self.cluster.image
 
 
 class Cancellable(Protocol):

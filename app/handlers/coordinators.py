@@ -51,7 +51,7 @@ async def handle(context: Context, request: Request, message: FindCoordinatorReq
     if message.key_type == SHARE and request.api_version < SHARE_FROM:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, f"share-partitions are found from version {SHARE_FROM} on")
     try:
-        topic = await ensure_topic(context.controller, internal)
+        topic = await ensure_topic(context.cluster, context.controller, internal)
     except RequestRejected:
         raise
     except FirnError as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
-    from app.metadata.controller import Controller
+    from app.metadata.view import ClusterView
     from app.metrics import Registry
     from app.replication.partition import PartitionTable
     from app.seams import Clock
@@ -54,7 +54,7 @@ class Drained(Protocol):
     config: BrokerConfig
     clock: Clock
     registry: Registry
-    controller: Controller
+    cluster: ClusterView
     logs: LogManager
     partitions: PartitionTable
     remote_log_manager: RemoteLogManager
@@ -391,7 +391,7 @@ class Drain:
         found = []
         for key, why in context.partitions.offline.items():
             topic = context.image.topic_by_id(key.topic_id)
-            if topic is not None and not why_kept(context.controller.effective_config(topic)):
+            if topic is not None and not why_kept(context.cluster.effective_config(topic)):
                 found.append(Left(topic.name, int(key.partition), UNKNOWN, UNKNOWN, 0, f"is offline: {why}"))
         return found
 

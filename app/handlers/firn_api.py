@@ -127,7 +127,7 @@ def _packed(sample: Sample, process: str) -> bytes:
 def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     """Who this broker is; if it is told that it was replaced, it looks before it answers anything else. Raises: ProtocolError."""
     asked = unpack(PlaceRequest, message)
-    cluster_id, mine = context.image.cluster_id, context.controller.identity
+    cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
     looks = is_meant and bool(asked.replaced_by) and context.gate.be_told(request.on_close)
     untiered = [log for log in context.logs.logs() if _untiered_bytes(context, log)] if looks else []

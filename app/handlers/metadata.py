@@ -72,7 +72,7 @@ async def _with_new_topics(
     async def make(name: str) -> TopicImage:
         internal = INTERNAL.get(name)
         if internal is not None:
-            return await ensure_topic(context.controller, internal)
+            return await ensure_topic(context.cluster, context.controller, internal)
         return await context.controller.create_topic(name)
 
     answers = await each(missing, make)

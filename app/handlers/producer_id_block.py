@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from app.units import ProducerId
 
 if TYPE_CHECKING:
-    from app.metadata.controller import Controller
+    from app.metadata.cluster_changes import ClusterChanges
 
 
 class ProducerIds:
     """This broker's block of producer ids."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ClusterChanges) -> None:
         self._controller = controller
         self._next = 0
         self._end = 0

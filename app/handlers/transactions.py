@@ -177,7 +177,7 @@ async def handle_add_offsets(
     """Add the partition in which a group's offsets are committed. Raises: RequestRejected."""
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-    topic = await ensure_topic(context.controller, CONSUMER_OFFSETS)
+    topic = await ensure_topic(context.cluster, context.controller, CONSUMER_OFFSETS)
     target = TopicPartition(topic.name, partition_for(message.group_id, len(topic.partitions)))
     added = context.transactions.add_partitions(message.transactional_id, identity_of(message), [target], VERSION_1)
     if not isinstance(added, Transaction):

@@ -149,7 +149,7 @@ async def test_a_partition_that_is_offline_is_left_and_named(tmp_path: Path) -> 
         broker.log("t").roll()
         broker.node.remote_log_manager.kick()
         await until(lambda: broker.node.remote_log_manager.tiered_end(broker.log("t").topic_id, 0) == 1)
-        topic = broker.node.controller.image.topic("t")
+        topic = broker.node.cluster.image.topic("t")
         assert topic is not None
     shutil.rmtree(tmp_path / "data")
     manifest = tmp_path / "store" / "topics" / str(topic.topic_id) / "0"

@@ -48,7 +48,7 @@ async def listed(client: Talk, topic: str) -> int:
 
 
 def tiered(broker: RunningBroker, topic: str) -> bool:
-    topic_id = broker.node.controller.image.topics_by_name[topic].topic_id
+    topic_id = broker.node.cluster.image.topics_by_name[topic].topic_id
     return broker.node.remote_log_manager.manifest_of(TopicIdPartition(topic_id, PartitionIndex(0))) is not None
 
 
@@ -165,7 +165,7 @@ async def test_a_topic_that_another_broker_leads_is_deleted_here_too(tmp_path: P
         await broker.create_topic("t")
         await produce(client, "t", batch(10))
         await name_leader(broker.node, "t", OTHER)
-        await broker.node.controller.delete_topic("t")
+        await broker.node.membership.controller.delete_topic("t")
         assert broker.node.logs.get("t", 0) is None
         assert (await produced(client, "t"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

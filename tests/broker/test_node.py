@@ -21,7 +21,7 @@ from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
 from app.metadata.changes import ConfigChange, Operation
-from app.metadata.controller import StartRefused
+from app.metadata.registration import StartRefused
 from app.objectstore.directory import DirectPool
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
@@ -91,7 +91,7 @@ async def tier_everything(broker: RunningBroker, topic: str, partition: int = 0)
 
 async def test_records_come_back_after_a_clean_stop(tmp_path: Path):
     async with running_broker(tmp_path) as broker:
-        cluster_id = broker.node.controller.image.cluster_id
+        cluster_id = broker.node.cluster.image.cluster_id
         await broker.create_topic("t", 3, retention_ms="-1")
         async with talk(broker.port) as client:
             for n in range(3):
@@ -99,7 +99,7 @@ async def test_records_come_back_after_a_clean_stop(tmp_path: Path):
             before = await fetch_all(client, "t", end=9)
     async with running_broker(tmp_path) as broker:
         assert broker.node.load_report.clean
-        assert broker.node.controller.image.cluster_id == cluster_id
+        assert broker.node.cluster.image.cluster_id == cluster_id
         assert broker.log("t").leader_epoch == 0
         async with talk(broker.port) as client:
             assert await fetch_all(client, "t", end=9) == before
@@ -216,7 +216,7 @@ async def test_an_empty_data_directory_is_rebuilt_from_the_store(tmp_path: Path)
     shutil.rmtree(tmp_path / "data")
     async with running_broker(tmp_path, take_over=True) as broker:
         assert any("t-0 continues at its tiered end 40" in line for line in broker.lines)
-        assert broker.node.controller.image.topic("t").configs["retention.ms"] == "-1"
+        assert broker.node.cluster.image.topic("t").configs["retention.ms"] == "-1"
         log = broker.log("t")
         assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 40, 40)
         assert log.leader_epoch >= 1
@@ -268,7 +268,7 @@ async def test_a_partition_whose_manifest_was_lost_is_not_led_until_it_is_put_ba
             sent = await fetch_all(client, "t", end=40)
             await tier_everything(broker, "t")
             await until(lambda: broker.log("t").local_log_start_offset == 40)
-        topic = broker.node.controller.image.topic("t")
+        topic = broker.node.cluster.image.topic("t")
     if lost == "the data directory":
         shutil.rmtree(tmp_path / "data")
     else:  # and what of it was kept beside them
@@ -357,11 +357,11 @@ async def test_topics_are_made_by_asking_for_them_and_deleted_with_all_they_have
         assert [len(topic.partitions) for topic in answer.topics] == [3]
         assert await produce(client, "auto", batch(2), partition=2) == [0]
         await tier_everything(broker, "auto", 2)
-        topic = broker.node.controller.image.topic("auto")
-        await broker.node.controller.delete_topic("auto")
+        topic = broker.node.cluster.image.topic("auto")
+        await broker.node.membership.controller.delete_topic("auto")
         assert broker.node.logs.get("auto", 2) is None
         assert broker.node.remote_log_manager.manifest_of(TopicIdPartition(topic.topic_id, 2)) is None
-        await until(lambda: not broker.node.controller.image.deleting)
+        await until(lambda: not broker.node.cluster.image.deleting)
         left = await broker.store.list_objects(f"topics/{topic.topic_id}")
         assert left == []
         assert await broker.store.list_objects("data/") == []
@@ -425,7 +425,9 @@ async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 1000))
         await produce(client, "t", batch(1, value=b"x" * 2000))
-        await broker.node.controller.alter_configs(2, "t", [ConfigChange("max.message.bytes", Operation.SET, "1000")])
+        await broker.node.membership.controller.alter_configs(
+            2, "t", [ConfigChange("max.message.bytes", Operation.SET, "1000")]
+        )
         answer = await client.produce(9, [("t", [(0, batch(1, value=b"x" * 2000))])])
         assert answer.responses[0].partition_responses[0].error_code == 10
 

@@ -131,7 +131,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
         await broker.create_topic("u")
         assert await produce(client, "u", batch(1)) == [0]
         change = ConfigChange("max.message.bytes", Operation.SET, "100000")
-        await broker.node.controller.alter_configs(2, "t", [change])
+        await broker.node.membership.controller.alter_configs(2, "t", [change])
         assert not [line for line in broker.lines if "cannot create, change or delete" in line]
 
         key = TopicIdPartition(topic_id, PartitionIndex(0))
@@ -175,9 +175,9 @@ async def test_a_topic_with_an_offline_partition_can_be_deleted_and_made_again(t
     damaged_manifest(tmp_path / "store", topic_id)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         assert offline_count(broker) == 1
-        await broker.node.controller.delete_topic("t")
+        await broker.node.membership.controller.delete_topic("t")
         assert offline_count(broker) == 0
-        await until(lambda: not broker.node.controller.image.deleting)
+        await until(lambda: not broker.node.cluster.image.deleting)
         await broker.create_topic("t", 2)
         assert await produce(client, "t", batch(1)) == [0]
 

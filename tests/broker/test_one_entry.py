@@ -25,7 +25,7 @@ BROKERS = 4
 async def together(broker: RunningBroker, *changes: object) -> ImageDelta:
     """Make the changes while another is being stored. Returns: what the entry changed that they share."""
     entries: list[ImageDelta] = []
-    broker.node.controller.on_change(lambda _, delta: entries.append(delta))
+    broker.node.cluster.on_change(lambda _, delta: entries.append(delta))
     first = asyncio.create_task(broker.create_topic("first"))
     await asyncio.sleep(0)
     await asyncio.gather(*changes)  # type: ignore[call-overload]
@@ -38,13 +38,13 @@ async def test_topics_that_are_deleted_and_made_again_in_one_entry_take_records(
         for topic in TOPICS:
             await broker.create_topic(topic)
             await produce(client, topic, batch(3))
-        controller = broker.node.controller
+        controller = broker.node.membership.controller
         again = [
             change for topic in TOPICS for change in (controller.delete_topic(topic), controller.create_topic(topic))
         ]
         assert len((await together(broker, *again)).topics) == 2 * len(TOPICS)
         for topic in TOPICS:
-            assert broker.log(topic).topic_id == controller.image.topics_by_name[topic].topic_id
+            assert broker.log(topic).topic_id == broker.node.cluster.image.topics_by_name[topic].topic_id
             assert await produce(client, topic, batch(1)) == [0], "the offsets begin anew"
 
 
@@ -52,7 +52,7 @@ async def test_a_topic_that_is_deleted_beside_a_change_of_the_brokers_settings_i
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t")
         await produce(client, "t", batch(3))
-        controller = broker.node.controller
+        controller = broker.node.membership.controller
         retention = [ConfigChange("log.retention.ms", Operation.SET, "5000000")]
         entry = await together(broker, controller.delete_topic("t"), controller.alter_configs(BROKERS, "", retention))
         assert entry.topics
@@ -76,11 +76,11 @@ async def test_a_topic_whose_directory_cannot_be_renamed_is_served_no_more_and_m
 
         with monkeypatch.context() as broken:
             broken.setattr(PosixFileSystem, "rename", full)
-            await broker.node.controller.delete_topic("t")
+            await broker.node.membership.controller.delete_topic("t")
             assert (await produced(client, "t"))[0] != ErrorCode.NONE
             assert broker.node.logs.get("t", 0) is old, "it is still to be deleted"
             making = asyncio.create_task(broker.create_topic("t"))
-            await until(lambda: "t" in broker.node.controller.image.topics_by_name)
+            await until(lambda: "t" in broker.node.cluster.image.topics_by_name)
             assert (await produced(client, "t"))[0] != ErrorCode.NONE
         await making
         await until(lambda: broker.node.partitions.table.led_log("t", 0) is not None)

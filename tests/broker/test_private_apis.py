@@ -73,8 +73,8 @@ async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
         assert await produce(client) is ErrorCode.NONE
-        cluster_id, node_id = broker.node.controller.image.cluster_id, broker.node.config.node_id
-        directory_id = broker.node.controller.identity.directory_id
+        cluster_id, node_id = broker.node.cluster.image.cluster_id, broker.node.config.node_id
+        directory_id = broker.node.cluster.identity.directory_id
 
         async def tell(*named: object, by: str = "somebody") -> PlaceResponse:
             asked = PlaceRequest(*named, by)  # type: ignore[arg-type]

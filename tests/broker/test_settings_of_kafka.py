@@ -40,7 +40,7 @@ PRODUCTION = {
 
 async def alter(broker: RunningBroker, **values: str) -> None:
     changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in values.items()]
-    await broker.node.controller.alter_configs(ResourceType.BROKER, "", changes)
+    await broker.node.membership.controller.alter_configs(ResourceType.BROKER, "", changes)
 
 
 async def test_one_broker_works_with_the_factors_of_a_production_cluster(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_one_broker_works_with_the_factors_of_a_production_cluster(tmp_pat
                 stored = await (await producer.send("t", b"x"))
             await GroupClient(cluster).commit("g", {TopicPartition("t", PartitionIndex(0)): 1})
         assert stored.offset == 0
-        image = broker.node.controller.image
+        image = broker.node.cluster.image
         for name in ("t", "__consumer_offsets"):
             topic = image.topic(name)
             assert topic is not None
@@ -65,7 +65,7 @@ async def test_topics_stay_where_they_must_not_be_deleted(tmp_path: Path) -> Non
             message = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
             [result] = (await client.ask(ApiKey.DELETE_TOPICS, 6, message)).responses
         assert (result.name, result.error_code) == ("t", ErrorCode.TOPIC_DELETION_DISABLED)
-        assert broker.node.controller.image.topic("t") is not None
+        assert broker.node.cluster.image.topic("t") is not None
 
 
 async def test_what_is_altered_while_a_broker_runs_reaches_its_parts(tmp_path: Path) -> None:

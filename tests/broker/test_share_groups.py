@@ -77,7 +77,7 @@ class Worker:
         assert answer.error_code == 0
 
     def _topics(self, topic: str, partitions: Sequence[int]) -> list[FetchTopic]:
-        topic_id = self.broker.node.controller.image.topics_by_name[topic].topic_id
+        topic_id = self.broker.node.cluster.image.topics_by_name[topic].topic_id
         return [FetchTopic(topic_id, [FetchPartition(index) for index in partitions])]
 
     async def ask(self, topic: str = "t", partitions: Sequence[int] = (0,), **fields: Any) -> Any:
@@ -117,7 +117,7 @@ class Worker:
 
     async def say(self, first: int, last: int, *types: int, topic: str = "t", **fields: Any) -> ErrorCode:
         """Acknowledge a range of partition 0."""
-        topic_id = self.broker.node.controller.image.topics_by_name[topic].topic_id
+        topic_id = self.broker.node.cluster.image.topics_by_name[topic].topic_id
         said = AcknowledgePartition(0, [Said(first, last, list(types))])
         request = ShareAcknowledgeRequest(
             GROUP,
@@ -141,7 +141,7 @@ class Worker:
 
 async def configure(broker: RunningBroker, **configs: str) -> None:
     changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]
-    await broker.node.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
+    await broker.node.membership.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
 
 
 @asynccontextmanager
@@ -479,7 +479,7 @@ async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path, durabili
         async with workers(broker, "a") as (a,):
             await a.get()
             assert len(broker.node.shares.keys(lambda _: True)) == 1
-            await broker.node.controller.delete_topic("t")
+            await broker.node.membership.controller.delete_topic("t")
             assert broker.node.shares.keys(lambda _: True) == []
             answer = await a.ask()
             assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -32,8 +32,8 @@ async def test_place_prints_who_is_registered_and_writes_nothing(
         assert await place(tmp_path / "store", 3, "--json") == 0
         assert files_of(tmp_path / "store") == before
         found: dict[str, Any] = json.loads(capfd.readouterr().out)
-        mine = broker.node.controller.identity
-        assert found["cluster_id"] == broker.node.controller.image.cluster_id
+        mine = broker.node.cluster.identity
+        assert found["cluster_id"] == broker.node.cluster.image.cluster_id
         assert (found["node_id"], found["directory_id"]) == (3, str(mine.directory_id))
         assert (found["instance_id"], found["rack"], found["partitions"]) == ("i-0abc", "eu-central-1a", 4)
         address = {"listener": "PLAINTEXT", "host": "127.0.0.1", "port": broker.port, "protocol": "PLAINTEXT"}

@@ -115,7 +115,7 @@ async def test_an_idle_broker_asks_for_what_the_model_says(tmp_path: Path) -> No
     store = MeteredStore(MemoryStore(), registry)
     async with running_broker(tmp_path, store=store) as broker:
         before = _counted(registry)
-        await broker.node.controller.heartbeat()
+        await broker.node.membership.registration.heartbeat()
         assert _counted(registry) - before == Counter(requests.heartbeats(requests.BEAT_INTERVAL_S))
 
 

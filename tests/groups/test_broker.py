@@ -70,10 +70,10 @@ async def test_the_topic_is_made_with_the_first_question_and_is_internal(tmp_pat
     async with running_broker(tmp_path, **FEW) as broker:
         found = await find(broker)
         assert (found.error_code, found.node_id, found.port) == (0, 1, broker.port)
-        topic = broker.node.controller.image.topic("__consumer_offsets")
+        topic = broker.node.cluster.image.topic("__consumer_offsets")
         assert topic is not None
         assert (len(topic.partitions), topic.is_internal) == (2, True)
-        config = broker.node.controller.effective_config(topic)
+        config = broker.node.cluster.effective_config(topic)
         assert (config.compacted, config.tiered, config.segment_bytes) == (True, False, 104_857_600)
         with Raw(broker.port) as raw:
             metadata = await asyncio.to_thread(raw.ask, ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=None))
@@ -152,7 +152,7 @@ async def test_offsets_of_a_deleted_topic_are_gone_also_for_its_successor(tmp_pa
         context = broker.node.context
         for name in ("t", "u"):
             await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", name, 0, 7))
-        await broker.node.controller.delete_topic("t")
+        await broker.node.membership.controller.delete_topic("t")
         await broker.create_topic("t")
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while (found := await committed(context, "g")) != {("u", 0): 7}:
@@ -166,7 +166,7 @@ async def test_deleting_the_topic_of_offsets_forgets_them_and_nothing_else(tmp_p
         await find(broker)
         context = broker.node.context
         await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 7))
-        await broker.node.controller.delete_topic("__consumer_offsets")
+        await broker.node.membership.controller.delete_topic("__consumer_offsets")
         with Raw(broker.port) as raw:
             answer = await asyncio.to_thread(raw.ask, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 8))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -182,7 +182,7 @@ async def test_commits_that_are_not_allowed_are_refused_with_kafkas_codes_in_eve
     none, unknown = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
     async with running_broker(tmp_path, **FEW) as broker:
         await broker.create_topic("t")
-        topic_id = broker.node.controller.image.topics_by_name["t"].topic_id
+        topic_id = broker.node.cluster.image.topics_by_name["t"].topic_id
         await find(broker)
         for version in range(2, 11):
             by_id, by_epoch = version >= 10, version >= 9
@@ -243,7 +243,7 @@ async def test_a_member_commits_with_the_epoch_before_what_it_still_has(tmp_path
             return ErrorCode(found)
 
         joined = await beat(0)
-        await broker.node.controller.create_partitions("t", 3)
+        await broker.node.membership.controller.create_partitions("t", 3)
         async with asyncio.timeout(DEADLINE_S):
             while await beat(joined) == joined:
                 await asyncio.sleep(0.01)

@@ -17,8 +17,9 @@ from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_id_block import ProducerIds
 from app.metadata.cluster import Endpoint
-from app.metadata.controller import Controller
 from app.metadata.liveness import ObjectLiveness
+from app.metadata.membership import Membership
+from app.metadata.view import ClusterView
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.replication.partition import PartitionTable
@@ -26,6 +27,7 @@ from app.units import BrokerId, LeaderEpoch, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.codec import decode_request, decode_response, encode_request, encode_response
 from app.wire.versions import SERVED
+from tests.metadata.support import running
 from tests.records.strategies import NOW_MS
 
 NODE_ID = 7
@@ -52,12 +54,14 @@ class AdminLog:
     def become_leader(self, epoch: LeaderEpoch) -> None:
         self.leader_epoch = epoch
 
+    def commit_alone(self, alone: bool) -> None: ...
+
 
 class AdminLogs:
     data_dir = "/var/firn"
 
-    def __init__(self, controller: Controller) -> None:
-        self.table = PartitionTable(BrokerId(NODE_ID), lambda: controller.image)
+    def __init__(self, cluster: ClusterView) -> None:
+        self.table = PartitionTable(BrokerId(NODE_ID), lambda: cluster.image)
         self.by_key: dict[tuple[str, int], AdminLog] = {}
         self.offline_reason: str | None = None
         self.free: int | StorageUnavailable = 1 << 40
@@ -102,10 +106,10 @@ class AdminTier:
 class AdminBench:
     """A broker as the administering handlers see it."""
 
-    def __init__(self, controller: Controller, config: BrokerConfig, store: MemoryStore) -> None:
-        self.controller = controller
+    def __init__(self, member: Membership, config: BrokerConfig, store: MemoryStore) -> None:
+        self.cluster, self.controller = member.view, member.controller
         self.store = store
-        self.logs = AdminLogs(controller)
+        self.logs = AdminLogs(member.view)
         self.tier = AdminTier(self.logs)
         registry = Registry()
         rng = random.Random(1)
@@ -116,14 +120,15 @@ class AdminBench:
             "rng": rng,
             "pool": None,
             "registry": registry,
-            "controller": controller,
+            "cluster": member.view,
+            "controller": member.controller,
             "logs": self.logs,
             "partitions": self.logs.table,
             "reads": None,
             "remote_log_manager": self.tier,
             "metrics": ApiMetrics(registry),
             "fetch_sessions": FetchSessions(10, rng),
-            "producer_ids": ProducerIds(controller),
+            "producer_ids": ProducerIds(member.controller),
             "advertised_host": "127.0.0.1",
             "advertised_port": 9092,
             "log_line": self.lines.append,
@@ -160,7 +165,7 @@ async def admin_bench(**settings: Any) -> AsyncIterator[AdminBench]:
     clock = FixedClock()
     rng = random.Random(7)
     store = MemoryStore(clock, rng)
-    controller = Controller(
+    member = Membership(
         store,
         config=config,
         directory_id=uuid.UUID(int=1),
@@ -169,8 +174,8 @@ async def admin_bench(**settings: Any) -> AsyncIterator[AdminBench]:
         rng=rng,
         clock=clock,
     )
-    async with controller.running():
-        yield AdminBench(controller, config, store)
+    async with running(member):
+        yield AdminBench(member, config, store)
 
 
 def versions(key: ApiKey) -> list[int]:

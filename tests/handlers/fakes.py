@@ -369,6 +369,7 @@ class Bench:
             pool=pool,
             registry=self.registry,
             faults=Faults(self.lines.append),
+            cluster=self.controller,  # type: ignore[arg-type]
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,  # type: ignore[arg-type]
             partitions=self.logs.table,
@@ -380,6 +381,7 @@ class Bench:
             groups=groups,
             shares=ShareCoordinator(
                 config=lambda: config,
+                cluster=self.controller,  # type: ignore[arg-type]
                 controller=self.controller,  # type: ignore[arg-type]
                 broker_id=BrokerId(config.node_id),
                 partitions=self.logs.table,

@@ -46,7 +46,7 @@ async def test_brokers_topics_and_leaders_are_told_in_every_version(version: int
         if version >= 1:
             assert (broker.rack, answer.controller_id, topics["t"].is_internal) == ("a", NODE_ID, False)
         if version >= 2:
-            assert answer.cluster_id == bench.controller.image.cluster_id
+            assert answer.cluster_id == bench.cluster.image.cluster_id
         if version >= 7:
             assert topics["t"].partitions[0].leader_epoch == made.partitions[0].leader_epoch
         if version >= 10:
@@ -70,11 +70,11 @@ async def test_a_missing_topic_is_made_if_broker_and_client_allow_it(version: in
     async with admin_bench(num_partitions=3) as bench:
         [topic] = (await metadata(bench, version, ["new"])).topics
         assert (topic.error_code, len(topic.partitions)) == (ErrorCode.NONE, 3)
-        assert bench.controller.image.topic("new") is not None
+        assert bench.cluster.image.topic("new") is not None
         if version >= 4:
             [topic] = (await metadata(bench, version, ["other"], allow_auto_topic_creation=False)).topics
             assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert bench.controller.image.topic("other") is None
+            assert bench.cluster.image.topic("other") is None
 
 
 @pytest.mark.parametrize("name", sorted(INTERNAL))
@@ -82,7 +82,7 @@ async def test_the_coordinators_topics_are_made_as_coordinators_make_them(name: 
     async with admin_bench() as bench, admin_bench() as other:
         [told] = (await metadata(bench, 9, [name])).topics
         assert told.error_code == ErrorCode.NONE
-        asked = bench.controller.image.topic(name)
+        asked = bench.cluster.image.topic(name)
         made = await ensure_topic(other.controller, INTERNAL[name])
         assert asked is not None
         assert (len(asked.partitions), asked.configs) == (len(made.partitions), made.configs)
@@ -161,7 +161,7 @@ async def test_the_cluster_is_described_in_every_version(version: int) -> None:
         message = DescribeClusterRequest(include_cluster_authorized_operations=True)
         answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, version, message)
         assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
-        assert (answer.cluster_id, answer.controller_id) == (bench.controller.image.cluster_id, NODE_ID)
+        assert (answer.cluster_id, answer.controller_id) == (bench.cluster.image.cluster_id, NODE_ID)
         [broker] = answer.brokers
         assert (broker.broker_id, broker.host, broker.port, broker.rack) == (NODE_ID, "broker.example", 9092, "a")
         assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS

@@ -143,19 +143,19 @@ async def test_settings_of_a_topic_are_changed_one_by_one_in_every_version(versi
         changes = (("retention.ms", DELETE, None), ("segment.ms", SET, "8"), ("cleanup.policy", APPEND, "delete"))
         checked = await change(bench, TOPIC, "t", *changes, version=version, validate_only=True)
         assert checked.error_code == ErrorCode.NONE
-        assert bench.controller.image.topics_by_name["t"].configs == {"retention.ms": "5000", "segment.ms": "9"}
+        assert bench.cluster.image.topics_by_name["t"].configs == {"retention.ms": "5000", "segment.ms": "9"}
         made = await change(bench, TOPIC, "t", *changes, version=version)
         assert (made.error_code, made.error_message) == (ErrorCode.NONE, None)
-        assert bench.controller.image.topics_by_name["t"].configs == {"segment.ms": "8", "cleanup.policy": "delete"}
+        assert bench.cluster.image.topics_by_name["t"].configs == {"segment.ms": "8", "cleanup.policy": "delete"}
 
 
 async def test_lists_grow_and_shrink() -> None:
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 1, {"remote.storage.enable": "false"})
         await change(bench, TOPIC, "t", ("cleanup.policy", APPEND, "compact"))
-        assert bench.controller.image.topics_by_name["t"].configs["cleanup.policy"] == "delete,compact"
+        assert bench.cluster.image.topics_by_name["t"].configs["cleanup.policy"] == "delete,compact"
         await change(bench, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete"))
-        assert bench.controller.image.topics_by_name["t"].configs["cleanup.policy"] == "compact"
+        assert bench.cluster.image.topics_by_name["t"].configs["cleanup.policy"] == "compact"
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ async def test_a_change_that_cannot_be_made_is_refused(
 ) -> None:
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 1)
-        image = bench.controller.image
+        image = bench.cluster.image
         result = await change(bench, kind, name, *changes)
         assert result.error_code == code
         assert result.error_message
-        assert bench.controller.image is image
+        assert bench.cluster.image is image
 
 
 async def test_a_resource_that_is_there_twice_is_not_changed() -> None:
@@ -196,7 +196,7 @@ async def test_a_resource_that_is_there_twice_is_not_changed() -> None:
         message = incremental.IncrementalAlterConfigsRequest([one, one])
         answers = (await bench.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
         assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
-        assert bench.controller.image.topics_by_name["t"].configs == {}
+        assert bench.cluster.image.topics_by_name["t"].configs == {}
 
 
 async def test_a_dynamic_broker_default_reaches_topics_and_their_description() -> None:
@@ -211,8 +211,8 @@ async def test_a_dynamic_broker_default_reaches_topics_and_their_description() -
             ("log.retention.hours", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
             ("log.retention.hours", ConfigSource.DEFAULT_CONFIG),
         ]
-        topic = bench.controller.image.topics_by_name["t"]
-        assert bench.controller.effective_config(topic).retention_ms == 9000
+        topic = bench.cluster.image.topics_by_name["t"]
+        assert bench.cluster.effective_config(topic).retention_ms == 9000
 
 
 # --- AlterConfigs ---------------------------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ async def test_all_overrides_of_a_topic_are_replaced_in_every_version(version: i
         await bench.controller.create_topic("t", 1, {"retention.ms": "5000"})
         wanted: dict[str, str | None] = {"segment.ms": "8"}
         assert (await replace(bench, TOPIC, "t", wanted, version, validate_only=True)).error_code == ErrorCode.NONE
-        assert bench.controller.image.topics_by_name["t"].configs == {"retention.ms": "5000"}
+        assert bench.cluster.image.topics_by_name["t"].configs == {"retention.ms": "5000"}
         result = await replace(bench, TOPIC, "t", wanted, version)
         assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
-        assert bench.controller.image.topics_by_name["t"].configs == wanted
+        assert bench.cluster.image.topics_by_name["t"].configs == wanted
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_settings_of_one_broker_read_only_ones_and_bad_values_are_refused_
 async def test_a_secret_that_nothing_needs_is_not_kept() -> None:
     async with admin_bench() as bench:
         assert (await change(bench, BROKER, SELF, ("ssl.key.password", SET, "hunter2"))).error_code == 0
-        assert "hunter2" not in repr(bench.controller.image.broker_configs)
+        assert "hunter2" not in repr(bench.cluster.image.broker_configs)
         described = {config.name: config for config in (await describe(bench, BROKER, SELF)).configs}
         assert (described["ssl.key.password"].value, described["ssl.key.password"].is_sensitive) == (None, True)
 
@@ -367,9 +367,9 @@ async def test_what_is_altered_is_effective_and_described_with_its_source(kind: 
 
         def effective() -> object:
             if kind == TOPIC:
-                holder: object = bench.controller.effective_config(bench.controller.image.topics_by_id[topic.topic_id])
+                holder: object = bench.cluster.effective_config(bench.cluster.image.topics_by_id[topic.topic_id])
             else:
-                broker = bench.controller.effective_broker_config()
+                broker = bench.cluster.effective_broker_config()
                 holder = broker.topic_defaults if name in TOPIC_BY_SYNONYM else broker
             return getattr(holder, definition.field)
 

@@ -47,7 +47,7 @@ async def create(bench: AdminBench, *topics: CreatableTopic, version: int = 7, v
 async def test_a_topic_is_made_in_every_version(version: int) -> None:
     async with admin_bench() as bench:
         [result] = await create(bench, topic("flights", 3, retention_ms="-1"), version=version)
-        made = bench.controller.image.topic("flights")
+        made = bench.cluster.image.topic("flights")
         assert made is not None
         assert (result.name, result.error_code, result.error_message) == ("flights", ErrorCode.NONE, None)
         assert len(made.partitions) == 3
@@ -64,7 +64,7 @@ async def test_a_topic_is_made_in_every_version(version: int) -> None:
 async def test_a_coordinators_topic_that_is_made_by_hand_is_one_that_a_coordinator_can_read() -> None:
     async with admin_bench() as bench:
         await create(bench, topic("__consumer_offsets", 3, segment_bytes="2000000"), topic("t", 3))
-        made = bench.controller.image.topic("__consumer_offsets")
+        made = bench.cluster.image.topic("__consumer_offsets")
         assert made is not None
         assert len(made.partitions) == 3
         assert made.configs == {
@@ -86,7 +86,7 @@ async def test_validate_only_makes_nothing_and_says_what_would_be() -> None:
         good, bad = await create(bench, topic("good", 4), topic("bad", 0), validate_only=True)
         assert (good.error_code, good.num_partitions, good.topic_id) == (ErrorCode.NONE, 4, uuid.UUID(int=0))
         assert bad.error_code == ErrorCode.INVALID_PARTITIONS
-        assert not bench.controller.image.topics_by_name
+        assert not bench.cluster.image.topics_by_name
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
@@ -123,11 +123,11 @@ async def test_what_cannot_be_made_is_refused_with_its_code(
 ) -> None:
     async with admin_bench() as bench:
         await create(bench, topic("taken"), topic("with_dot"))
-        before = bench.controller.image.topics_by_name
+        before = bench.cluster.image.topics_by_name
         [result] = await create(bench, asked, version=version)
         assert (result.name, result.error_code) == (asked.name, code)
         assert result.error_message
-        assert bench.controller.image.topics_by_name == before
+        assert bench.cluster.image.topics_by_name == before
 
 
 async def test_replicas_may_be_assigned_by_hand() -> None:
@@ -143,7 +143,7 @@ async def test_a_name_that_is_asked_for_twice_is_refused_once_and_the_rest_is_ma
         assert results["twice"].error_code == ErrorCode.INVALID_REQUEST
         assert results["twice"].error_message == "Duplicate topic name."
         assert results["once"].error_code == ErrorCode.NONE
-        assert set(bench.controller.image.topics_by_name) == {"once"}
+        assert set(bench.cluster.image.topics_by_name) == {"once"}
 
 
 async def test_names_that_collide_within_one_request_are_not_both_made() -> None:
@@ -154,17 +154,17 @@ async def test_names_that_collide_within_one_request_are_not_both_made() -> None
 
 async def test_the_topics_of_one_request_are_made_by_few_entries() -> None:
     async with admin_bench() as bench:
-        before = bench.controller.image.sequence
+        before = bench.cluster.image.sequence
         many = [topic(f"t{number}") for number in range(CHANGES_AT_ONCE_MAX + 20)]
         results = await create(bench, *many)
         assert [result.name for result in results] == [asked.name for asked in many]
         assert all(result.error_code == ErrorCode.NONE for result in results)
-        assert bench.controller.image.sequence - before <= 4
+        assert bench.cluster.image.sequence - before <= 4
 
 
 async def test_a_controller_that_was_replaced_says_that_it_is_none() -> None:
     async with admin_bench() as bench:
-        bench.controller.fence("another broker took over")
+        bench.cluster.fence("another broker took over")
         [result] = await create(bench, topic("t"))
         assert result.error_code == ErrorCode.NOT_CONTROLLER
 
@@ -186,13 +186,13 @@ def deletion(version: int, *named: str | uuid.UUID) -> DeleteTopicsRequest:
 async def test_a_topic_is_deleted_by_name_in_every_version(version: int) -> None:
     async with admin_bench() as bench:
         await create(bench, topic("t"), topic("kept"))
-        made = bench.controller.image.topic("t")
+        made = bench.cluster.image.topic("t")
         assert made is not None
         known, unknown = (await bench.ask(ApiKey.DELETE_TOPICS, version, deletion(version, "t", "missing"))).responses
         assert (known.name, known.error_code) == ("t", ErrorCode.NONE)
         assert (unknown.name, unknown.error_code) == ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        assert set(bench.controller.image.topics_by_name) == {"kept"}
-        assert set(bench.controller.image.deleting) == {made.topic_id}
+        assert set(bench.cluster.image.topics_by_name) == {"kept"}
+        assert set(bench.cluster.image.deleting) == {made.topic_id}
         if version >= 5:
             assert unknown.error_message
         if version >= 6:
@@ -202,7 +202,7 @@ async def test_a_topic_is_deleted_by_name_in_every_version(version: int) -> None
 async def test_a_topic_is_deleted_by_id() -> None:
     async with admin_bench() as bench:
         await create(bench, topic("t"))
-        made = bench.controller.image.topic("t")
+        made = bench.cluster.image.topic("t")
         assert made is not None
         missing = uuid.UUID(int=5)
         known, unknown = (await bench.ask(ApiKey.DELETE_TOPICS, 6, deletion(6, made.topic_id, missing))).responses
@@ -216,7 +216,7 @@ async def test_a_topic_that_is_named_twice_is_answered_once_and_stays_unless_it_
     """As Apache Kafka 4.3.1 answers the same requests."""
     async with admin_bench() as bench:
         await create(bench, topic("t"), topic("u"))
-        made, other = bench.controller.image.topic("t"), bench.controller.image.topic("u")
+        made, other = bench.cluster.image.topic("t"), bench.cluster.image.topic("u")
         assert made is not None
         assert other is not None
 
@@ -237,13 +237,13 @@ async def test_a_topic_that_is_named_twice_is_answered_once_and_stays_unless_it_
         }
         assert await delete(6, "none", "none") == {("none", nobody, invalid)}
         assert await delete(6, missing, missing) == {(None, missing, invalid)}
-        assert bench.controller.image.topic("t") is made
+        assert bench.cluster.image.topic("t") is made
         assert await delete(1, "t", "u", "t") == {("t", nobody, invalid), ("u", nobody, ErrorCode.NONE)}
         assert await delete(6, made.topic_id, "t", "t") == {
             ("t", nobody, invalid),
             ("t", made.topic_id, ErrorCode.NONE),
         }
-        assert not bench.controller.image.topics_by_name
+        assert not bench.cluster.image.topics_by_name
 
 
 async def test_a_topic_needs_a_name_or_an_id_and_not_both() -> None:
@@ -273,7 +273,7 @@ async def test_partitions_are_added_in_every_version(version: int) -> None:
         for validate_only, count in ((True, 2), (False, 5)):
             [result] = await grow(bench, grown("t", 5), version=version, validate_only=validate_only)
             assert (result.name, result.error_code, result.error_message) == ("t", ErrorCode.NONE, None)
-            made = bench.controller.image.topic("t")
+            made = bench.cluster.image.topic("t")
             assert made is not None
             assert len(made.partitions) == count
 
@@ -298,7 +298,7 @@ async def test_partitions_that_cannot_be_added_are_refused(asked: CreatePartitio
         [result] = await grow(bench, asked)
         assert result.error_code == code
         assert result.error_message
-        made = bench.controller.image.topic("t")
+        made = bench.cluster.image.topic("t")
         assert made is not None
         assert len(made.partitions) == 2
 

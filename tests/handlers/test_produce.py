@@ -13,6 +13,7 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
+from app.metadata.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
@@ -64,7 +65,7 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
     frame = memoryview(b"".join(bytes(piece) for piece in pieces))[4:]
     body = frame[8 + 2 + 6 + (1 if version >= 9 else 0) :]
     ((_, [(_, decoded)]),) = decode_produce(version, body).topics
-    shape = learn(version, frame, decoded, SimpleNamespace(config=None), topic, 3, False)  # type: ignore[arg-type]
+    shape = learn(version, frame, decoded, SimpleNamespace(terms=None), topic, 3, False)  # type: ignore[arg-type]
     assert shape is not None
     assert bytes(frame[PREFIX_START - 4 :]).startswith(shape.prefix)
     for numbers in ((0, -1, 0), (1 << 40, 1_700_000_000_000, 12345)):
@@ -87,7 +88,7 @@ async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(s
 
 
 def learnt(name: str, log: object | None = None) -> ProduceShape:
-    log = log or SimpleNamespace(config=None, offline_error=None)
+    log = log or SimpleNamespace(terms=None, offline_error=None)
     return ProduceShape(9, name.encode(), log, name, 0, False)  # type: ignore[arg-type]
 
 
@@ -104,7 +105,7 @@ def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
     for name in ("eee", "ffff"):
         shapes.remember(learnt(name))
     assert shapes.find(9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"
-    closed = SimpleNamespace(config=None, offline_error=None)
+    closed = SimpleNamespace(terms=None, offline_error=None)
     shapes.remember(learnt("ffff", closed))
     before = len(shapes)
     closed.offline_error = StorageUnavailable("closed")
@@ -237,7 +238,8 @@ async def test_impossible_acks_are_refused_before_anything_is_written(start, con
 async def test_acks_all_needs_enough_replicas_in_sync(start, connect):
     bench = await start()
     log = bench.logs.add("t", 0, TopicConfig(min_insync_replicas=2))
-    bench.controller.image.topic("t").partitions[0].replicas = (1, 2)
+    partition = bench.logs.table.led("t", 0)
+    bench.logs.table.note(partition, PartitionImage(0, 1, 0, 1, (1, 2), (1,)))
     client = await connect(bench)
     assert (await produce(client, 9, "t", batch(1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert log.log_end_offset == 0

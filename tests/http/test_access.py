@@ -164,7 +164,7 @@ async def test_a_page_elsewhere_can_neither_make_a_topic_nor_write_to_one(
     assert sorted(one.json()["error_code"] for one in (made, wrote, rebound)) == [403, 403, 421]
     assert "--http-allowed-origins http://evil.example" in made.json()["message"]
     assert "--http-allowed-hosts evil.example" in rebound.json()["message"]
-    assert broker.node.controller.image.topic("evil") is None
+    assert broker.node.cluster.image.topic("evil") is None
     assert broker.log("t").log_end_offset == 0
 
 

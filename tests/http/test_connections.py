@@ -197,7 +197,7 @@ async def test_a_connection_whose_rest_of_a_body_came_serves_the_next_request(br
 async def test_a_body_that_comes_by_drops_is_given_up(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, serving(broker.port, body_ms=300) as server:
         await broker.create_topic("t", 1)
-        cluster_id = broker.node.controller.image.cluster_id
+        cluster_id = broker.node.cluster.image.cluster_id
         for path in ("topics", "topics/t/records"):
             reader, writer = await server.connect()
             request = f"POST /v3/clusters/{cluster_id}/{path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -245,7 +245,7 @@ async def test_a_new_connection_takes_the_place_of_one_without_a_request(broker_
 async def test_past_the_limit_health_is_told_and_all_else_is_unavailable(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, serving(broker.port, connections_max=2) as server:
         await broker.create_topic("t", 1)
-        path = f"/v3/clusters/{broker.node.controller.image.cluster_id}/topics/t/records"
+        path = f"/v3/clusters/{broker.node.cluster.image.cluster_id}/topics/t/records"
         for _ in range(2):
             reader, writer = await server.connect()
             writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())

@@ -96,7 +96,7 @@ def as_chunk(data: bytes) -> bytes:
 
 async def begin_stream(http: Http, broker: RunningBroker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await http.connect()
-    path = f"/v3/clusters/{broker.node.controller.image.cluster_id}/topics/t/records"
+    path = f"/v3/clusters/{broker.node.cluster.image.cluster_id}/topics/t/records"
     writer.write(f"POST {path} HTTP/1.1\r\nHost: firn\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
     return reader, writer
 

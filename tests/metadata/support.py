@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+from app.errors import FencedError
 from app.metadata.log_format import Entry, Versioned, encode_key, encode_value
+from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings, NoState, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import MemoryStore
@@ -92,6 +96,21 @@ def on_virtual_time(main: Callable[[VirtualLoop, MemoryStore], Coroutine[Any, An
     run_virtual(run)
 
 
+@asynccontextmanager
+async def running(member: Membership) -> AsyncIterator[Membership]:
+    """A started member, whose work goes on until the block is left. Then it leaves."""
+    await member.start()
+    task = asyncio.create_task(member.run())
+    try:
+        yield member
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, FencedError):
+            raise error
+    await member.leave()
+
+
 def requests_of(store: MemoryStore, start: int = 0) -> Mapping[str, int]:
     """Requests by operation since history position ``start``."""
     return Counter(operation.operation for operation in list(store.history)[start:])
@@ -111,6 +130,7 @@ __all__ = [
     "make_log",
     "on_virtual_time",
     "requests_of",
+    "running",
     "uuid_of",
     "value",
 ]

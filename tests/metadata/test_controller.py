@@ -1,4 +1,4 @@
-"""The controller on virtual time: who may start, who is fenced, how changes are grouped, what a bad store does to it."""
+"""Membership and controller on virtual time: who may start, who is fenced, how changes are grouped, what a bad store does to it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
-from app.metadata import controller as controller_module
+from app.metadata import decisions
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
-from app.metadata.controller import Controller, StartRefused
 from app.metadata.liveness import BEAT_INTERVAL_MS, ObjectLiveness
+from app.metadata.membership import Membership
+from app.metadata.registration import StartRefused
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.seams import Clock
 from app.units import TopicIdPartition
-from tests.metadata.support import FixedClock, on_virtual_time, requests_of, uuid_of
+from tests.metadata.support import FixedClock, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
 PUT = "put_if_absent"
@@ -29,10 +30,10 @@ PUT = "put_if_absent"
 
 def make(
     store: ObjectStore, directory: int = 1, *, node_id: int = 1, clock: Clock | None = None, **more: Any
-) -> Controller:
+) -> Membership:
     clock = clock or FixedClock()
     rng = random.Random(f"{directory}{node_id}{more.pop('seed', 0)}")
-    return Controller(
+    return Membership(
         store,
         config=more.pop("config", BrokerConfig(node_id=node_id)),
         directory_id=uuid_of(directory),
@@ -54,8 +55,8 @@ async def settle() -> None:
 
 def test_an_empty_prefix_becomes_a_cluster() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
-            image = controller.image
+        async with running(make(store)) as member:
+            image = member.view.image
             assert len(image.cluster_id) == 22
             assert image.controller.broker_id == 1
             assert image.brokers[1].directory_id == uuid_of(1)
@@ -70,23 +71,23 @@ def test_the_bound_directory_starts_at_once_and_finds_everything() -> None:
         first = make(store)
         await first.start()
         run = asyncio.create_task(first.run())
-        topic = await first.create_topic("t", 3, {"retention.ms": "-1"})
+        topic = await first.controller.create_topic("t", 3, {"retention.ms": "-1"})
         run.cancel()
         again = make(store, seed=1)
         await again.start()
-        assert again.image.topic("t") == topic
-        assert again.image.cluster_id == first.image.cluster_id
-        assert again.image.controller.epoch == 1
-        assert again.image.brokers[1].broker_epoch == 1
-        assert again.effective_config(topic).retention_ms == -1
-        assert not again.took_over
+        assert again.view.image.topic("t") == topic
+        assert again.view.image.cluster_id == first.view.image.cluster_id
+        assert again.view.image.controller.epoch == 1
+        assert again.view.image.brokers[1].broker_epoch == 1
+        assert again.view.effective_config(topic).retention_ms == -1
+        assert not again.registration.took_over
 
     on_virtual_time(main)
 
 
 def test_another_directory_is_refused_while_the_bound_one_lives() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             await asyncio.sleep(100)
             before = len(store.history)
             with pytest.raises(
@@ -94,7 +95,7 @@ def test_another_directory_is_refused_while_the_bound_one_lives() -> None:
             ):
                 await make(store, 2).start()
             assert PUT not in requests_of(store, before)
-            await controller.create_topic("t")
+            await member.controller.create_topic("t")
 
     on_virtual_time(main)
 
@@ -109,17 +110,17 @@ def test_another_directory_starts_after_thirty_seconds_of_silence() -> None:
         await asyncio.sleep(2)
         new = make(store, 2)
         await new.start()
-        assert new.image.brokers[1].directory_id == uuid_of(2)
-        assert (old.took_over, new.took_over) == (False, True)
+        assert new.view.image.brokers[1].directory_id == uuid_of(2)
+        assert (old.registration.took_over, new.registration.took_over) == (False, True)
         with pytest.raises(FencedError, match="taken over by data directory"):
-            await old.heartbeat()
+            await old.registration.heartbeat()
 
     on_virtual_time(main)
 
 
 def test_after_a_clean_stop_another_directory_starts_at_once() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running():
+        async with running(make(store)):
             await asyncio.sleep(1)
         await make(store, 2).start()
 
@@ -129,7 +130,8 @@ def test_after_a_clean_stop_another_directory_starts_at_once() -> None:
 def test_a_take_over_needs_no_silence_and_stops_the_old_one_by_itself() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         fenced: list[FencedError] = []
-        old = make(store, on_fenced=fenced.append)
+        old = make(store)
+        old.view.on_fenced(fenced.append)
         await old.start()
         run = asyncio.create_task(old.run())
         await asyncio.sleep(1)
@@ -138,41 +140,41 @@ def test_a_take_over_needs_no_silence_and_stops_the_old_one_by_itself() -> None:
             await run
         assert loop.time() <= 2 * BEAT_INTERVAL_MS / 1000
         assert len(fenced) == 1
-        assert old.fenced
+        assert old.view.fenced
         with pytest.raises(FencedError):
-            await old.create_topic("t")
+            await old.controller.create_topic("t")
 
     on_virtual_time(main)
 
 
 def test_a_taken_over_broker_finds_out_by_its_next_change() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as old:
+        async with running(make(store)) as old:
             new = make(store, 2, take_over=True)
             await new.start()
-            changes = [asyncio.create_task(old.create_topic(f"t{number}")) for number in range(3)]
+            changes = [asyncio.create_task(old.controller.create_topic(f"t{number}")) for number in range(3)]
             for change in changes:
                 with pytest.raises(FencedError):
                     await change
-            await new._log.poll()
-            assert not new.image.topics_by_name
+            await new.view.log.poll()
+            assert not new.view.image.topics_by_name
 
     on_virtual_time(main)
 
 
 def test_a_second_process_on_the_same_directory_fences_the_first() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as first, make(store, seed=1).running() as second:
-            await second.create_topic("t")
+        async with running(make(store)) as first, running(make(store, seed=1)) as second:
+            await second.controller.create_topic("t")
             with pytest.raises(FencedError):
-                await first.create_topic("u")
+                await first.controller.create_topic("u")
 
     on_virtual_time(main)
 
 
 def test_another_node_is_refused_while_a_broker_runs_the_cluster_alone() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running():
+        async with running(make(store)):
             with pytest.raises(StartRefused, match="Broker 1 runs this cluster by itself"):
                 await make(store, 2, node_id=2).start()
         await make(store, 2, node_id=2).start()
@@ -190,9 +192,9 @@ def test_of_two_that_bootstrap_at_once_one_runs(seed: int) -> None:
         assert all(outcome is None or isinstance(outcome, StartRefused) for outcome in outcomes), outcomes
         assert len(started) == 1
         run = asyncio.create_task(started[0].run())
-        topic = await started[0].create_topic("t")
+        topic = await started[0].controller.create_topic("t")
         assert topic.partitions[0].leader == 1
-        assert started[0].image.brokers[1].directory_id == started[0].identity.directory_id
+        assert started[0].view.image.brokers[1].directory_id == started[0].view.identity.directory_id
         run.cancel()
 
     async def seeded(loop: VirtualLoop, _: MemoryStore) -> None:
@@ -208,9 +210,9 @@ def test_a_directory_of_another_cluster_is_refused() -> None:
         assert not store.contents()
         first = make(store)
         await first.start()
-        with pytest.raises(StartRefused, match=f"but the store is of cluster {first.image.cluster_id}"):
+        with pytest.raises(StartRefused, match=f"but the store is of cluster {first.view.image.cluster_id}"):
             await make(store, expected_cluster_id="X").start()
-        await make(store, expected_cluster_id=first.image.cluster_id).start()
+        await make(store, expected_cluster_id=first.view.image.cluster_id).start()
 
     on_virtual_time(main)
 
@@ -221,62 +223,62 @@ def test_a_directory_of_another_cluster_is_refused() -> None:
 def test_changes_that_come_together_are_one_entry() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         store.faults = [Fault(FaultKind.LATENCY, latency_ms=(50, 50))]
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             before = len(store.history)
-            first = asyncio.create_task(controller.create_topic("first"))
+            first = asyncio.create_task(member.controller.create_topic("first"))
             await asyncio.sleep(0.01)
-            rest = [asyncio.create_task(controller.create_topic(f"t{number}")) for number in range(20)]
+            rest = [asyncio.create_task(member.controller.create_topic(f"t{number}")) for number in range(20)]
             await asyncio.gather(first, *rest)
             assert requests_of(store, before)[PUT] == 2, "one under way, and one for all that came meanwhile"
-            assert len(controller.image.topics_by_name) == 21
+            assert len(member.view.image.topics_by_name) == 21
 
     on_virtual_time(main)
 
 
 def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "GROUP_CHANGES_MAX", 50)
-    monkeypatch.setattr(controller_module, "GROUP_BYTES_MAX", 3_000)
+    monkeypatch.setattr(decisions, "GROUP_CHANGES_MAX", 50)
+    monkeypatch.setattr(decisions, "GROUP_BYTES_MAX", 3_000)
 
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             before = len(store.history)
-            await asyncio.gather(*(controller.allocate_producer_ids() for _ in range(100)))
+            await asyncio.gather(*(member.controller.allocate_producer_ids() for _ in range(100)))
             assert requests_of(store, before)[PUT] == 2
             before = len(store.history)
-            await asyncio.gather(*(controller.create_topic(f"t{number}", 10) for number in range(10)))
+            await asyncio.gather(*(member.controller.create_topic(f"t{number}", 10) for number in range(10)))
             assert requests_of(store, before)[PUT] > 2
-            assert len(controller.image.topics_by_name) == 10
+            assert len(member.view.image.topics_by_name) == 10
 
     on_virtual_time(main)
 
 
 def test_a_change_is_judged_by_those_before_it_in_the_same_group() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             outcomes = await asyncio.gather(
-                controller.create_topic("t"),
-                controller.create_topic("t"),
-                controller.delete_topic("t"),
-                controller.create_topic("t", 2),
-                controller.create_partitions("t", 3),
+                member.controller.create_topic("t"),
+                member.controller.create_topic("t"),
+                member.controller.delete_topic("t"),
+                member.controller.create_topic("t", 2),
+                member.controller.create_partitions("t", 3),
                 return_exceptions=True,
             )
             refused = outcomes[1]
             assert isinstance(refused, RequestRejected)
             assert refused.code is ErrorCode.TOPIC_ALREADY_EXISTS
             assert [type(outcome).__name__ for outcome in outcomes].count("TopicImage") == 4
-            assert len(controller.image.topics_by_name["t"].partitions) == 3
-            assert len(controller.image.deleting) == 1
+            assert len(member.view.image.topics_by_name["t"].partitions) == 3
+            assert len(member.view.image.deleting) == 1
 
     on_virtual_time(main)
 
 
 def test_a_refusal_waits_for_what_it_was_judged_by() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             store.faults = [Fault(FaultKind.UNAVAILABLE)]
             outcomes = await asyncio.gather(
-                controller.create_topic("t"), controller.create_topic("t"), return_exceptions=True
+                member.controller.create_topic("t"), member.controller.create_topic("t"), return_exceptions=True
             )
             assert [type(outcome) for outcome in outcomes] == [StorageUnavailable, StorageUnavailable]
 
@@ -285,41 +287,41 @@ def test_a_refusal_waits_for_what_it_was_judged_by() -> None:
 
 def test_after_an_outage_the_same_broker_goes_on() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             store.faults = [
                 Fault(FaultKind.LOST_ANSWER, operation=PUT, times=1),
                 Fault(FaultKind.UNAVAILABLE),
             ]
             with pytest.raises(StorageUnavailable):
-                await controller.create_topic("t")
-            assert controller.image.topic("t") is None, "not known to be made"
+                await member.controller.create_topic("t")
+            assert member.view.image.topic("t") is None, "not known to be made"
             await asyncio.sleep(50)
             store.faults = []
             with pytest.raises(RequestRejected, match="already exists"):
-                await controller.create_topic("t")
-            await controller.create_topic("u")
-            assert set(controller.image.topics_by_name) == {"t", "u"}
-            assert controller.image.controller.epoch == 1, "it sealed again"
+                await member.controller.create_topic("t")
+            await member.controller.create_topic("u")
+            assert set(member.view.image.topics_by_name) == {"t", "u"}
+            assert member.view.image.controller.epoch == 1, "it sealed again"
 
     on_virtual_time(main)
 
 
 def test_validate_only_changes_nothing() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
-            await controller.create_topic("there")
-            before, image = len(store.history), controller.image
-            topic = await controller.create_topic("t", 4, validate_only=True)
+        async with running(make(store)) as member:
+            await member.controller.create_topic("there")
+            before, image = len(store.history), member.view.image
+            topic = await member.controller.create_topic("t", 4, validate_only=True)
             assert len(topic.partitions) == 4
-            grown = await controller.create_partitions("there", 5, validate_only=True)
+            grown = await member.controller.create_partitions("there", 5, validate_only=True)
             assert len(grown.partitions) == 5
             change = ConfigChange("retention.ms", Operation.SET, "7")
             operations = [change, ConfigChange("local.retention.ms", Operation.SET, "5")]
-            overrides = await controller.alter_configs(2, "there", operations, validate_only=True)
+            overrides = await member.controller.alter_configs(2, "there", operations, validate_only=True)
             assert overrides == {"retention.ms": "7", "local.retention.ms": "5"}
             with pytest.raises(RequestRejected, match="already exists"):
-                await controller.create_topic("there", validate_only=True)
-            assert controller.image is image
+                await member.controller.create_topic("there", validate_only=True)
+            assert member.view.image is image
             assert not requests_of(store, before)
 
     on_virtual_time(main)
@@ -328,22 +330,22 @@ def test_validate_only_changes_nothing() -> None:
 def test_a_caller_that_leaves_does_not_take_its_change_back() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         store.faults = [Fault(FaultKind.LATENCY, latency_ms=(50, 50))]
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(controller.create_topic("t"), 0.01)
+                await asyncio.wait_for(member.controller.create_topic("t"), 0.01)
             await asyncio.sleep(1)
-            assert controller.image.topic("t") is not None
+            assert member.view.image.topic("t") is not None
 
     on_virtual_time(main)
 
 
 def test_what_waits_is_refused_when_the_broker_stops() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        controller = make(store)
-        await controller.start()
-        run = asyncio.create_task(controller.run())
+        member = make(store)
+        await member.start()
+        run = asyncio.create_task(member.run())
         store.faults = [Fault(FaultKind.HANG)]
-        changes = [asyncio.create_task(controller.create_topic(f"t{number}")) for number in range(2)]
+        changes = [asyncio.create_task(member.controller.create_topic(f"t{number}")) for number in range(2)]
         await settle()
         run.cancel()
         for change in changes:
@@ -354,17 +356,17 @@ def test_what_waits_is_refused_when_the_broker_stops() -> None:
 
 
 def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "PENDING_CHANGES_MAX", 2)
+    monkeypatch.setattr(decisions, "PENDING_CHANGES_MAX", 2)
 
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        controller = make(store)
-        await controller.start()
-        waiting = [asyncio.create_task(controller.create_topic(f"t{number}")) for number in range(2)]
+        member = make(store)
+        await member.start()
+        waiting = [asyncio.create_task(member.controller.create_topic(f"t{number}")) for number in range(2)]
         await settle()
         with pytest.raises(RequestRejected) as refused:
-            await controller.create_topic("one too many")
+            await member.controller.create_topic("one too many")
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        run = asyncio.create_task(controller.run())
+        run = asyncio.create_task(member.run())
         await asyncio.gather(*waiting)
         run.cancel()
 
@@ -374,15 +376,15 @@ def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_listeners_hear_every_change_once_and_in_order() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         heard: list[tuple[ClusterImage, ImageDelta]] = []
-        async with make(store).running() as controller:
-            controller.on_change(lambda image, delta: heard.append((image, delta)))
-            topic = await controller.create_topic("t")
-            assert heard[-1] == (controller.image, (frozenset({topic.topic_id}), False, False, False))
-            await controller.alter_configs(4, "", [ConfigChange("log.retention.ms", Operation.SET, "5000000")])
+        async with running(make(store)) as member:
+            member.view.on_change(lambda image, delta: heard.append((image, delta)))
+            topic = await member.controller.create_topic("t")
+            assert heard[-1] == (member.view.image, (frozenset({topic.topic_id}), False, False, False))
+            await member.controller.alter_configs(4, "", [ConfigChange("log.retention.ms", Operation.SET, "5000000")])
             assert heard[-1][1] == (frozenset(), False, True, False)
-            await controller.delete_topic(topic_id=topic.topic_id)
+            await member.controller.delete_topic(topic_id=topic.topic_id)
             assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True)
-            await controller.finish_topic_deletion(topic.topic_id)
+            await member.controller.finish_topic_deletion(topic.topic_id)
             assert heard[-1][1] == (frozenset(), False, False, True)
             sequences = [image.sequence for image, _ in heard]
             assert sequences == sorted(set(sequences))
@@ -392,17 +394,17 @@ def test_listeners_hear_every_change_once_and_in_order() -> None:
 
 def test_leader_epochs_and_producer_ids_survive_a_restart() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
-            topic = await controller.create_topic("t", 2)
+        async with running(make(store)) as member:
+            topic = await member.controller.create_topic("t", 2)
             partitions = [TopicIdPartition(topic.topic_id, each.partition_index) for each in topic.partitions]
-            assert await controller.bump_leader_epochs(partitions, above={partitions[1]: 6}) == {
+            assert await member.controller.bump_leader_epochs(partitions, above={partitions[1]: 6}) == {
                 partitions[0]: 1,
                 partitions[1]: 7,
             }
-            assert await controller.allocate_producer_ids() == range(1000)
-        async with make(store, seed=1).running() as controller:
-            assert [each.leader_epoch for each in controller.image.topics_by_name["t"].partitions] == [1, 7]
-            assert await controller.allocate_producer_ids() == range(1000, 2000)
+            assert await member.controller.allocate_producer_ids() == range(1000)
+        async with running(make(store, seed=1)) as member:
+            assert [each.leader_epoch for each in member.view.image.topics_by_name["t"].partitions] == [1, 7]
+            assert await member.controller.allocate_producer_ids() == range(1000, 2000)
 
     on_virtual_time(main)
 
@@ -416,9 +418,9 @@ def test_over_a_bad_store_what_was_answered_is_so(seed: int) -> None:
         made: set[str] = set()
         blocks: list[range] = []
 
-        async def make_topic(controller: Controller, name: str) -> None:
+        async def make_topic(member: Membership, name: str) -> None:
             try:
-                await controller.create_topic(name)
+                await member.controller.create_topic(name)
                 made.add(name)
             except StorageUnavailable:
                 return
@@ -427,15 +429,15 @@ def test_over_a_bad_store_what_was_answered_is_so(seed: int) -> None:
                     raise
                 made.add(name)
 
-        async def take_block(controller: Controller) -> None:
+        async def take_block(member: Membership) -> None:
             try:
-                blocks.append(await controller.allocate_producer_ids())
+                blocks.append(await member.controller.allocate_producer_ids())
             except StorageUnavailable:
                 return
 
         for start in range(4):
             store.faults = []
-            async with make(store, seed=seed * 10 + start).running() as controller:
+            async with running(make(store, seed=seed * 10 + start)) as member:
                 store.faults = [
                     Fault(FaultKind.LATENCY, latency_ms=(1, 100)),
                     Fault(FaultKind.LOST_ANSWER, probability=0.3),
@@ -446,17 +448,17 @@ def test_over_a_bad_store_what_was_answered_is_so(seed: int) -> None:
                 rng = random.Random(seed)
                 for step in range(12):
                     name = f"t{start}-{rng.randrange(10)}"
-                    await asyncio.gather(make_topic(controller, name), take_block(controller))
+                    await asyncio.gather(make_topic(member, name), take_block(member))
                     await asyncio.sleep(rng.uniform(0, 20) if step % 4 == 0 else 0)
                 store.faults = []
         await asyncio.sleep(60)
         last = make(store, seed=99)
         await last.start()
-        assert made <= set(last.image.topics_by_name)
+        assert made <= set(last.view.image.topics_by_name)
         assert made
         starts = [block.start for block in blocks]
         assert len(starts) == len(set(starts))
-        assert last.image.producer_id_next >= max(starts, default=-1000) + 1000
+        assert last.view.image.producer_id_next >= max(starts, default=-1000) + 1000
 
     on_virtual_time(main)
 
@@ -466,25 +468,25 @@ def test_over_a_bad_store_what_was_answered_is_so(seed: int) -> None:
 
 async def test_a_cluster_lives_in_a_directory(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
-    async with make(store).running() as controller:
-        await asyncio.gather(*(controller.create_topic(f"t{number}", 2) for number in range(10)))
+    async with running(make(store)) as member:
+        await asyncio.gather(*(member.controller.create_topic(f"t{number}", 2) for number in range(10)))
         with pytest.raises(StartRefused):
             await make(store, 2).start()
-    async with make(store, 2).running() as controller:
-        assert len(controller.image.topics_by_name) == 10
+    async with running(make(store, 2)) as member:
+        assert len(member.view.image.topics_by_name) == 10
 
 
 def test_requests_of_the_cluster_are_counted() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
-        async with make(store).running() as controller:
+        async with running(make(store)) as member:
             before = len(store.history)
-            await controller.create_topic("t", 100)
+            await member.controller.create_topic("t", 100)
             assert dict(requests_of(store, before)) == {PUT: 1}
             before = len(store.history)
-            await controller.delete_topic("t")
+            await member.controller.delete_topic("t")
             assert dict(requests_of(store, before)) == {PUT: 1}
             before = len(store.history)
-            await controller.heartbeat()
+            await member.registration.heartbeat()
             assert dict(requests_of(store, before)) == {"put": 1, "list_objects": 1}
         before = len(store.history)
         await make(store, seed=1).start()

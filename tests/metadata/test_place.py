@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from app.metadata.cluster import Endpoint
-from app.metadata.controller import StartRefused
 from app.metadata.place import ASK_S, Holder
+from app.metadata.registration import StartRefused
 from app.objectstore.memory import MemoryStore
 from tests.metadata.support import on_virtual_time, requests_of, uuid_of
 from tests.metadata.test_controller import PUT, make
@@ -80,7 +80,7 @@ def test_whoever_else_answers_at_its_address_is_not_that_broker(answer: Callable
         lines: list[str] = []
         new = make(store, 2, places=Asked(answer), log_line=lines.append)
         await new.start()
-        assert new.took_over
+        assert new.registration.took_over
         assert loop.time() - began_s < 2 * ASK_S + 1
         (line,) = lines
         assert f"data directory {uuid_of(1)} did not answer at 127.0.0.1:9092" in line
@@ -103,7 +103,7 @@ def test_by_force_it_is_not_asked_but_told_once_the_registration_is_durable() ->
         before = requests_of(store).get(PUT, 0)
         new = make(store, 2, take_over=True, places=places, log_line=lines.append)
         await new.start()
-        assert places.told == [new.writer_id]
+        assert places.told == [new.view.writer_id]
         assert puts == [before + 2], "the seal and the registration"
         (line,) = lines
         assert "was told at 127.0.0.1:9092 that it is replaced" in line

@@ -182,7 +182,7 @@ class KeyedWriter(Actor):
             self.world.keyed.topic_id = answer.topics[0].topic_id
         elif code is ErrorCode.TOPIC_ALREADY_EXISTS:
             node = self.world.owner.node
-            made = node.controller.image.topic(TOPIC) if node is not None and self.world.owner.up else None
+            made = node.cluster.image.topic(TOPIC) if node is not None and self.world.owner.up else None
             self.world.keyed.topic_id = made.topic_id if made is not None else None
 
     async def _identify(self, transactional_id: str) -> None:

@@ -290,7 +290,7 @@ def test_a_topic_that_is_deleted_while_its_turn_to_be_swept_comes_does_no_harm()
         await world.until(lambda: partition.busy, 10, "a round")
         (history,) = world.histories.values()
         history.deleting = True
-        await node.controller.delete_topic("t")
+        await node.membership.controller.delete_topic("t")
         await asyncio.sleep(20.0)
         assert world.owner.up
 

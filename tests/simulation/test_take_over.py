@@ -14,8 +14,8 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError
 from app.handlers.acknowledging import AcknowledgementGate
-from app.metadata.controller import Controller, StartRefused
 from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
+from app.metadata.registration import Registration, StartRefused
 from tests.simulation.history import Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
@@ -190,16 +190,16 @@ def does_not_notice_that_it_stood_still(patch: pytest.MonkeyPatch) -> None:
 def tells_nobody(patch: pytest.MonkeyPatch) -> None:
     async def silent(*_: object) -> None: ...
 
-    patch.setattr(Controller, "_tell_replaced", silent)
+    patch.setattr(Registration, "_tell_replaced", silent)
 
 
 def asks_nobody(patch: pytest.MonkeyPatch) -> None:
-    ask = Controller._ask
+    ask = Registration._ask
 
-    async def only_tells(controller: Controller, cluster_id: str, broker: object, replaced_by: str = "") -> object:
-        return await ask(controller, cluster_id, broker, replaced_by) if replaced_by else None  # type: ignore[arg-type]
+    async def only_tells(registration: Registration, cluster_id: str, broker: object, replaced_by: str = "") -> object:
+        return await ask(registration, cluster_id, broker, replaced_by) if replaced_by else None  # type: ignore[arg-type]
 
-    patch.setattr(Controller, "_ask", only_tells)
+    patch.setattr(Registration, "_ask", only_tells)
 
 
 OLD_BEHAVIOUR: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = {

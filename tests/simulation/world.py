@@ -325,7 +325,7 @@ class World:
         """A broker begins to serve. Raises: Violation."""
         node = machine.node
         assert node is not None
-        if node.controller.writer_id != self.one_writer.cluster_writer:
+        if node.cluster.writer_id != self.one_writer.cluster_writer:
             # While it was starting another broker has taken its place, and it has not heard of that yet.
             self.trace("serving late", machine.name)
             self._moving = False

@@ -317,7 +317,7 @@ async def deleted_records(broker: RunningBroker) -> None:
 
 
 async def deleted_topic(broker: RunningBroker) -> None:
-    await broker.node.controller.delete_topic("t")
+    await broker.node.membership.controller.delete_topic("t")
 
 
 async def topic_made_again(broker: RunningBroker) -> None:

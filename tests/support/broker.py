@@ -50,7 +50,7 @@ class RunningBroker:
     async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Make a topic; ``configs`` have ``_`` for ``.``."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
-        await self.node.controller.create_topic(name, partitions, named)
+        await self.node.membership.controller.create_topic(name, partitions, named)
 
     def log(self, topic: str, partition: int = 0) -> Any:
         found = self.node.logs.get(topic, partition)

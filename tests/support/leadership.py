@@ -57,4 +57,4 @@ async def _change(
             records.append(broker_change(OTHER, record))
         return Planned(records, None)
 
-    await node.controller.submit(plan)
+    await node.membership.controller.submit(plan)

@@ -134,8 +134,8 @@ async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_
         async with running_broker(tmp_path, store=store) as broker:
             await tiered_topic(broker, "t")
             await tiered_topic(broker, "gone")
-            await broker.node.controller.delete_topic("gone")
-            await until(lambda: broker.node.controller.image.topic("gone") is None)
+            await broker.node.membership.controller.delete_topic("gone")
+            await until(lambda: broker.node.cluster.image.topic("gone") is None)
     async with server.opened() as store, running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
         assert await produce(client, "t", batch(1)) == [40]
     calls = server.calls("broker")

@@ -1,0 +1,103 @@
+"""What handlers and coordinators ask of the controller, on this broker or on another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from app.metadata.changes import DEFAULT
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from app.metadata.changes import Assignments, ConfigChange
+    from app.metadata.cluster import TopicImage
+
+
+class ClusterChanges(Protocol):
+    """Changes of the cluster that clients and coordinators ask for.
+
+    When a method returns, the change is durable and in this broker's image. Each raises RequestRejected (nothing changed),
+    FencedError (another broker has taken over for good), StorageUnavailable (the outcome is unknown; the image will show it),
+    LimitExceeded. The cancellation of a caller does not undo its change.
+    """
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = DEFAULT,
+        configs: Mapping[str, str | None] | None = None,
+        replication_factor: int = DEFAULT,
+        *,
+        assignments: Assignments | None = None,
+        fewer_replicas: bool = False,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Create a topic, or only check it (``validate_only``). -1 is the broker's default.
+
+        The default factor, and with ``fewer_replicas`` any, is lowered to the number of live brokers.
+
+        Rejected with INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+        INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
+        """
+        ...
+
+    async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
+        """Delete a topic by name or id. It moves to ``image.deleting``. Returns: the deleted topic.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
+        """
+        ...
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Raise a topic's partitions to ``count`` in all.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
+        """
+        ...
+
+    async def alter_configs(
+        self,
+        resource_type: int,
+        resource_name: str,
+        operations: Sequence[ConfigChange],
+        *,
+        validate_only: bool = False,
+        nothing_tiered: bool = False,
+    ) -> Mapping[str, str]:
+        """Change configs of a topic, a broker, or (a broker named "") all brokers. Returns: the overrides afterwards.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
+        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty.
+        """
+        ...
+
+    async def replace_configs(
+        self,
+        resource_type: int,
+        resource_name: str,
+        configs: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
+        nothing_tiered: bool = False,
+    ) -> Mapping[str, str]:
+        """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until the image contains the outcome of all earlier changes, also of those whose outcome was unknown.
+
+        Raises: StorageUnavailable, FencedError.
+        """
+        ...
+
+    async def allocate_producer_ids(self) -> range:
+        """Allocate a block of producer ids that nobody else ever gets."""
+        ...

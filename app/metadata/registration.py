@@ -1,0 +1,288 @@
+"""A broker's place in the cluster: who may have it, its registration, and its signs of life.
+
+The cluster log binds a node id to a data directory. A broker on the bound directory starts at once (a lock in the directory keeps a
+second process out). A broker on another directory starts only if the bound broker was silent for 30 s and does not respond at its
+address, or if the operator forces it (``take_over``). After its registration it notifies the bound broker, which then reads the log
+before it acknowledges anything else (ADR 0018). All this is a courtesy: the seal prevents two writers in the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from app.errors import ConfigError, CorruptionError, StorageUnavailable, copy_of, without_frames
+from app.faults import Faults
+from app.metadata.cluster import (
+    BrokerImage,
+    BrokerRecord,
+    ClusterImage,
+    ClusterRecord,
+    Endpoint,
+    broker_change,
+    cluster_change,
+)
+from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX, Liveness
+from app.metadata.log_format import KeyValue
+from app.metadata.numbered_log import LogTimings
+from app.metadata.place import ASK_S, TELL_AGAIN_S, Holder, Places
+from app.metadata.view import ClusterView
+from app.seams import Clock
+from app.units import BrokerId
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+class StartRefused(ConfigError):
+    """This broker must not start. The message says what to do. Nothing was changed."""
+
+
+class Registration:
+    """Belongs to one event loop. The owner calls ``prepare``, has ``records`` written, then calls ``registered``, and runs
+    ``run``."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        *,
+        endpoints: Sequence[Endpoint],
+        liveness: Liveness,
+        rng: random.Random,
+        clock: Clock,
+        timings: LogTimings,
+        take_over: bool = False,
+        expected_cluster_id: str | None = None,
+        places: Places | None = None,
+        log_line: Callable[[str], None] = _logger.warning,
+        faults: Faults | None = None,
+    ) -> None:
+        """``expected_cluster_id`` is the data directory's cluster, if it has one. ``places`` reaches other brokers; without it
+        none is asked or notified."""
+        self._view = view
+        self._endpoints = tuple(endpoints)
+        self._liveness = liveness
+        self._rng = rng
+        self._clock = clock
+        self._timings = timings
+        self._take_over = take_over
+        self._expected_cluster_id = expected_cluster_id
+        self._places = places
+        self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(_logger.warning)
+        self._predecessor: BrokerImage | None = None
+
+    @property
+    def took_over(self) -> bool:
+        """Whether the node id was bound to another data directory when this broker started.
+
+        Then the previous broker may still be running. So each led partition's manifest must be sealed, and then read, before a
+        produce is accepted (``SegmentManifest.seal``).
+        """
+        before = self._predecessor
+        return before is not None and before.directory_id != self._view.identity.directory_id
+
+    @property
+    def predecessor(self) -> UUID | None:
+        """The previous incarnation with this node id; None if this is the first."""
+        return None if self._predecessor is None else self._predecessor.incarnation
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    async def prepare(self, image: ClusterImage) -> None:
+        """Decide whether this broker may have its place in ``image``, and give a sign of life before it takes it.
+
+        Raises: StartRefused, StorageUnavailable.
+        """
+        await self._check_may_start(image)
+        # Before the registration: a rival that finds this directory bound must find its sign of life, too.
+        await self._patiently(lambda: self._liveness.beat(self._view.identity))
+
+    async def registered(self, before: ClusterImage) -> None:
+        """The records are durable, and ``before`` was the image without them. Tells whoever had this place."""
+        self._predecessor = before.brokers.get(self._view.identity.broker_id)
+        await self._tell_replaced(before)
+
+    async def _check_may_start(self, image: ClusterImage) -> None:
+        """Raises: StartRefused, StorageUnavailable."""
+        mine = self._view.identity
+        if self._expected_cluster_id is not None and image.cluster_id != self._expected_cluster_id:
+            what = f"is of cluster {image.cluster_id}" if image.cluster_id else "is empty"
+            raise StartRefused(
+                f"The data directory belongs to cluster {self._expected_cluster_id}, but the store {what}: give the store"
+                " that goes with the directory, or an empty directory."
+            )
+        if self._take_over:
+            return
+        for broker in self._others(image):
+            if broker.broker_id == mine.broker_id:
+                what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
+            else:
+                what = f"Broker {broker.broker_id} runs this cluster by itself"
+            await self._check_silent(broker.broker_id, broker.directory_id, what)
+            if await self._ask(image.cluster_id, broker) is not None:
+                raise StartRefused(
+                    f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
+                    " off from the store alone. Stop it and start again, or start with --take-over."
+                )
+
+    def _others(self, image: ClusterImage) -> list[BrokerImage]:
+        """The places that this start takes: of another directory with this node id, and of another controller."""
+        mine = self._view.identity
+        bound = image.brokers.get(mine.broker_id)
+        controller = image.brokers.get(image.controller.broker_id)
+        others = [] if bound is None or bound.directory_id == mine.directory_id else [bound]
+        if controller is not None and controller.broker_id != mine.broker_id:
+            others.append(controller)
+        return others
+
+    async def _check_silent(self, broker_id: BrokerId, directory_id: UUID, what: str) -> None:
+        age_ms = await self._patiently(lambda: self._liveness.age_ms(broker_id, directory_id))
+        if age_ms is not None and age_ms <= SILENCE_MS_MAX:
+            raise StartRefused(
+                f"{what}, which gave a sign of life {age_ms / 1000:.0f} s ago: stop it and wait"
+                f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over."
+            )
+
+    async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | None:
+        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``."""
+        places = self._places
+        if places is None:
+            return None
+
+        async def ask(endpoint: Endpoint) -> Holder | None:
+            found = await places.ask(
+                endpoint,
+                cluster_id=cluster_id,
+                node_id=broker.broker_id,
+                directory_id=broker.directory_id,
+                replaced_by=replaced_by,
+            )
+            who = None if found is None else (found.cluster_id, found.node_id, found.directory_id)
+            return found if who == (cluster_id, broker.broker_id, broker.directory_id) else None
+
+        asking = {asyncio.ensure_future(ask(endpoint)) for endpoint in broker.endpoints}
+        answer: Holder | None = None
+        try:
+            async with asyncio.timeout(ASK_S):
+                while asking and answer is None:
+                    done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                    answer = next((one for task in done if (one := task.result()) is not None), None)
+        except TimeoutError:
+            answer = None
+        finally:
+            for task in asking:
+                task.cancel()
+            if asking:
+                await asyncio.wait(asking)
+        return answer
+
+    async def _tell_replaced(self, before: ClusterImage) -> None:
+        """Make the previous owner of this place read the cluster log, which has our registration. If it does not respond, log
+        the risk."""
+        if self._places is None:
+            return
+        loop = asyncio.get_running_loop()
+        for broker in self._others(before):
+            deadline_s = loop.time() + ASK_S
+            answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
+            while answer is not None and not answer.looks and loop.time() < deadline_s:
+                await asyncio.sleep(TELL_AGAIN_S)  # it was told a moment ago, by anybody
+                answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
+            who = f"the broker with data directory {broker.directory_id}"
+            if answer is not None and answer.looks:
+                self._log_line(
+                    f"{who} was told at {_addresses(broker)} that it is replaced, and acknowledges nothing more;"
+                    f" on its disk alone are, and stay, {answer.untiered_bytes} bytes of {answer.untiered_partitions} partitions"
+                )
+            else:
+                self._log_line(
+                    f"{who} did not answer at {_addresses(broker)}: if it still runs, it may acknowledge records until it"
+                    f" next looks at the store, {BEAT_INTERVAL_MS // 1000} s at most, or for as long as it is cut off from the"
+                    " store too; these records would be lost"
+                )
+
+    def records(self, image: ClusterImage) -> list[KeyValue]:
+        """The records that register this broker, and create the cluster if there is none."""
+        records: list[KeyValue] = []
+        now_ms = self._clock.now_ms()
+        if not image.cluster_id:
+            # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
+            cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
+            records.append(cluster_change(ClusterRecord(1, cluster_id, now_ms)))
+        broker_epoch = 1 + max((broker.broker_epoch for broker in image.brokers.values()), default=-1)
+        record = BrokerRecord(
+            1,
+            self._view.identity.directory_id,
+            self._view.identity.incarnation,
+            broker_epoch,
+            self._endpoints,
+            self._view.config.broker_rack,
+            now_ms,
+            self._view.config.firn_instance_id,
+        )
+        records.append(broker_change(self._view.identity.broker_id, record))
+        return records
+
+    async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Retry until the store or Redis responds, up to the read deadline. Raises: StorageUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timings.read_deadline_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    return await request()
+            except TimeoutError:
+                raise StorageUnavailable("no answer to a sign of life, or to a question for one") from None
+            except StorageUnavailable:
+                if loop.time() + 1 >= deadline_s:
+                    raise
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
+
+    # --- signs of life ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Give signs of life and watch for a replacement, until cancelled. Raises: FencedError."""
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_MS / 1000)
+            try:
+                await self.heartbeat()
+            except (StorageUnavailable, CorruptionError) as error:
+                # Two of three beats may be lost, and a replacement is found out by the next append at the latest.
+                sentence = f"no sign of life given, or no look at the cluster log: {error}"
+                self._faults.met("the heartbeat of", f"broker {self._view.identity.broker_id}", sentence)
+
+    async def heartbeat(self) -> None:
+        """Send one heartbeat, and check once for a replacement. Raises: FencedError, StorageUnavailable."""
+        self._view.check_not_fenced()
+        silent: StorageUnavailable | None = None
+        try:
+            async with asyncio.timeout(self._timings.attempt_timeout_s):
+                await self._liveness.beat(self._view.identity)
+        except TimeoutError:
+            silent = StorageUnavailable(f"a sign of life was not taken within {self._timings.attempt_timeout_s:g} s")
+        except StorageUnavailable as error:
+            silent = without_frames(error)
+        # Whether or not others hear of us, we must hear of a replacement.
+        await self._view.look()
+        if silent is not None:
+            raise copy_of(silent)
+
+    async def leave(self) -> None:
+        """After the end of ``run``: let another directory start at once. Does nothing if the broker is fenced."""
+        if not self._view.fenced:
+            try:
+                async with asyncio.timeout(self._timings.attempt_timeout_s):
+                    await self._liveness.leave(self._view.identity)
+            except (StorageUnavailable, TimeoutError) as error:
+                _logger.warning("the last sign of life stays: %s", str(error) or "no answer in time")
+
+
+def _addresses(broker: BrokerImage) -> str:
+    return ", ".join(f"{one.host}:{one.port}" for one in broker.endpoints) or "no address"
