@@ -12,8 +12,8 @@ from app.limits import KIB
 from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.builder import build_batch
 from app.records.control import EndTransactionMarker, parse_marker
-from app.records.record import iter_records
-from app.records.varint import decode_varint, decode_varlong, encode_varint
+from app.records.record import iter_records, walk_records
+from app.records.varint import encode_varint
 from app.units import (
     NO_PRODUCER_ID,
     Offset,
@@ -188,7 +188,13 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
             batches.append(ReplayedBatch(end_offset, producer_id, epoch, records, marker))
         else:
             try:
-                _add_plain_records(plain, data, position + HEADER_BYTES, end, count)
+                plain += [
+                    (data[key_at:key_end], data[value_at:value_end] if value_end >= 0 else None)
+                    for _, _, key_at, key_end, value_at, value_end, _ in walk_records(
+                        data, position + HEADER_BYTES, end, count, delta
+                    )
+                    if key_end >= 0
+                ]
             except (IndexError, ValueError) as error:
                 raise CorruptionError(f"the batch at offset {base_offset} is not sound inside: {error}") from None
             plain_at = position
@@ -238,51 +244,3 @@ def _shape_of(batch: bytes, key: bytes, value: bytes | None) -> _Shape | None:
 
 def _records(batch: memoryview) -> list[RawRecord]:
     return [(record.key, record.value) for record in iter_records(batch) if record.key is not None]
-
-
-def _add_plain_records(records: list[RawRecord], data: bytes, position: int, batch_end: int, count: int) -> None:
-    """Keys and values of ``count`` uncompressed records. Other fields are skipped.
-
-    Numbers of one byte, the usual case, are decoded inline. Raises: IndexError, ValueError.
-    """
-    for _ in range(count):
-        byte = data[position]
-        if byte < 0x80:
-            position += 1
-            end = position + (byte >> 1)
-        else:
-            length, position = decode_varint(data, position)
-            end = position + length
-        if end > batch_end:
-            raise ValueError("a record leaves its batch")
-        position += 1  # attributes
-        if data[position] < 0x80:
-            position += 1
-        else:
-            _, position = decode_varlong(data, position)
-        if data[position] < 0x80:
-            position += 1
-        else:
-            _, position = decode_varint(data, position)
-        byte = data[position]
-        if byte < 0x80:
-            position += 1
-            length = (byte >> 1) ^ -(byte & 1)
-        else:
-            length, position = decode_varint(data, position)
-        if length < 0:
-            key = None
-        else:
-            key = data[position : position + length]
-            position += length
-        byte = data[position]
-        if byte < 0x80:
-            position += 1
-            length = (byte >> 1) ^ -(byte & 1)
-        else:
-            length, position = decode_varint(data, position)
-        if position + length > end:
-            raise ValueError("a field leaves its record")
-        if key is not None:
-            records.append((key, data[position : position + length] if length >= 0 else None))
-        position = end

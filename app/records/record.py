@@ -94,28 +94,48 @@ def _bad(header: BatchHeader, what: str) -> CorruptionError:
 
 
 def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    # Numbers are read in line where they fit in one byte, which is nearly always; this loop is a reader's whole cost.
-    count = header.record_count
-    data_end = len(data)
-    if count < 0 or count * RECORD_BYTES_MIN > data_end:
-        raise ValueError(f"{count} records do not fit in {data_end} bytes")
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    last_offset_delta = header.last_offset_delta
-    previous_delta = -1
-    position = 0
     make_record = Record._make
+    for offset_delta, timestamp_delta, key_at, key_end, value_at, value_end, end in walk_records(
+        data, 0, len(data), header.record_count, header.last_offset_delta
+    ):
+        yield make_record(
+            (
+                base_offset + offset_delta,
+                base_timestamp + timestamp_delta if append_time is None else append_time,
+                data[key_at:key_end] if key_end >= 0 else None,
+                data[value_at:value_end] if value_end >= 0 else None,
+                # No headers are one byte.
+                () if end - max(value_at, value_end) == 1 else _read_headers(data, max(value_at, value_end)),
+            )
+        )
+
+
+def walk_records(
+    data: bytes, position: int, data_end: int, count: int, last_offset_delta: int
+) -> Iterator[tuple[int, int, int, int, int, int, int]]:
+    """Where each of ``count`` records of a records section is, which is ``data`` from ``position`` to ``data_end``, decompressed.
+
+    Yields: offset delta, timestamp delta, start and end of the key, start and end of the value, end of the record. The end of a
+    null key or value is -1. Headers follow the value. Raises: ValueError or IndexError where a record, or what follows the last
+    one, is not sound. A header's key is not decoded.
+    """
+    # The one decoder of records in Python. Numbers are read in line where they fit in one byte, which is nearly always.
+    if count < 0 or count * RECORD_BYTES_MIN > data_end - position:
+        raise ValueError(f"{count} records do not fit in {data_end - position} bytes")
+    previous_delta = -1
     for _ in range(count):
         byte = data[position]
         if byte < 0x80:
-            length = (byte >> 1) ^ -(byte & 1)
+            size = (byte >> 1) ^ -(byte & 1)
             position += 1
         else:
-            length, position = decode_varint(data, position)
-        end = position + length
-        if length < RECORD_BYTES_MIN - 1 or end > data_end:
-            raise ValueError(f"a record claims {length} bytes where {data_end - position} are left")
+            size, position = decode_varint(data, position)
+        end = position + size
+        if size < RECORD_BYTES_MIN - 1 or end > data_end:
+            raise ValueError(f"a record claims {size} bytes where {data_end - position} are left")
         position += 1  # attributes
         byte = data[position]
         if byte < 0x80:
@@ -135,61 +155,65 @@ def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:
             )
         previous_delta = offset_delta
         byte = data[position]
-        if byte < 0x80 and not byte & 1:
-            field_end = position + 1 + (byte >> 1)
-            if field_end > end:
-                raise ValueError("a key leaves its record")
-            key: bytes | None = data[position + 1 : field_end]
-            position = field_end
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+            position += 1
         else:
-            key, position = _read_bytes(data, position, end)
-        value, position = _read_bytes(data, position, end)
-        if data[position] == 0 and position + 1 == end:
-            headers: Headers = ()
-            position = end
+            size, position = decode_varint(data, position)
+        key_at, key_end = position, -1
+        if size >= 0:
+            key_end = position = position + size
+        if size < -1 or position > end:
+            raise ValueError(f"a key of {size} bytes leaves its record")
+        byte = data[position]
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+            position += 1
         else:
-            headers, position = _read_headers(data, position, end)
+            size, position = decode_varint(data, position)
+        value_at, value_end = position, -1
+        if size >= 0:
+            value_end = position = position + size
+        if size < -1 or position > end:
+            raise ValueError(f"a value of {size} bytes leaves its record")
+        if data[position] == 0 and position < end:
+            position += 1
+        else:
+            position = _skip_headers(data, position, end)
         if position != end:
-            raise ValueError("a record is longer than its fields")
-        yield make_record(
-            (
-                base_offset + offset_delta,
-                base_timestamp + timestamp_delta if append_time is None else append_time,
-                key,
-                value,
-                headers,
-            )
-        )
+            raise ValueError("a record is longer or shorter than its fields")
+        yield offset_delta, timestamp_delta, key_at, key_end, value_at, value_end, end
     if position != data_end:
         raise ValueError(f"{data_end - position} bytes follow the last record")
 
 
-def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    byte = data[position]
-    if byte < 0x80:
-        length = (byte >> 1) ^ -(byte & 1)
-        position += 1
-    else:
-        length, position = decode_varint(data, position)
-    if length < 0:
-        if length != -1:
-            raise ValueError(f"a length of {length}")
-        return None, position
-    field_end = position + length
-    if field_end > end:
-        raise ValueError(f"a field of {length} bytes leaves its record")
-    return data[position:field_end], field_end
-
-
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def _skip_headers(data: bytes, position: int, end: int) -> int:
     count, position = decode_varint(data, position)
-    if not 0 <= count <= RECORD_HEADERS_MAX or count * 2 > end - position:
+    if count < 0 or count * 2 > end - position:
         raise ValueError(f"{count} headers in {end - position} bytes")
+    for _ in range(count):
+        size, position = decode_varint(data, position)
+        if size < 0:
+            raise ValueError("a header without a key")
+        size, position = decode_varint(data, position + size)
+        if size < -1:
+            raise ValueError(f"a header's value of {size} bytes")
+        position += max(size, 0)
+        if position > end:
+            raise ValueError("a header leaves its record")
+    return position
+
+
+def _read_headers(data: bytes, position: int) -> Headers:
+    """Headers that ``_skip_headers`` has found sound. Raises: ValueError if they are more than Firn reads."""
+    count, position = decode_varint(data, position)
+    if count > RECORD_HEADERS_MAX:
+        raise ValueError(f"{count} headers, more than {RECORD_HEADERS_MAX}")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        key, position = _read_bytes(data, position, end)
-        if key is None:
-            raise ValueError("a header without a key")
-        value, position = _read_bytes(data, position, end)
-        headers.append((str(key, "utf-8"), value))
-    return tuple(headers), position
+        size, position = decode_varint(data, position)
+        key_end = position + size
+        size, value_at = decode_varint(data, key_end)
+        headers.append((str(data[position:key_end], "utf-8"), data[value_at : value_at + size] if size >= 0 else None))
+        position = value_at + max(size, 0)
+    return tuple(headers)

@@ -13,8 +13,7 @@ from typing import Final
 from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, parse_header
-from app.records.record import RECORD_BYTES_MIN, raw_records
-from app.records.varint import decode_varint, decode_varlong
+from app.records.record import raw_records, walk_records
 from app.units import NO_TIMESTAMP, Offset, TimestampMs
 
 RECORD_ERRORS_MAX: Final = 10_000
@@ -22,90 +21,8 @@ RECORD_ERRORS_MAX: Final = 10_000
 NO_KEY: Final = "a record without a key in a compacted topic"
 
 
-def scan_records(data: bytes, count: int, last_offset_delta: int) -> Iterator[tuple[int, int, bool]]:
-    """(offset delta, timestamp delta, whether it has a key) of each record of a records section, decompressed.
-
-    Raises: ValueError or IndexError where a record, or what follows the last one, is not sound. A header's key is not decoded.
-    """
-    data_end = len(data)
-    if count < 0 or count * RECORD_BYTES_MIN > data_end:
-        raise ValueError(f"{count} records do not fit in {data_end} bytes")
-    previous_delta = -1
-    position = 0
-    for _ in range(count):
-        byte = data[position]
-        if byte < 0x80:
-            length = (byte >> 1) ^ -(byte & 1)
-            position += 1
-        else:
-            length, position = decode_varint(data, position)
-        end = position + length
-        if length < RECORD_BYTES_MIN - 1 or end > data_end:
-            raise ValueError(f"a record claims {length} bytes where {data_end - position} are left")
-        position += 1  # attributes
-        byte = data[position]
-        if byte < 0x80:
-            timestamp_delta = (byte >> 1) ^ -(byte & 1)
-            position += 1
-        else:
-            timestamp_delta, position = decode_varlong(data, position)
-        byte = data[position]
-        if byte < 0x80:
-            offset_delta = (byte >> 1) ^ -(byte & 1)
-            position += 1
-        else:
-            offset_delta, position = decode_varint(data, position)
-        if not previous_delta < offset_delta <= last_offset_delta:
-            raise ValueError(
-                f"offset delta {offset_delta} after {previous_delta} in a batch whose last is {last_offset_delta}"
-            )
-        previous_delta = offset_delta
-        byte = data[position]
-        if byte < 0x80:
-            key_bytes = (byte >> 1) ^ -(byte & 1)
-            position += 1
-        else:
-            key_bytes, position = decode_varint(data, position)
-        if key_bytes > 0:
-            position += key_bytes
-        if key_bytes < -1 or position > end:
-            raise ValueError(f"a key of {key_bytes} bytes leaves its record")
-        byte = data[position]
-        if byte < 0x80:
-            value_bytes = (byte >> 1) ^ -(byte & 1)
-            position += 1
-        else:
-            value_bytes, position = decode_varint(data, position)
-        if value_bytes > 0:
-            position += value_bytes
-        if value_bytes < -1 or position > end:
-            raise ValueError(f"a value of {value_bytes} bytes leaves its record")
-        if data[position] == 0 and position < end:
-            position += 1
-        else:
-            position = _skip_headers(data, position, end)
-        if position != end:
-            raise ValueError("a record is longer or shorter than its fields")
-        yield offset_delta, timestamp_delta, key_bytes >= 0
-    if position != data_end:
-        raise ValueError(f"{data_end - position} bytes follow the last record")
-
-
-def _skip_headers(data: bytes, position: int, end: int) -> int:
-    count, position = decode_varint(data, position)
-    if count < 0 or count * 2 > end - position:
-        raise ValueError(f"{count} headers in {end - position} bytes")
-    for _ in range(count):
-        size, position = decode_varint(data, position)
-        if size < 0:
-            raise ValueError("a header without a key")
-        size, position = decode_varint(data, position + size)
-        if size < -1:
-            raise ValueError(f"a header's value of {size} bytes")
-        position += max(size, 0)
-        if position > end:
-            raise ValueError("a header leaves its record")
-    return position
+def _scan(data: bytes, header: BatchHeader) -> Iterator[tuple[int, int, int, int, int, int, int]]:
+    return walk_records(data, 0, len(data), header.record_count, header.last_offset_delta)
 
 
 def check_interior(batch: memoryview | bytes, *, max_bytes: int = DECOMPRESSED_BATCH_BYTES_MAX) -> int:
@@ -118,7 +35,7 @@ def check_interior(batch: memoryview | bytes, *, max_bytes: int = DECOMPRESSED_B
     number = 0
     try:
         data = raw_records(batch, header, max_bytes)
-        for number, _ in enumerate(scan_records(data, header.record_count, header.last_offset_delta), 1):  # noqa: B007
+        for number, _ in enumerate(_scan(data, header), 1):  # noqa: B007
             pass
     except (ValueError, IndexError, LimitExceeded, CorruptionError) as error:
         raise _unsound(header, number, error) from None
@@ -161,7 +78,7 @@ def check_produced(
     try:
         data = raw_records(batch, header, max_bytes)
         # As many records as offsets, each offset above the one before: the deltas are 0 to count-1.
-        for _, timestamp_delta, has_key in scan_records(data, header.record_count, header.last_offset_delta):
+        for _, timestamp_delta, _, key_end, _, _, _ in _scan(data, header):
             timestamp = base_timestamp + timestamp_delta
             if timestamp > greatest:
                 greatest = timestamp
@@ -169,7 +86,7 @@ def check_produced(
                 untimely = True
                 if len(refused) < RECORD_ERRORS_MAX:
                     refused.append((number, f"timestamp {timestamp} is not within [{earliest}, {latest}]"))
-            elif keys_needed and not has_key and len(refused) < RECORD_ERRORS_MAX:
+            elif keys_needed and key_end < 0 and len(refused) < RECORD_ERRORS_MAX:
                 refused.append((number, NO_KEY))
             number += 1
     except (ValueError, IndexError, CorruptionError) as error:
@@ -194,7 +111,7 @@ def timestamps_of(batch: memoryview | bytes, start_offset: int) -> Iterator[tupl
     number = 0
     try:
         data = raw_records(batch, header)
-        for offset_delta, timestamp_delta, _ in scan_records(data, header.record_count, header.last_offset_delta):
+        for offset_delta, timestamp_delta, _, _, _, _, _ in _scan(data, header):
             if base_offset + offset_delta >= start_offset:
                 timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
                 yield TimestampMs(timestamp), Offset(base_offset + offset_delta)
