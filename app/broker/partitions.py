@@ -17,7 +17,7 @@ from uuid import UUID
 
 from app.broker.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
-from app.configs import BrokerConfig, Durability
+from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import (
     ConfigError,
     ConflictError,
@@ -62,6 +62,8 @@ MANIFESTS_AT_ONCE: Final = 256
 """Manifests read at the same time: a thousand partitions take a quarter of a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
 RETRY_S_MAX: Final = 30.0
+WAITED_FOR_MAX: Final = 1_000
+"""Partitions of a topic whose logs are all created before the request that creates it is answered."""
 LOGS_AT_ONCE: Final = 16
 """Logs created before the event loop serves other work. Each takes a fraction of a millisecond for system calls."""
 AGREE_TRIES_MAX: Final = 300
@@ -153,6 +155,7 @@ class Partitions:
         """The recovered end offsets of tiered topics after a take-over; empty without a take-over."""
         self._broker_id = BrokerId(config.node_id)
         self.table = PartitionTable(self._broker_id, lambda: membership.view.image)
+        self.table.make_missing = self._make_missing_now
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
@@ -569,36 +572,68 @@ class Partitions:
         config = self._cluster.effective_config(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
         for place in range(first, len(topic.partitions)):
-            image = topic.partitions[place]
-            partition = self.table.get(topic.name, image.partition_index)
-            if partition is not None and partition.topic_id != topic.topic_id:
-                self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
-                partition = None
-            if partition is not None:
-                self.table.note(partition, image)
-            role = None if partition is None else partition.role
-            match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
-                case Transition.MAKE:
-                    if not at_most:
-                        return place
-                    at_most -= 1
-                    log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
-                    partition = self.table.hold(log)
-                    self.table.note(partition, image)
-                    if self._started:
-                        self.table.lead(partition, image.leader_epoch)
-                        self._unattached[partition.key] = None
-                        self._wake.set()
-                case Transition.OPEN if self._started and partition is not None:
-                    self._unopened.setdefault(partition.key, _Unopened(partition))
-                    self._wake_opener.set()
-                case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
-                    self.table.lead(partition, image.leader_epoch)
-                case Transition.RESIGN if partition is not None:
-                    self._resign(partition, image)
-            if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
-                partition.log.update_config(config)
+            made = self._bring_one(topic, topic.partitions[place], config, may_make=at_most > 0)
+            if made is None:
+                return place
+            at_most -= made
         return None
+
+    def _bring_one(
+        self, topic: TopicImage, image: PartitionImage, config: TopicConfig, *, may_make: bool
+    ) -> bool | None:
+        """Give one partition the role and settings of the image. Returns: whether its log was created; None if it is missing, and
+        ``may_make`` is False. Raises: FirnError."""
+        made = False
+        partition = self.table.get(topic.name, image.partition_index)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
+            partition = None
+        if partition is not None:
+            self.table.note(partition, image)
+        role = None if partition is None else partition.role
+        match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
+            case Transition.MAKE:
+                if not may_make:
+                    return None
+                made = True
+                log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
+                partition = self.table.hold(log)
+                self.table.note(partition, image)
+                if self._started:
+                    self.table.lead(partition, image.leader_epoch)
+                    self._unattached[partition.key] = None
+                    self._wake.set()
+            case Transition.OPEN if self._started and partition is not None:
+                self._unopened.setdefault(partition.key, _Unopened(partition))
+                self._wake_opener.set()
+            case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
+                self.table.lead(partition, image.leader_epoch)
+            case Transition.RESIGN if partition is not None:
+                self._resign(partition, image)
+        if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
+            partition.log.update_config(config)
+        return made
+
+    def _make_missing_now(self, name: str, index: int) -> None:
+        """Make the log of a partition of a large topic that somebody asks for before its turn."""
+        if not self._unmade:
+            return
+        topic = self._cluster.image.topics_by_name.get(name)
+        if topic is None or topic.topic_id not in self._unmade or not 0 <= index < len(topic.partitions):
+            return
+        if self.table.get(name, index) is not None:
+            return
+        try:
+            self._bring_one(topic, topic.partitions[index], self._cluster.effective_config(topic), may_make=True)
+        except FirnError as error:
+            self._tell_not_made(name, error)
+
+    def _tell_not_made(self, subject: str, error: FirnError) -> None:
+        self._faults.met(
+            "making logs of",
+            subject,
+            f"cannot create, change or delete logs of topic {subject}, will try again: {error}",
+        )
 
     def _resign(self, partition: Partition, image: PartitionImage) -> None:
         """Another broker leads: give up the tier and the coordinators' records, and keep the log."""
@@ -627,13 +662,18 @@ class Partitions:
             self._tier.kick(None if delta.broker_configs else delta.topics)
 
     async def followed(self, topic_id: UUID) -> None:
-        """Wait until all logs of a created or changed topic exist, or until creating one has failed."""
+        """Wait until all logs of a created or changed topic exist, or until creating one has failed.
+
+        Nobody waits for a topic with more than ``WAITED_FOR_MAX`` partitions. Its logs are created in the background, and each at
+        once when somebody asks for it. Kafka waits for no log at all.
+        """
         tried = self._tried.get(topic_id)
         if tried is not None:
             await asyncio.shield(tried)
 
     def _settle(self, image: ClusterImage, topic_id: UUID, first: int = 0) -> bool:
-        """Create some missing logs of a topic, from partition ``first`` on. Returns: whether the topic is complete now."""
+        """Create some missing logs of a topic, from partition ``first`` on. Returns: whether this attempt is over: the topic is
+        complete, or a log could not be created."""
         topic = image.topic_by_id(topic_id)
         going_on, failed = None, False
         try:
@@ -643,11 +683,7 @@ class Partitions:
                 going_on = self._bring_in_line(topic, first, LOGS_AT_ONCE)
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
-            self._faults.met(
-                "making logs of",
-                subject,
-                f"cannot create, change or delete logs of topic {subject}, will try again: {error}",
-            )
+            self._tell_not_made(subject, error)
             going_on, failed = 0, True
         made = going_on is None
         if going_on is None:
@@ -658,9 +694,9 @@ class Partitions:
             tried = self._tried.pop(topic_id, None)
             if tried is not None:
                 tried.set_result(None)
-        elif topic_id not in self._tried:
+        elif topic_id not in self._tried and topic is not None and len(topic.partitions) <= WAITED_FOR_MAX:
             self._tried[topic_id] = asyncio.get_running_loop().create_future()
-        return made
+        return made or failed
 
     def _drop(self, topic_id: UUID) -> None:
         """Forget a topic that was deleted. Raises: StorageUnavailable."""
@@ -702,10 +738,11 @@ class Partitions:
         while True:
             self._wake_maker.clear()
             for topic_id in tuple(self._unmade):
-                made = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
-                while not made and topic_id in self._tried:
+                while True:
+                    over = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
+                    if over:
+                        break
                     await asyncio.sleep(0)
-                    made = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
             try:
                 async with asyncio.timeout(delay_s if self._unmade else None):

@@ -172,6 +172,8 @@ class PartitionTable:
         self._all: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicIdPartition, str] = {}
+        self.make_missing: Callable[[str, int], None] | None = None
+        """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -180,12 +182,16 @@ class PartitionTable:
         return self._all.get((topic, index))
 
     def led(self, topic: str, index: int) -> Partition | None:
-        """A partition that this broker leads; None if it does not."""
-        return self._led.get((topic, index))
+        """A partition that this broker leads; None if it does not. Its log is made now if it is still missing."""
+        found = self._led.get((topic, index))
+        if found is None and self.make_missing is not None:
+            self.make_missing(topic, index)
+            found = self._led.get((topic, index))
+        return found
 
     def led_log(self, topic: str, index: int) -> PartitionLog | None:
         """The log of a partition that this broker leads; None if it does not."""
-        found = self._led.get((topic, index))
+        found = self.led(topic, index)
         return None if found is None else found.log
 
     def all_led(self) -> list[Partition]:
@@ -205,7 +211,7 @@ class PartitionTable:
         Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION; NotLeader, with who leads; RequestRejected KAFKA_STORAGE_ERROR if this
         broker is to lead it and its log is not there: being made, being opened, or it cannot be opened.
         """
-        found = self._led.get((topic, index))
+        found = self.led(topic, index)
         if found is not None:
             return found
         of_topic = self._image().topics_by_name.get(topic)

@@ -402,17 +402,48 @@ async def test_a_topic_of_many_partitions_is_whole_when_it_is_answered_and_other
         assert 0 < max(steps) <= LOGS_AT_ONCE
 
 
+async def test_a_large_topic_is_answered_at_once_and_each_partition_is_made_when_somebody_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 20)
+    asleep = asyncio.Event()
+
+    async def sleeps(self: Partitions) -> None:
+        await asleep.wait()
+        await make_missing(self)
+
+    make_missing = Partitions._make_missing
+    monkeypatch.setattr(Partitions, "_make_missing", sleeps)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("many", 40)
+        assert len(broker.node.logs.logs()) == LOGS_AT_ONCE, "one slice, and nobody waits for the others"
+        assert await produce(client, "many", batch(3), partition=39) == [0]
+        assert len(await fetch_all(client, "many", partition=39, end=3)) == len(batch(3))
+        asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("many", [ListOffsetsPartition(38, -1, -1)])])
+        answer = await client.ask(ApiKey.LIST_OFFSETS, 7, asked)
+        assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogManager, "create", refuse_room)
+            refused = await client.produce(9, [("many", [(37, batch(1))])])
+            assert refused.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert any("no room" in line for line in broker.lines)
+        assert len(broker.node.logs.logs()) == LOGS_AT_ONCE + 2
+        asleep.set()
+        await until(lambda: len(broker.node.logs.logs()) == 40)
+        assert await produce(client, "many", batch(1), partition=39) == [3], "what was made before is left alone"
+        assert await produce(client, "many", batch(1), partition=37) == [0]
+
+
+def refuse_room(*_args: object, **_kwargs: object) -> None:
+    raise StorageFull("no room")
+
+
 async def test_a_topic_whose_logs_cannot_be_made_is_answered_and_made_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with running_broker(tmp_path) as broker:
-        full = StorageFull("no room")
-
-        def refuse(*_args: object, **_kwargs: object) -> None:
-            raise full
-
         with monkeypatch.context() as patch:
-            patch.setattr(LogManager, "create", refuse)
+            patch.setattr(LogManager, "create", refuse_room)
             await broker.create_topic("late", 2 * LOGS_AT_ONCE)
             assert broker.node.logs.get("late", 0) is None
         async with asyncio.timeout(60):
