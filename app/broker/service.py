@@ -67,10 +67,6 @@ class ServiceManager:
             log_line(f"{SOCKET}={name} is an unknown kind of address: the service manager gets no notifications")
         return cls(address, watchdog_s=None if address is None else watchdog_s, log_line=log_line)
 
-    @property
-    def is_there(self) -> bool:
-        return self._socket is not None
-
     # --- messages ------------------------------------------------------------------------------------------------
 
     def starting(self, status: str) -> None:

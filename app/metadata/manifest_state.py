@@ -166,11 +166,6 @@ def segment_record_key(segment_id: UUID) -> bytes:
     return encode_key(KIND_SEGMENT, segment_id)
 
 
-def decode_segment(value: bytes) -> SegmentEntry:
-    """Decode a segment from its record's value. Raises: CorruptionError."""
-    return _segments.decode(value)
-
-
 _SEGMENT_KEY_PREFIX: Final = segment_record_key(UUID(int=0))[:-16]
 
 

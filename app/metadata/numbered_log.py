@@ -115,19 +115,6 @@ class LogState(Protocol):
         ...
 
 
-class NoState:
-    """For a log of which only the ``live`` records are used."""
-
-    def load(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Keep nothing."""
-
-    def loaded(self, sequence: LogSequence) -> None:
-        """Nothing to check."""
-
-    def apply(self, entry: Entry) -> None:
-        """Keep nothing."""
-
-
 S = TypeVar("S", bound=LogState)
 
 

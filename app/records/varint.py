@@ -38,12 +38,6 @@ def encode_varint(value: int) -> bytes:
     return _encode(value)
 
 
-def varint_bytes(value: int) -> int:
-    """How many bytes ``encode_varint`` makes of ``value``."""
-    raw = (value << 1) ^ (value >> 63)
-    return max(1, (raw.bit_length() + 6) // 7)
-
-
 def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(value, position after it) of an int32.
 

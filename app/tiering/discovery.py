@@ -7,28 +7,17 @@ which partition.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from app.errors import CorruptionError
 from app.metadata import layout
 from app.metadata.manifest_state import SegmentEntry
-from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
+from app.objectstore.api import ObjectInfo, ObjectStore
 from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
 from app.units import BrokerId, TimestampMs, TopicIdPartition
 
 NO_BROKER: Final = BrokerId(-1)
 """Broker id of segments that no broker copied: a job or an operator added them."""
 PAGE_KEYS: Final = 1000
-
-
-class DiscoveredSegment(NamedTuple):
-    """A segment object, as described by LIST and its footer."""
-
-    info: ObjectInfo
-    partition: TopicIdPartition
-    footer: SegmentFooter | None
-    error: CorruptionError | None
-    """Why there is no footer."""
 
 
 async def list_segment_objects(store: ObjectStore) -> AsyncIterator[tuple[ObjectInfo, layout.SegmentKey | None]]:
@@ -83,25 +72,6 @@ async def read_footer(store: ObjectStore, key: str) -> SegmentFooter:
     return decode_footer(tail, object_bytes, key)
 
 
-async def discover(store: ObjectStore) -> AsyncIterator[DiscoveredSegment]:
-    """Every segment of the bucket, in key order, without any manifest. Raises: StorageUnavailable."""
-    async for info, named in list_segment_objects(store):
-        if named is None:
-            continue
-        partition = TopicIdPartition(named.topic_id, named.partition)
-        try:
-            footer = await read_footer(store, info.key)
-            told = (footer.topic_id, footer.partition, footer.base_offset, footer.segment_id)
-            if told != tuple(named):
-                raise CorruptionError(f"{info.key}: the footer is of {told}")
-        except ObjectMissing:
-            continue  # deleted since it was listed
-        except CorruptionError as error:
-            yield DiscoveredSegment(info, partition, None, error)
-        else:
-            yield DiscoveredSegment(info, partition, footer, None)
-
-
 def entry_of(footer: SegmentFooter, object_bytes: int) -> SegmentEntry:
     """A segment's manifest record, from its footer and its object's size. It lacks leader epochs and arrival time."""
     return SegmentEntry.started(footer.segment_id, footer.base_offset, footer.end_offset, broker_id=NO_BROKER).replace(
@@ -115,18 +85,3 @@ def entry_of(footer: SegmentFooter, object_bytes: int) -> SegmentEntry:
         chunk_count=len(footer.chunks),
         aborted_transaction_count=len(footer.aborted),
     )
-
-
-def longest_chains(segments: list[SegmentFooter]) -> list[SegmentFooter]:
-    """The footers of one partition that a reader would use: from the lowest offset on, without overlap. If several begin at the
-    same offset, the one with the highest end counts, and among these the newest.
-
-    A copy that was abandoned and repeated leaves two objects with the same offsets and bytes. Both are readable.
-    """
-    chosen: list[SegmentFooter] = []
-    end = -1
-    for footer in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset, -one.created_ms)):
-        if footer.base_offset >= end:
-            chosen.append(footer)
-            end = footer.end_offset
-    return chosen

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
-from app.errors import ProtocolError
-from app.limits import REQUEST_BYTES_MAX
 from app.wire.codec import encode_request, encode_response
 from app.wire.header import encode_request_header, response_header
 from app.wire.primitives import Buffer
 
 SIZE: Final = Struct(">i")
-SIZE_BYTES: Final = 4
-
-FRAME_BYTES_MIN: Final = 4
-"""No frame is shorter than a correlation id."""
-
-
-def frame_bytes(prefix: Buffer, position: int = 0, *, frame_bytes_max: int = REQUEST_BYTES_MAX) -> int:
-    """Size of the frame whose prefix is at ``position``: the bytes that follow the four of the prefix.
-
-    Raises: ProtocolError if it is less than a correlation id or more than ``frame_bytes_max``.
-    """
-    size: int = SIZE.unpack_from(prefix, position)[0]
-    if not FRAME_BYTES_MIN <= size <= frame_bytes_max:
-        raise ProtocolError(f"a frame claims {size} bytes, at most {frame_bytes_max} are allowed")
-    return size
 
 
 def frame(*parts: Buffer) -> bytes:
@@ -36,11 +18,6 @@ def frame(*parts: Buffer) -> bytes:
     if size > 0x7FFF_FFFF:
         raise ValueError(f"a frame of {size} bytes")
     return b"".join((SIZE.pack(size), *parts))
-
-
-def framed(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The same without joining: the size prefix and then ``parts``, for a gathered write."""
-    return [SIZE.pack(sum(map(len, parts))), *parts]
 
 
 def request_frame(key: int, version: int, correlation_id: int, client_id: str | None, message: Any) -> bytes:

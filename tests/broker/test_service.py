@@ -112,14 +112,13 @@ def test_the_environment_names_the_manager_and_is_not_left_to_children(manager: 
 
 def test_without_a_manager_nothing_is_sent_and_nothing_fails() -> None:
     service = ServiceManager.of_environment({}, 7)
-    assert not service.is_there
     service.ready("serves")
     service.close()
 
 
 def test_an_address_of_an_unknown_kind_and_a_manager_that_is_gone_are_told_once(tmp_path: Path) -> None:
     lines: list[str] = []
-    assert not ServiceManager.of_environment({"NOTIFY_SOCKET": "vsock:2:1"}, 7, lines.append).is_there
+    ServiceManager.of_environment({"NOTIFY_SOCKET": "vsock:2:1"}, 7, lines.append).ready("serves")
     assert "vsock:2:1" in lines.pop()
     service = ServiceManager.of_environment({"NOTIFY_SOCKET": str(tmp_path / "gone")}, 7, lines.append)
     service.ready("serves")

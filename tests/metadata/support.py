@@ -13,7 +13,7 @@ from uuid import UUID
 from app.errors import FencedError
 from app.metadata.log_format import Entry, Versioned, encode_key, encode_value
 from app.metadata.membership import Membership
-from app.metadata.numbered_log import LogTimings, NoState, NumberedLog
+from app.metadata.numbered_log import LogTimings, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import MemoryStore
 from app.units import LogSequence, TimestampMs
@@ -123,7 +123,6 @@ def uuid_of(number: int) -> UUID:
 __all__ = [
     "QUICK",
     "FixedClock",
-    "NoState",
     "Number",
     "Replay",
     "key",

@@ -16,12 +16,13 @@ from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.tiering.deletion import delete_of_topics, delete_segments
-from app.tiering.discovery import discover, list_manifests, longest_chains
+from app.tiering.discovery import list_manifests
 from app.tiering.rebuild import plan_restore
 from app.tiering.segment_format import SegmentFooter
 from app.tiering.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
 from app.tiering.verify import Finding, FindingKind, Progress, verify
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
+from tests.support.discovery import discover, longest_chains
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 

@@ -12,7 +12,7 @@ from app.records.batch import iter_headers
 from app.wire import codec, fetch, produce
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest
-from app.wire.framing import frame_bytes
+from app.wire.framing import SIZE
 from app.wire.header import encode_request_header, parse_request_header
 from app.wire.versions import ADVERTISED
 
@@ -35,7 +35,7 @@ def test_every_advertised_api_was_captured() -> None:
 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_what_a_client_sent_is_read_and_written_again(frame: bytes) -> None:
-    assert frame_bytes(frame) == len(frame) - 4
+    assert SIZE.unpack_from(frame) == (len(frame) - 4,)
     header = parse_request_header(memoryview(frame)[4:])
     key, version = header.api_key, header.api_version
     again = encode_request_header(key, version, header.correlation_id, header.client_id)

@@ -45,7 +45,7 @@ class Proxy:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 prefix = await reader.readexactly(4)
-                frame = prefix + await reader.readexactly(framing.frame_bytes(prefix))
+                frame = prefix + await reader.readexactly(framing.SIZE.unpack(prefix)[0])
                 frames.setdefault(self._name(frame), frame.hex())
                 to_broker.write(frame)
         to_broker.close()
