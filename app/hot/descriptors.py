@@ -149,6 +149,12 @@ class DescriptorCache:
                 closed += 1
         return closed
 
+    def close_all(self) -> None:
+        """Close all files without readers and without unsynced bytes: whoever used them has ended."""
+        for handle in list(self._idle):
+            if not handle.users:
+                self.close(handle)
+
     def _evict(self) -> None:
         # A second chance for each that was used since the last look; then whoever comes first goes.
         for _ in range(2 * len(self._idle)):

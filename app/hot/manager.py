@@ -718,6 +718,7 @@ class LogManager:
         except OSError as error:
             self.log_directory.go_offline(f"cannot write the last checkpoints: {error.strerror or error}")
         finally:
+            self.log_directory.descriptors.close_all()
             if self._lock is not None:
                 self._lock.close()
                 self._lock = None

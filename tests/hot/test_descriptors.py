@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
 from app.errors import StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.manager import IDLE_MS
+from app.machine.files import PosixFileSystem
 from tests.hot.helpers import DATA, NOW, batch, manager_over, new_log, read_all, running, sim
 
 
@@ -130,3 +133,31 @@ async def test_idle_logs_are_synced_then_closed_and_opened_again_by_the_next_app
             log.append_as_leader(batch(), now_ms=later)
             assert len(await read_all(log)) == 2 * len(batch())
     await manager.close()
+
+
+def test_at_the_end_all_files_are_closed_but_those_in_use_and_unsynced() -> None:
+    cache, files = handles(4, 4)
+    for file in files:
+        file.acquire()
+        if file is not files[1]:
+            file.release()
+    cache.pin(files[2])
+    cache.close_all()
+    assert [file.file is not None for file in files] == [False, True, True, False]
+    files[1].release()
+    cache.unpin(files[2])
+    cache.close_all()
+    assert cache.open_count == 0
+
+
+async def test_a_stop_in_order_leaves_no_file_open(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    manager = manager_over(PosixFileSystem(), data_dir=str(tmp_path))
+    log = new_log(manager)
+    log.append_as_leader(batch(), now_ms=NOW)
+    chunk = FileHandle(manager.log_directory.descriptors, str(tmp_path / "chunk"))
+    (tmp_path / "chunk").touch()
+    chunk.acquire()
+    chunk.release()
+    await manager.close()
+    assert set(os.listdir("/proc/self/fd")) <= before

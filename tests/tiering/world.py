@@ -74,6 +74,7 @@ class World:
         self.tier: RemoteLogManager
         self.reader: RemoteReader
         self.cache: ChunkCache
+        self.chunks: DescriptorCache
         self.work: StoreWork
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -110,13 +111,14 @@ class World:
             **({"interval_ms": 10_000, "stall_s": 40} | self.manager_options),
         )
         self.tier.attach(self.log, self.manifest)
+        self.chunks = DescriptorCache(self.fs, 100)
         self.cache = ChunkCache(
             self.work,
             str(self.directory / "cache"),
             10_000,
             fs=self.fs,
             pool=self.pool,
-            descriptors=DescriptorCache(self.fs, 100),
+            descriptors=self.chunks,
             registry=self.registry,
         )
         self.reader = RemoteReader(
@@ -158,7 +160,7 @@ class World:
         if not task.cancelled():
             task.result()
         self.store._uploads.update(uploads)
-        self.log.abandon()
+        self._close()
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -167,7 +169,11 @@ class World:
             await asyncio.wait((task,))
             if not task.cancelled():
                 task.result()
-            self.log.abandon()
+            self._close()
+
+    def _close(self) -> None:
+        self.log.abandon()
+        self.chunks.close_all()
 
     # --- use --------------------------------------------------------------------------------------------------------
 
