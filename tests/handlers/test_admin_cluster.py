@@ -83,7 +83,7 @@ async def test_the_coordinators_topics_are_made_as_coordinators_make_them(name: 
         [told] = (await metadata(bench, 9, [name])).topics
         assert told.error_code == ErrorCode.NONE
         asked = bench.cluster.image.topic(name)
-        made = await ensure_topic(other.controller, INTERNAL[name])
+        made = await ensure_topic(other.cluster, other.controller, INTERNAL[name])
         assert asked is not None
         assert (len(asked.partitions), asked.configs) == (len(made.partitions), made.configs)
         assert asked.configs["cleanup.policy"] == "compact"

@@ -184,7 +184,7 @@ def shows_what_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
     def early(log: PartitionLog, *args: Any, **kwargs: Any) -> Any:
         result = append(log, *args, **kwargs)
-        log._advance_high_watermark(int(log.log_end_offset))
+        log.commit(int(log.log_end_offset))
         return result
 
     patch.setattr(PartitionLog, "append_as_leader", early)
