@@ -7,16 +7,17 @@ import itertools
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from app.broker.node import LOG_DESCRIPTORS_MAX, Node, Surroundings
 from app.broker.partitions import LOGS_AT_ONCE, Partitions
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.topics import INTERNAL
 from app.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
+from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
@@ -27,7 +28,7 @@ from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.replication.reading import RANGES_MAX
 from app.tiering.store_work import InlineStoreWork
-from app.units import TopicIdPartition
+from app.units import TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -406,35 +407,35 @@ async def test_a_large_topic_is_answered_at_once_and_each_partition_is_made_when
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 20)
-    asleep = asyncio.Event()
+    there_is_room = {*range(LOGS_AT_ONCE)}
+    create = LogManager.create
 
-    async def sleeps(self: Partitions) -> None:
-        await asleep.wait()
-        await make_missing(self)
+    def create_in_room(
+        self: LogManager, topic: str, topic_id: TopicId, partition: int, config: TopicConfig
+    ) -> PartitionLog:
+        return create(self, topic, topic_id, partition, config) if partition in there_is_room else refuse_room()
 
-    make_missing = Partitions._make_missing
-    monkeypatch.setattr(Partitions, "_make_missing", sleeps)
+    monkeypatch.setattr(LogManager, "create", create_in_room)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("many", 40)
         assert len(broker.node.logs.logs()) == LOGS_AT_ONCE, "one slice, and nobody waits for the others"
+        there_is_room |= {38, 39}
         assert await produce(client, "many", batch(3), partition=39) == [0]
         assert len(await fetch_all(client, "many", partition=39, end=3)) == len(batch(3))
         asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("many", [ListOffsetsPartition(38, -1, -1)])])
         answer = await client.ask(ApiKey.LIST_OFFSETS, 7, asked)
         assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, 0)
-        with monkeypatch.context() as patch:
-            patch.setattr(LogManager, "create", refuse_room)
-            refused = await client.produce(9, [("many", [(37, batch(1))])])
-            assert refused.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert any("no room" in line for line in broker.lines)
+        refused = await client.produce(9, [("many", [(37, batch(1))])])
+        assert refused.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert any("no room" in line for line in broker.lines)
         assert len(broker.node.logs.logs()) == LOGS_AT_ONCE + 2
-        asleep.set()
+        there_is_room |= {*range(40)}
         await until(lambda: len(broker.node.logs.logs()) == 40)
         assert await produce(client, "many", batch(1), partition=39) == [3], "what was made before is left alone"
         assert await produce(client, "many", batch(1), partition=37) == [0]
 
 
-def refuse_room(*_args: object, **_kwargs: object) -> None:
+def refuse_room(*_args: object, **_kwargs: object) -> NoReturn:
     raise StorageFull("no room")
 
 
