@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -88,8 +88,11 @@ bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits
 bench-quick: $(VENV)/.bench kafka-libs ## Two thirds of its groups, small, in about 3 minutes: that they work, not how fast
 	@$(BIN)/python -m loadtests --quick $(ARGS)
 
-soak: $(VENV)/.bench ## Write, read, tier, replay and expire with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
+soak: $(VENV)/.bench ## Every kind of client at once, with faults, 10 minutes; every record accounted for (ARGS="--minutes 60")
 	@$(BIN)/python -m loadtests.soak $(ARGS)
+
+soak-short: $(VENV)/.bench ## The same in two minutes: each fault at least once
+	@$(BIN)/python -m loadtests.soak --minutes 1.2 $(ARGS)
 
 $(VENV)/.package: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing what builds packages into $(VENV)"

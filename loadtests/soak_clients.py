@@ -1,4 +1,4 @@
-"""Producers and consumers of the soak, and the book that they keep: every acknowledged record with its offset.
+"""Producers and readers of the soak, and what all of its workloads share.
 
 A record says who made it and when in its maker's order; what else is in it follows from that, so that each byte can be checked
 by whoever reads it. Clients are librdkafka's: idempotent producers that retry as long as the soak lasts.
@@ -6,61 +6,22 @@ by whoever reads it. Clients are librdkafka's: idempotent producers that retry a
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from struct import Struct
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-IDENTITY = Struct(">Q")
-FILLER = random.Random(20).randbytes(1 << 16)
-RECORD_BYTES = 1_000
+from loadtests.soak_books import NOT_ACKNOWLEDGED, Book, Wrong, value_of
+from loadtests.system import System
+
 MESSAGE_TIMEOUT_MS = 120_000
-NOT_ACKNOWLEDGED = -1
 TICK_S = 0.05
 END_TIMEOUT_S = 60.0
-
-
-class Wrong(Exception):
-    """What was read is not what was written; the message says where."""
-
-
-def value_of(sequence: int) -> bytes:
-    """The record of this number."""
-    start = sequence * 7 % (len(FILLER) - RECORD_BYTES)
-    return IDENTITY.pack(sequence) + FILLER[start : start + RECORD_BYTES - IDENTITY.size]
-
-
-class Book:
-    """What one producer sent to one topic: record ``n`` went to partition ``n % partitions``, and where it was acknowledged."""
-
-    def __init__(self, topic: str, partitions: int) -> None:
-        self.topic, self.partitions = topic, partitions
-        self.offsets = array("q")
-        """By record number; ``NOT_ACKNOWLEDGED`` until it is."""
-        self.acknowledged = 0
-        self.errors: list[str] = []
-
-    def check(self, message: Message, after: int) -> int:
-        """The number of a record that was read; it must come after number ``after`` of its partition. Raises: Wrong."""
-        value, offset, partition = message.value(), message.offset(), message.partition()
-        where = f"{self.topic}-{partition} at {offset}"
-        if value is None or len(value) != RECORD_BYTES:
-            raise Wrong(f"{where}: not a record of ours")
-        sequence: int = IDENTITY.unpack_from(value)[0]
-        if value != value_of(sequence) or sequence >= len(self.offsets) or sequence % self.partitions != partition:
-            raise Wrong(f"{where}: bytes that nobody sent")
-        if sequence <= after:
-            raise Wrong(f"{where}: record {sequence} after record {after}: twice, or out of order")
-        promised = self.offsets[sequence]
-        if promised not in (NOT_ACKNOWLEDGED, offset):
-            raise Wrong(f"{where}: record {sequence}, which was acknowledged at {promised}")
-        return sequence
+QUIET_TIMEOUT_S = 90.0
+"""Within which readers have everything that was written, once nothing is written any more."""
 
 
 class Worker(threading.Thread):
@@ -69,11 +30,71 @@ class Worker(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._ending = threading.Event()
+        self.wrong: str | None = None
+        """What this client found wrong; it has ended then."""
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
         self._ending.set()
         self.join()
+
+
+class Workload:
+    """One kind of use that the soak makes of a broker: its clients, and what is found wrong.
+
+    ``prepare`` makes its topics, ``start`` starts its clients; ``stop_writing`` returns when everything that was sent is
+    answered, ``settle`` when its readers have all of that, ``finish`` reads the topics once more and stops the rest.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.watched: Sequence[Worker] = ()
+        """Clients whose own ``wrong`` counts."""
+
+    def prepare(self, system: System) -> None:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop_writing(self) -> None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    def wrong_so_far(self) -> bool:
+        """Whether a reader found something wrong already."""
+        self.gather()
+        return bool(self.wrong)
+
+    def gather(self) -> None:
+        """Add to ``wrong`` what the clients found so far."""
+        found = [worker.wrong for worker in self.watched if worker.wrong]
+        self.wrong = list(dict.fromkeys([*self.wrong, *found]))
+
+    def counts(self) -> dict[str, int]:
+        """What the workload did, for one line."""
+        raise NotImplementedError
+
+    def line(self) -> str:
+        """The workload in one line."""
+        word = "WRONG" if self.wrong else "OK"
+        return f"{word:<6}{self.name:<18} " + ", ".join(f"{count:,} {what}" for what, count in self.counts().items())
+
+    def wait_until(self, done: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+        """Wait until the readers are ``done``; if they do not come to it, ``otherwise`` says what is wrong."""
+        deadline = time.monotonic() + QUIET_TIMEOUT_S
+        while not self.wrong_so_far() and not done():
+            if time.monotonic() > deadline:
+                self.wrong.append(otherwise())
+                return
+            time.sleep(0.2)
 
 
 class Producing(Worker):
@@ -133,7 +154,6 @@ class Tailing(Worker):
         super().__init__(f"tail of {book.topic}")
         self.book = book
         self.read = 0
-        self.wrong: str | None = None
         self._address = bootstrap
 
     @property
@@ -164,7 +184,6 @@ class Replaying(Worker):
         super().__init__(f"replay of {book.topic}")
         self.book, self._pause_s = book, pause_s
         self.replays = self.read = 0
-        self.wrong: str | None = None
         self._address = bootstrap
 
     def run(self) -> None:
@@ -182,8 +201,8 @@ class Replaying(Worker):
 
 
 @contextmanager
-def reader(bootstrap: str) -> Iterator[Consumer]:
-    """A consumer without a group that outlives restarts of the broker."""
+def reader(bootstrap: str, **settings: object) -> Iterator[Consumer]:
+    """A consumer without a group that outlives restarts of the broker; ``settings`` have ``_`` for ``.``."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -194,11 +213,36 @@ def reader(bootstrap: str) -> Iterator[Consumer]:
             "fetch.wait.max.ms": 200,
             "log_level": 0,
         }
+        | {name.replace("_", "."): value for name, value in settings.items()}
     )
     try:
         yield consumer
     finally:
         consumer.close()
+
+
+def read_to_end(
+    bootstrap: str, topic: str, partitions: int, stop: threading.Event | None = None, **settings: object
+) -> Iterator[Message]:
+    """Every record of a topic from the log starts to where each partition ended when the reader came there.
+
+    Raises: Wrong if the ends are not reached. Ends early if ``stop`` is set.
+    """
+    left = set(range(partitions))
+    with reader(bootstrap, enable_partition_eof=True, **settings) as consumer:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while left and not (stop is not None and stop.is_set()):
+            for message in consumer.consume(2000, 0.5):
+                error = message.error()
+                if error is None:
+                    deadline = time.monotonic() + END_TIMEOUT_S
+                    if message.partition() in left:
+                        yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+            if time.monotonic() > deadline:
+                raise Wrong(f"{topic}: the ends of partitions {sorted(left)} are not reached")
 
 
 def read_partition(
