@@ -26,12 +26,12 @@ from crc32c import crc32c
 
 from app.broker.node import Node, Surroundings
 from app.configs import BrokerConfig
-from app.handlers.session import Session
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store_work import InlineStoreWork
+from app.transport.connection import Connection
 from app.units import ProducerEpoch, ProducerId
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.produce import encode_produce_request
@@ -122,7 +122,7 @@ class Producer:
         return buffer
 
 
-def _receive(connection: Session, data: bytearray) -> float:
+def _receive(connection: Connection, data: bytearray) -> float:
     """Hand over bytes as the loop does; CPU seconds of what follows from each piece."""
     position, spent = 0, 0.0
     view = memoryview(data)
@@ -139,7 +139,7 @@ def _receive(connection: Session, data: bytearray) -> float:
 
 async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
     for version in (11, 12):
-        connection = Session(node.server)
+        connection = node.server.make()
         connection.connection_made(Sink())  # type: ignore[arg-type]
         requests, costs = _fetches(topic, version), []
         for _ in range(rounds + 1):
@@ -189,7 +189,7 @@ async def _measure_produces(node: Node, rounds: int) -> None:
     for number, (title, batch_bytes, records, together) in enumerate(SIZES):
         topic = f"micro-{number}"
         await node.membership.controller.create_topic(topic, 1, {"remote.storage.enable": "false"})
-        connection = Session(node.server)
+        connection = node.server.make()
         sink = Sink()
         connection.connection_made(sink)  # type: ignore[arg-type]
         producer = Producer(topic, batch_bytes, records, together, 1000 + number)

@@ -29,9 +29,11 @@ import uvloop
 
 from app.broker.node import Node
 from app.handlers import session as sessions
+from app.handlers.client import Service
 from app.handlers.produce_shape import ProduceShape
 from app.handlers.session import Session
 from app.machine.runtime import settle_memory
+from app.transport.connection import Connection
 from app.wire.produce import encode_produce_success
 from loadtests.micro_connection import Producer, Sink, node_running
 
@@ -80,14 +82,16 @@ class FreshBuffers(Session):
         return super().get_buffer(sizehint)
 
 
-class AnswerByAnswer(Session):
+class AnswerByAnswer(Connection):
     """Every answer leaves in a write of its own."""
 
     def _flush(self) -> bool:
-        for answer in self._out:
+        out = self.core.out
+        answers, out[:] = list(out), out[:1]
+        if answers:
+            self.core.take_out()
+        for answer in answers:
             self._transport.write(answer)
-        self._out.clear()
-        self._out_bytes = 0
         return True
 
 
@@ -122,21 +126,21 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-Feed = Callable[[Session, memoryview], Awaitable[None]]
+Feed = Callable[[Connection, memoryview], Awaitable[None]]
 
 
-async def _at_once(connection: Session, data: memoryview) -> None:
+async def _at_once(connection: Connection, data: memoryview) -> None:
     _read(connection, data)
 
 
-async def _in_a_task(connection: Session, data: memoryview) -> None:
+async def _in_a_task(connection: Connection, data: memoryview) -> None:
     async def serve() -> None:
         _read(connection, data)
 
     await asyncio.get_running_loop().create_task(serve())
 
 
-async def _by_a_future(connection: Session, data: memoryview) -> None:
+async def _by_a_future(connection: Connection, data: memoryview) -> None:
     loop = asyncio.get_running_loop()
     answered = loop.create_future()
     answered.add_done_callback(lambda _: _read(connection, data))
@@ -144,15 +148,19 @@ async def _by_a_future(connection: Session, data: memoryview) -> None:
     await asyncio.sleep(0)
 
 
-async def _after_a_turn(connection: Session, data: memoryview) -> None:
+async def _after_a_turn(connection: Connection, data: memoryview) -> None:
     _read(connection, data)
     await asyncio.sleep(0)
 
 
-def _read(connection: Session, data: memoryview) -> None:
+def _read(connection: Connection, data: memoryview) -> None:
     room = connection.get_buffer(-1)
     room[: len(data)] = data
     connection.buffer_updated(len(data))
+
+
+def _as_it_is(server: Service) -> Connection:
+    return server.make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ class Way:
     """One way to serve."""
 
     name: str
-    kind: type[Session] = Session
+    make: Callable[[Service], Connection] = _as_it_is
     surroundings: Callable[[], AbstractContextManager[None]] = _nothing
     feed: Feed = _at_once
     together: int = TOGETHER
@@ -168,8 +176,8 @@ class Way:
 
 WAYS = (
     Way("as it is"),
-    Way("a receive buffer for each read", kind=FreshBuffers),
-    Way("a write for each answer", kind=AnswerByAnswer),
+    Way("a receive buffer for each read", make=lambda server: Connection(server, FreshBuffers(server))),
+    Way("a write for each answer", make=lambda server: AnswerByAnswer(server, Session(server))),
     Way("each request decoded", surroundings=_general_decoder),
     Way("each answer encoded", surroundings=_general_encoder),
     Way("garbage collector as it comes", surroundings=_plain_collector),
@@ -183,7 +191,7 @@ WAYS = (
 async def _round(node: Node, way: Way, producer: Producer) -> float:
     """CPU seconds a request."""
     sink = SocketSink()
-    connection = way.kind(node.server)
+    connection = way.make(node.server)
     connection.connection_made(sink)  # type: ignore[arg-type]
     spent = 0.0
     with way.surroundings():

@@ -1,22 +1,24 @@
-"""A connection as the handlers of Produce and Fetch see it: what is remembered of its client, and the parts of the broker."""
+"""A connection as the handlers of Produce and Fetch see it: who speaks, what is remembered of that, and the parts of the broker."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from app.transport.connection import Connection
+from app.transport.core import ConnectionCore
 from app.transport.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from app.handlers.api import Api
+    from app.handlers.callers import Caller
     from app.handlers.context import Context
     from app.handlers.fetch_shape import FetchShape
     from app.handlers.metrics import ApiMeter, ApiMetrics
     from app.handlers.preparations import Preparations
     from app.handlers.produce_shape import ProduceShape, ProduceShapes
+    from app.transport.connection import Connection
 
 
 class Service(Server):
@@ -29,14 +31,26 @@ class Service(Server):
     produce_shapes: ProduceShapes
     preparations: Preparations
 
+    listener: str
+    """Its name."""
+
     @abstractmethod
-    def make(self) -> Client: ...
+    def make(self) -> Connection: ...
 
 
-class Client(Connection):
+class Asked(NamedTuple):
+    """What a response repeats of its request, or tells its client besides what was asked."""
+
+    version: int
+    correlation_id: int
+    throttle_time_ms: int = 0
+    """The connection is not read for so long (KIP-219)."""
+
+
+class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "context", "fetch_shape", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "now_ms")
 
     server: Service
 
@@ -49,8 +63,52 @@ class Client(Connection):
         """Of the last Produce that went the long way, or was found among the others."""
         self.fetch_shape: FetchShape | None = None
         """Of the last Fetch that went the long way."""
+        self.caller: Caller = None  # type: ignore[assignment]
+        """Who speaks. What is remembered above is theirs."""
+
+    def opened(self, host: str, port: int) -> None:
+        super().opened(host, port)
+        self.caller = self.context.doorkeeper.admit(self.server.listener, host, port)
+
+    def speak_as(self, caller: Caller) -> None:
+        """From now on the client is ``caller``, and nothing counts that was learnt before."""
+        self.caller = caller
+        self._shape = None
+        self.fetch_shape = None
+
+    def charge(self, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        """Hold a request, or records that leave, against the client's quotas.
+
+        Returns: the throttle time in milliseconds that the response tells. The connection is not read for so long (KIP-219).
+        """
+        quotas = self.context.quotas
+        if quotas is None:
+            return 0
+        throttle_time_ms = quotas.charge(self.caller, client_id, api_key, size_bytes)
+        if throttle_time_ms > 0:
+            self.stop_parsing()
+            self.on_close.add(_Rest(self, throttle_time_ms))
+        return throttle_time_ms
 
     def remember(self, shape: ProduceShape) -> None:
         """Serve Produce requests of this shape the short way from now on."""
         self.server.produce_shapes.remember(shape)
         self._shape = shape
+
+
+class _Rest:
+    """A connection that is not read for a while."""
+
+    __slots__ = ("_client", "_timer")
+
+    def __init__(self, client: Client, throttle_time_ms: int) -> None:
+        self._client = client
+        self._timer = client.server.loop.call_later(throttle_time_ms / 1000, self._over)
+
+    def _over(self) -> None:
+        self._client.on_close.discard(self)
+        self._client.parse_on()
+
+    def cancel(self) -> None:
+        """The connection has ended."""
+        self._timer.cancel()

@@ -16,6 +16,7 @@ from app.configs import BrokerConfig
 from app.errors import FirnError, StorageFull
 from app.faults import Faults, Limited
 from app.handlers.acknowledging import AcknowledgementGate
+from app.handlers.callers import Caller, Doorkeeper, OpenDoor, Quotas
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
 from app.metrics import Registry, Sample
@@ -71,6 +72,10 @@ class Context:
     """Where one-line notices for the operator go. What clients can cause as often as they like goes to ``client_line``."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
+    """Says who a connection speaks for."""
+    quotas: Quotas | None = None
+    """What clients may ask for in a while; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))
     """Where faults of disks, of the store and of stored bytes are told that clients are answered with."""
     no_room: StorageFull | None = None
@@ -133,7 +138,8 @@ class Request:
     api_version: int
     correlation_id: int
     client_id: str | None
-    peer: str
-    """``host:port`` of the other end, for log lines."""
+    caller: Caller
     on_close: set[Cancellable] = field(default_factory=set)
     """The connection's: what is in it is cancelled when the connection ends."""
+    throttle_time_ms: int = 0
+    """What the response tells, if its API has a place for it."""

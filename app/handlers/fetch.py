@@ -26,6 +26,7 @@ from app.errors import (
     kafka_code,
     without_frames,
 )
+from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
@@ -54,10 +55,11 @@ if TYPE_CHECKING:
     from app.handlers.fetch_fan_out import FanOut, FetchKind
     from app.hot.log import PartitionLog
     from app.replication.reading import PartitionRead
-    from app.transport.connection import Slot
+    from app.transport.core import Slot
     from app.transport.sending import Part, Parts, SendableRange
     from app.wire.produce import TopicRef
 
+FETCH: Final = 1
 MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
 READ_COMMITTED: Final = 1
@@ -167,9 +169,13 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
             shared = context.fan_out.find(context.partitions, shape.kind, offset, connection.server.loop.time())
             if shared is not None:
                 connection.replaying = False
-                return again(context, correlation_id, shared)
+                throttle_time_ms = connection.charge(shape.client_id, FETCH, shared.length)
+                return again(context, correlation_id, shared, throttle_time_ms)
+        client_id = shape.client_id
     else:
-        request = decode_fetch(version, frame[parse_request_header(frame).body_start :])
+        header = parse_request_header(frame)
+        client_id = header.client_id
+        request = decode_fetch(version, frame[header.body_start :])
         plan = plan_of(context, version, request)
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
@@ -177,7 +183,9 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         shape = None
     max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
     if shape is None:
-        shape = connection.fetch_shape = learn(version, frame, request, plan, partitions_asked, max_bytes)
+        rights = connection.caller.rights
+        shape = learn(rights, version, client_id, frame, request, plan, partitions_asked, max_bytes)
+        connection.fetch_shape = shape
     attempt = look(connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
@@ -188,9 +196,11 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         connection.replaying = attempt.replays is True
         if shape is not None and shape.kind is not None and attempt.shareable is not None:
             share(context.fan_out, shape.kind, attempt.shareable, attempt.found[0])
-        return answer(context, version, correlation_id, plan, attempt)
-    slot = connection.open_slot(connection.server.metrics.meter(1), stops_parsing=True)
-    ParkedFetch(connection, slot, version, correlation_id, request, plan, partitions_asked, max_bytes, attempt)
+        throttle_time_ms = connection.charge(client_id, FETCH, attempt.record_bytes)
+        return answer(context, Asked(version, correlation_id, throttle_time_ms), plan, attempt)
+    slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
+    asked = Asked(version, correlation_id)
+    ParkedFetch(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes, attempt)
     return None
 
 
@@ -214,9 +224,10 @@ class ParkedFetch:
     """A Fetch that waits for more bytes or for its time to be up."""
 
     __slots__ = (
+        "_asked",
         "_awaited_store",
+        "_client_id",
         "_connection",
-        "_correlation_id",
         "_disk_error",
         "_logs",
         "_max_bytes",
@@ -226,7 +237,6 @@ class ParkedFetch:
         "_request",
         "_slot",
         "_timer",
-        "_version",
         "_woken",
     )
 
@@ -234,8 +244,8 @@ class ParkedFetch:
         self,
         connection: Client,
         slot: Slot,
-        version: int,
-        correlation_id: int,
+        asked: Asked,
+        client_id: str | None,
         request: FetchRequest,
         plan: FetchPlan,
         partitions: list[CachedPartition],
@@ -244,8 +254,8 @@ class ParkedFetch:
     ) -> None:
         self._connection = connection
         self._slot = slot
-        self._version = version
-        self._correlation_id = correlation_id
+        self._asked = asked
+        self._client_id = client_id
         self._request = request
         self._plan = plan
         self._partitions = partitions
@@ -303,7 +313,8 @@ class ParkedFetch:
             self._woken = self._connection.server.loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
-        began_s = self._connection.context.replays.elapsed_s()
+        replays = self._connection.context.replays
+        began_s = replays.elapsed_s()
         self._woken = None
         self._unpark()
         attempt = self._look()
@@ -312,7 +323,7 @@ class ParkedFetch:
             self._finish(attempt)
         else:
             self._park(attempt)
-        self._connection.account(began_s)
+        replays.account(began_s, self._connection.replaying)
 
     def _out_of_time(self) -> None:
         self._unpark()
@@ -332,9 +343,9 @@ class ParkedFetch:
         self.cancel()
         connection = self._connection
         connection.replaying = attempt.replays is True
-        connection.complete(
-            self._slot, answer(connection.context, self._version, self._correlation_id, self._plan, attempt)
-        )
+        throttle_time_ms = connection.charge(self._client_id, FETCH, attempt.record_bytes)
+        asked = self._asked._replace(throttle_time_ms=throttle_time_ms)
+        connection.complete(self._slot, answer(connection.context, asked, self._plan, attempt))
 
     def cancel(self) -> None:
         """Stop waiting. Reads from the object store go on, because they fill a cache that others share."""
@@ -463,8 +474,9 @@ def read_partition(
 # --- answering ----------------------------------------------------------------------------------------------------------
 
 
-def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """The response that carries what an attempt found."""
+    version, correlation_id, throttle_time_ms = asked
     if plan.overtaken:
         attempt.release()
         return unwrap(
@@ -513,6 +525,7 @@ def answer(context: Context, version: int, correlation_id: int, plan: FetchPlan,
             version,
             correlation_id,
             list(topics.items()),
+            throttle_time_ms=throttle_time_ms,
             session_id=plan.session_id,
             node_endpoints=node_endpoints(context, leaders) if leaders else (),
         )
@@ -532,14 +545,14 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
         )
 
 
-def again(context: Context, correlation_id: int, shared: SharedAnswer) -> list[Part]:
+def again(context: Context, correlation_id: int, shared: SharedAnswer, throttle_time_ms: int) -> list[Part]:
     """The response that another consumer was given, with the numbers of now."""
     records = FileRange(shared.handle, shared.position, shared.length, lasting=True, cached=True)
     shared.log.sent_bytes += shared.length
     shared.log.sent_records += shared.offset_span
     context.metrics.bytes_out.value += shared.length
     context.metrics.records_out.value += shared.offset_span
-    head = shared.head(correlation_id)
+    head = shared.head(correlation_id, throttle_time_ms)
     return [head, records, shared.end] if shared.end else [head, records]
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.wire.fetch import PartitionData, RecordsRef, encode_fetch_response
+from app.wire.fetch import FLEXIBLE, PartitionData, RecordsRef, encode_fetch_response
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from app.handlers.callers import Rights
     from app.hot.descriptors import FileHandle
     from app.hot.log import PartitionLog
     from app.replication.partition import PartitionTable
@@ -31,6 +32,7 @@ CACHED_FOR_S: Final = 0.1
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """High watermark, last stable offset and log start of the answer that is taken apart."""
+_INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 _HEAD_END: Final = 8
 """A response begins with its size and the correlation id in every version."""
@@ -39,6 +41,8 @@ _HEAD_END: Final = 8
 class FetchKind(NamedTuple):
     """What consumers' requests (without a session) must have in common to get the same answer at the same offset."""
 
+    rights: Rights
+    """Compared by identity: nobody is given what was found for others who may see more."""
     version: int
     topic: TopicRef
     partition: int
@@ -57,6 +61,7 @@ class SharedAnswer:
         "_pack",
         "_rest",
         "_size",
+        "_throttle_at",
         "cached_at_s",
         "end",
         "handle",
@@ -97,14 +102,19 @@ class SharedAnswer:
         self._size = head[:4]
         self._middle, found, self._rest = head[_HEAD_END:].rpartition(numbers)
         assert found, "an answer says its offsets one after the other"
+        self._throttle_at = _HEAD_END + (kind.version >= FLEXIBLE)
         self._numbers = len(numbers) // _INT64.size
         self._pack = Struct(f">4si{len(self._middle)}s{self._numbers}q{len(self._rest)}s").pack
 
-    def head(self, correlation_id: int) -> bytes:
+    def head(self, correlation_id: int, throttle_time_ms: int) -> bytes:
         """What precedes the records."""
         log = self.log
         offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset)[: self._numbers]
-        return self._pack(self._size, correlation_id, self._middle, *offsets, self._rest)
+        head: bytes = self._pack(self._size, correlation_id, self._middle, *offsets, self._rest)
+        if throttle_time_ms:
+            at = self._throttle_at
+            head = head[:at] + _INT32.pack(throttle_time_ms) + head[at + _INT32.size :]
+        return head
 
     def holds(self, offset: int) -> bool:
         """Whether the log would still give this answer: it has the same leader epoch, and the records are where they were."""

@@ -17,6 +17,7 @@ from app.handlers.fetch_fan_out import FetchKind
 from app.handlers.fetch_sessions import FINAL_EPOCH, NO_SESSION
 
 if TYPE_CHECKING:
+    from app.handlers.callers import Rights
     from app.handlers.fetch_sessions import CachedPartition, FetchPlan
     from app.wire.fetch import FetchRequest
 
@@ -30,11 +31,24 @@ SHAPE_BYTES_MAX: Final = 1024
 class FetchShape:
     """One kind of request of one connection, which has not more than one under way."""
 
-    __slots__ = ("_frame_bytes", "_offset_at", "_prefix", "_suffix", "kind", "partitions", "plan", "request", "version")
+    __slots__ = (
+        "_frame_bytes",
+        "_offset_at",
+        "_prefix",
+        "_suffix",
+        "client_id",
+        "kind",
+        "partitions",
+        "plan",
+        "request",
+        "version",
+    )
 
     def __init__(
         self,
+        rights: Rights,
         version: int,
+        client_id: str | None,
         frame: bytes,
         offset_at: int,
         request: FetchRequest,
@@ -43,6 +57,7 @@ class FetchShape:
         bytes_max: int,
     ) -> None:
         self.version = version
+        self.client_id = client_id
         self._frame_bytes = len(frame)
         self._offset_at = offset_at
         self._prefix = frame[CORRELATION_END:offset_at]
@@ -58,6 +73,7 @@ class FetchShape:
         # Whoever claims to be a replica is checked each time.
         if request.replica_id < 0 and one.last_fetched_epoch < 0:
             self.kind = FetchKind(
+                rights,
                 version,
                 one.topic,
                 one.partition,
@@ -79,7 +95,9 @@ class FetchShape:
 
 
 def learn(
+    rights: Rights,
     version: int,
+    client_id: str | None,
     frame: memoryview,
     request: FetchRequest,
     plan: FetchPlan,
@@ -101,4 +119,4 @@ def learn(
     offset_at = whole.find(offset, CORRELATION_END)
     if whole.rfind(offset, CORRELATION_END) != offset_at:
         return None
-    return FetchShape(version, whole, offset_at, request, plan, partitions, bytes_max)
+    return FetchShape(rights, version, client_id, whole, offset_at, request, plan, partitions, bytes_max)

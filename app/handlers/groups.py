@@ -92,7 +92,7 @@ async def join(context: Context, request: Request, message: JoinGroupRequest) ->
 
 def client_host(request: Request) -> str:
     """The client's address as Kafka shows it in groups: ``/127.0.0.1``."""
-    return "/" + request.peer.rpartition(":")[0]
+    return "/" + request.caller.host
 
 
 def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, sentence: str) -> JoinGroupResponse:

@@ -18,7 +18,7 @@ from app.limits import MIB
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
     from app.seams import BlockingPool
-    from app.transport.connection import Connection
+    from app.transport.core import ConnectionCore
 
 EXPANSION_EXPECTED: Final = 16
 """A batch may decompress to so many times its size before it has to claim the whole limit. JSON reaches 5 to 10."""
@@ -46,7 +46,7 @@ class Preparations:
         """Batches that wait for their turn."""
         return len(self._waiting)
 
-    async def prepare(self, connection: Connection, log: PartitionLog, records: memoryview) -> bytearray:
+    async def prepare(self, connection: ConnectionCore, log: PartitionLog, records: memoryview) -> bytearray:
         """What ``log`` is to append instead of ``records``.
 
         Raises: as ``PartitionLog.prepare_append``; CancelledError if the connection ends before the turn of the batch has come.
@@ -67,7 +67,7 @@ class Preparations:
                 self._release(claim_bytes)
             allowance = limit
 
-    async def _claim(self, connection: Connection, claim_bytes: int) -> None:
+    async def _claim(self, connection: ConnectionCore, claim_bytes: int) -> None:
         if not self._waiting and self._has_room(claim_bytes):
             self._claimed_bytes += claim_bytes
             return

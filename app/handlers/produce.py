@@ -34,6 +34,7 @@ from app.handlers.admission import (
     continues,
     writer_of,
 )
+from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.hot.preparation import looks_at_records
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from app.handlers.context import Context
     from app.hot.log import AppendResult, PartitionLog
     from app.replication.partition import Partition
-    from app.transport.connection import Slot
+    from app.transport.core import Slot
     from app.transport.sending import Parts
 
 BASE_OFFSET: Final = Struct(">q")
@@ -68,6 +69,8 @@ ZSTD_FIRST_VERSION: Final = 7
 ALL_IN_SYNC: Final = -1
 WRITING: Final = "writing"
 """As it is called in lines about faults."""
+
+PRODUCE: Final = 0
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
@@ -131,7 +134,9 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     if not VERSION_FIRST <= version <= VERSION_LAST:
         raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
-    request = decode_produce(version, frame[parse_request_header(frame).body_start :])
+    header = parse_request_header(frame)
+    request = decode_produce(version, frame[header.body_start :])
+    asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
     if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes:
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
@@ -139,10 +144,12 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
             partition = led_partition(context, topic, index)
             if partition is not None and records is not None and is_plain(partition, request.acks):
                 transactional = request.transactional_id is not None
-                shape = learn(version, frame, records, partition.log, topic, index, transactional)
+                rights = connection.caller.rights
+                log = partition.log
+                shape = learn(rights, version, header.client_id, frame, records, log, topic, index, transactional)
                 if shape is not None:
                     connection.remember(shape)
-    return _serve_any(connection, version, correlation_id, request)
+    return _serve_any(connection, asked, request)
 
 
 def is_plain(partition: Partition, acks: int) -> bool:
@@ -157,27 +164,27 @@ def is_plain(partition: Partition, acks: int) -> bool:
     )
 
 
-def _serve_any(connection: Client, version: int, correlation_id: int, request: ProduceRequest) -> Parts:
+def _serve_any(connection: Client, asked: Asked, request: ProduceRequest) -> Parts:
     """Any number of topics, partitions and errors."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
-        return encode_produce_response(
-            version, correlation_id, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+        return encode_failures(
+            context, asked, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
         )
-    refused = admit(context, version, request)
+    refused = admit(context, asked.version, request)
     if isinstance(refused, Awaitable) or _needs_preparation(context, request):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
-        work = _prepare_and_append(connection, slot, version, correlation_id, request, refused, kept_bytes)
+        work = _prepare_and_append(connection, slot, asked, request, refused, kept_bytes)
         connection.server.spawn(work, connection)
         return None
-    results, waiting = append_all(context, version, request, refused)
+    results, waiting = append_all(context, asked.version, request, refused)
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
-        PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
+        PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
         return None
-    return _answer(connection, version, correlation_id, request, results)
+    return _answer(connection, asked, request, results)
 
 
 def _needs_preparation(context: Context, request: ProduceRequest) -> bool:
@@ -200,9 +207,7 @@ def _keep_records(request: ProduceRequest) -> int:
     return kept_bytes
 
 
-def _answer(
-    connection: Client, version: int, correlation_id: int, request: ProduceRequest, results: TopicResults
-) -> Parts:
+def _answer(connection: Client, asked: Asked, request: ProduceRequest, results: TopicResults) -> Parts:
     """The response; without acks there is none, and an error is told by closing the connection, as Kafka tells it."""
     if request.acks == 0:
         for topic, partitions in results:
@@ -215,7 +220,7 @@ def _answer(
                     )
                     return None
         return None
-    return encode_failures(connection.context, version, correlation_id, results)
+    return encode_failures(connection.context, asked, results)
 
 
 class Waiting(NamedTuple):
@@ -296,22 +301,20 @@ def append_one(
 class PendingProduce:
     """A Produce whose records are appended and whose answer waits until they are stored, or its time is up."""
 
-    __slots__ = ("_connection", "_correlation_id", "_left", "_results", "_slot", "_timer", "_version", "_waiting")
+    __slots__ = ("_asked", "_connection", "_left", "_results", "_slot", "_timer", "_waiting")
 
     def __init__(
         self,
         connection: Client,
         slot: Slot,
-        version: int,
-        correlation_id: int,
+        asked: Asked,
         timeout_ms: int,
         results: TopicResults,
         waiting: list[Waiting],
     ) -> None:
         self._connection = connection
         self._slot = slot
-        self._version = version
-        self._correlation_id = correlation_id
+        self._asked = asked
         self._results = results
         self._waiting = waiting
         self._left = len(waiting)
@@ -334,9 +337,7 @@ class PendingProduce:
         self._timer.cancel()
         self._connection.on_close.discard(self)
         settle(self._connection.context, self._results, self._waiting)
-        self._connection.complete(
-            self._slot, encode_failures(self._connection.context, self._version, self._correlation_id, self._results)
-        )
+        self._connection.complete(self._slot, encode_failures(self._connection.context, self._asked, self._results))
 
     def cancel(self) -> None:
         """The connection has ended. What was appended stays."""
@@ -369,8 +370,7 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
 async def _prepare_and_append(
     connection: Client,
     slot: Slot,
-    version: int,
-    correlation_id: int,
+    asked: Asked,
     request: ProduceRequest,
     admission: Refused | Awaitable[Refused],
     kept_bytes: int,
@@ -393,7 +393,7 @@ async def _prepare_and_append(
                 try:
                     partition = require_partition(context, topic, index)
                     log = partition.log
-                    checked = check_produced(context, version, request, partition, records, refusal)
+                    checked = check_produced(context, asked.version, request, partition, records, refusal)
                     config = None
                     if log.needs_preparation(checked):
                         config = log.config
@@ -401,7 +401,7 @@ async def _prepare_and_append(
                         # What may be written, and where, can have changed meanwhile.
                         partition = require_partition(context, topic, index)
                         log = partition.log
-                        check_produced(context, version, request, partition, checked, refusal)
+                        check_produced(context, asked.version, request, partition, checked, refusal)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
                     stored = append_one(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
@@ -418,9 +418,9 @@ async def _prepare_and_append(
     finally:
         server.unreserve(kept_bytes)
     if waiting and not connection.closed:
-        PendingProduce(connection, slot, version, correlation_id, request.timeout_ms, results, waiting)
+        PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
     else:
-        connection.complete(slot, _answer(connection, version, correlation_id, request, results))
+        connection.complete(slot, _answer(connection, asked, request, results))
 
 
 def look_at_error(stored: asyncio.Future[None]) -> None:
@@ -522,7 +522,7 @@ def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> Topic
     ]
 
 
-def encode_failures(context: Context, version: int, correlation_id: int, results: TopicResults) -> bytes:
+def encode_failures(context: Context, asked: Asked, results: TopicResults) -> bytes:
     """A response, with the address of every leader that it points to (KIP-951)."""
     leaders = {
         result.current_leader[0]
@@ -530,4 +530,4 @@ def encode_failures(context: Context, version: int, correlation_id: int, results
         for result in partitions
         if result.current_leader is not None
     }
-    return encode_produce_response(version, correlation_id, results, 0, node_endpoints(context, leaders))
+    return encode_produce_response(*asked[:2], results, asked.throttle_time_ms, node_endpoints(context, leaders))

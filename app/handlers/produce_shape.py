@@ -18,6 +18,7 @@ from app.wire.primitives import uvarint
 from app.wire.produce import FLEXIBLE, TopicRef, encode_produce_success
 
 if TYPE_CHECKING:
+    from app.handlers.callers import Rights
     from app.hot.log import PartitionLog
 
 PREFIX_START: Final = 12
@@ -37,17 +38,20 @@ _CORRELATION_END: Final = 8
 
 
 class ProduceShape:
-    """One kind of request of one connection."""
+    """One kind of request that callers with the same rights make."""
 
     __slots__ = (
         "_head",
         "_middle",
         "_pack",
         "_tail",
+        "_topic_partition",
+        "client_id",
         "flexible",
         "has_log_start",
         "log",
         "prefix",
+        "rights",
         "tail_bytes",
         "terms",
         "transactional",
@@ -56,14 +60,20 @@ class ProduceShape:
 
     def __init__(
         self,
+        rights: Rights,
         version: int,
+        client_id: str | None,
         prefix: bytes,
         log: PartitionLog,
         topic: TopicRef,
         index: int,
         transactional: bool,
     ) -> None:
+        self.rights = rights
+        """Whose requests may go the short way."""
         self.version = version
+        self.client_id = client_id
+        """As the prefix has it."""
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
@@ -84,6 +94,19 @@ class ProduceShape:
         assert found, "a success names its offset and times, one after the other"
         count = len(numbers) // _INT64.size
         self._pack = Struct(f">4si{len(self._middle)}s{count}q{len(self._tail)}s").pack
+        self._topic_partition = topic, index
+
+    def throttled_answer(
+        self,
+        correlation_id: int,
+        base_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        throttle_time_ms: int,
+    ) -> bytes:
+        """As ``answer``, for a client that has to wait."""
+        numbers = base_offset, log_append_time_ms, log_start_offset, throttle_time_ms
+        return encode_produce_success(self.version, correlation_id, *self._topic_partition, *numbers)
 
     def answer(self, correlation_id: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
         """The whole response to a request that was appended."""
@@ -95,23 +118,23 @@ class ProduceShape:
 
 
 class ProduceShapes:
-    """What a broker has learnt, for all of its connections: producers of one kind share it."""
+    """What a broker has learnt, for all of its connections: producers of one kind share it if they have the same rights."""
 
     __slots__ = ("_lengths", "_shapes")
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[int, bytes], ProduceShape] = {}
-        """By version and prefix; the one that was learnt first is forgotten first."""
+        self._shapes: dict[tuple[Rights, int, bytes], ProduceShape] = {}
+        """By rights, version and prefix; the one that was learnt first is forgotten first."""
         self._lengths: list[int] = []
         """Of prefixes, the one that was found last first."""
 
     def __len__(self) -> int:
         return len(self._shapes)
 
-    def find(self, version: int, buffer: bytearray, start: int) -> ProduceShape | None:
-        """The shape of the request whose prefix begins at ``start``."""
+    def find(self, rights: Rights, version: int, buffer: bytearray, start: int) -> ProduceShape | None:
+        """The shape, learnt under the same rights, of the request whose prefix begins at ``start``."""
         for place, length in enumerate(self._lengths):
-            shape = self._shapes.get((version, bytes(buffer[start : start + length])))
+            shape = self._shapes.get((rights, version, bytes(buffer[start : start + length])))
             if shape is not None:
                 if place:
                     self._lengths.insert(0, self._lengths.pop(place))
@@ -119,15 +142,17 @@ class ProduceShapes:
         return None
 
     def forget_closed(self) -> None:
-        """Let go of logs that are closed: their topics were deleted."""
-        for key in [key for key, shape in self._shapes.items() if shape.log.offline_error is not None]:
-            del self._shapes[key]
+        """Let go of logs that are closed, because their topics were deleted, and of rights that nobody has any more."""
+        for key, shape in tuple(self._shapes.items()):
+            if shape.log.offline_error is not None or not shape.rights.valid:
+                del self._shapes[key]
 
     def remember(self, shape: ProduceShape) -> None:
         """Have a shape found from now on."""
-        if len(self._shapes) >= SHAPES_MAX and (shape.version, shape.prefix) not in self._shapes:
+        key = shape.rights, shape.version, shape.prefix
+        if len(self._shapes) >= SHAPES_MAX and key not in self._shapes:
             del self._shapes[next(iter(self._shapes))]
-        self._shapes[shape.version, shape.prefix] = shape
+        self._shapes[key] = shape
         length = len(shape.prefix)
         if length not in self._lengths:
             self._lengths.insert(0, length)
@@ -135,7 +160,9 @@ class ProduceShapes:
 
 
 def learn(
+    rights: Rights,
     version: int,
+    client_id: str | None,
     frame: memoryview,
     records: memoryview,
     log: PartitionLog,
@@ -159,4 +186,5 @@ def learn(
     start = end - size - len(length)
     if start <= PREFIX_START - 4 or bytes(frame[start : start + len(length)]) != length:
         return None
-    return ProduceShape(version, bytes(frame[PREFIX_START - 4 : start]), log, topic, index, transactional)
+    prefix = bytes(frame[PREFIX_START - 4 : start])
+    return ProduceShape(rights, version, client_id, prefix, log, topic, index, transactional)

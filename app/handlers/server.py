@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.handlers.api import Api
+from app.handlers.callers import PLAINTEXT
 from app.handlers.client import Service
 from app.handlers.context import Context
 from app.handlers.preparations import Preparations
+from app.handlers.produce import PRODUCE
 from app.handlers.produce_shape import ProduceShapes
-from app.handlers.session import PRODUCE, Session
+from app.handlers.session import Session
+from app.transport.connection import Connection
 from app.transport.server import ServerLimits
 
 
@@ -33,6 +36,7 @@ class KafkaServer(Service):
             registry=context.registry,
         )
         self.context = context
+        self.listener = PLAINTEXT
         self.metrics = context.metrics
         self.produce_meter = context.metrics.meter(PRODUCE)
         self.produce_shapes = ProduceShapes()
@@ -48,5 +52,5 @@ class KafkaServer(Service):
             lambda: [((), float(self.preparations.claimed_bytes))],
         )
 
-    def make(self) -> Session:
-        return Session(self)
+    def make(self) -> Connection:
+        return Connection(self, Session(self))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.client import Client
 from app.handlers.context import Request
-from app.handlers.fetch import serve_fetch
-from app.handlers.produce import serve_produce, serve_shaped
+from app.handlers.fetch import FETCH, serve_fetch
+from app.handlers.produce import PRODUCE, serve_produce, serve_shaped
 from app.handlers.produce_shape import PREFIX_START
-from app.transport.connection import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
+from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
@@ -33,8 +33,6 @@ FRAME_HEAD: Final = Struct(">ihhi")
 FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 unpack_head = FRAME_HEAD.unpack_from
 
-PRODUCE: Final = 0
-FETCH: Final = 1
 API_VERSIONS: Final = 18
 
 
@@ -49,12 +47,14 @@ class Session(Client):
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
         self.now_ms = context.clock.now_ms()
-        refusal = context.refusal
+        refusal, quotas = context.refusal, context.quotas
+        if not self.caller.rights.valid:
+            self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
         produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
-                if self._waiters or self._send or self._out_bytes > OUT_BYTES_MAX:
+                if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
                     break
                 size, api_key, api_version, correlation_id = unpack_head(buffer, position)
                 if not REQUEST_BYTES_MIN <= size <= request_bytes_max:
@@ -72,7 +72,7 @@ class Session(Client):
                     if shape is None or not (
                         shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
                     ):
-                        shape = server.produce_shapes.find(api_version, buffer, prefix_start)
+                        shape = server.produce_shapes.find(self.caller.rights, api_version, buffer, prefix_start)
                         if shape is not None:
                             self._shape = shape
                     if shape is not None and shape.terms is shape.log.terms and refusal is None:
@@ -82,12 +82,19 @@ class Session(Client):
                             if not result[3]:
                                 appended_bytes += found[0]
                                 appended_records += result[1] - result[0]
-                            answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
+                            log_start_offset = shape.log.log_start_offset
+                            if quotas is None:
+                                answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
+                            else:
+                                throttle_time_ms = self.charge(shape.client_id, PRODUCE, size)
+                                answer = shape.throttled_answer(
+                                    correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
+                                )
                             answered_bytes += len(answer)
                             if slots:
                                 self.answer(answer)
                             else:
-                                self._out.append(answer)
+                                self.out.append(answer)
                                 self._out_bytes += len(answer)
                             position = frame_end
                             continue
@@ -97,9 +104,9 @@ class Session(Client):
                 elif slots:
                     break
                 else:
-                    self._serve(api_key, api_version, correlation_id, view[position + 4 : frame_end])
+                    self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
-                if self.closed:
+                if self.ending is not None:
                     break
             else:
                 if end - position >= FRAME_SIZE.size:
@@ -117,7 +124,7 @@ class Session(Client):
                     server.metrics.records_in.value += appended_records
         return position
 
-    def _serve(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+    def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
         """Serve one request other than Produce. Raises: ProtocolError."""
         server = self.server
         meter = server.metrics.meter(api_key)
@@ -136,7 +143,10 @@ class Session(Client):
         if api is None or not is_served(api_key, api_version):
             raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
         header = parse_request_header(frame)
-        request = Request(api_key, api_version, correlation_id, header.client_id, self.peer, self.on_close)
+        throttle_time_ms = self.charge(header.client_id, api_key, len(frame))
+        request = Request(
+            api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
+        )
         message = decode_request(api_key, api_version, frame[header.body_start :])
         try:
             result = api.handle(self.context, request, message)
@@ -177,6 +187,8 @@ class Session(Client):
         return refuse(request, message, code, str(error))
 
     def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
+        if request.throttle_time_ms and hasattr(message, "throttle_time_ms"):
+            message.throttle_time_ms = request.throttle_time_ms
         frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
         meter.response_bytes.value += len(frame)
         return frame

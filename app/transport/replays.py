@@ -79,6 +79,14 @@ class ReplayTurns:
         """Whose turn it is, until they take it."""
         self._timer: asyncio.TimerHandle | None = None
 
+    def account(self, began_s: float, is_replay: bool) -> None:
+        """The loop has worked for a client since ``began_s``."""
+        now_s = self.elapsed_s()
+        if is_replay:
+            self.pace.took(now_s, now_s - began_s)
+        else:
+            self.pace.others_s += now_s - began_s
+
     def may_go_on(self, client: object) -> bool:
         """Whether a replay may be answered now. If so, this is its turn. If not, ``wait`` and ask again."""
         if client in self._called:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.limits import KIB
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from app.metrics import Registry
     from app.seams import BlockingPool
     from app.transport.connection import Connection, Gate
+    from app.transport.core import ConnectionCore
     from app.transport.replays import ReplayTurns
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``idle_ms_max``, idle connections are looked for."""
+
+
+def _not_attached() -> float:
+    raise AssertionError("a server without a loop has no time")
 
 
 class ServerLimits(NamedTuple):
@@ -62,6 +67,8 @@ class Server(ABC):
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.request_bytes_max = limits.request_bytes_max
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
+        self.now_s: Callable[[], float] = _not_attached
+        """Loop time."""
         self.room_watch: RoomWatch | None = None
         self.send_buffers = SendBuffers(limits.send_buffer_bytes)
         self._connections: set[Connection] = set()
@@ -69,7 +76,7 @@ class Server(ABC):
         self._idle_ms_max = limits.idle_ms_max
         self._frame_bytes = 0
         self._frame_bytes_max = limits.frame_bytes_max
-        self._waiting_for_memory: deque[Connection] = deque()
+        self._waiting_for_memory: deque[ConnectionCore] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._closed = False
@@ -102,6 +109,7 @@ class Server(ABC):
     def attach(self) -> None:
         """Serve without listening: connections are handed transports by the caller (tests, the simulation)."""
         self.loop = asyncio.get_running_loop()
+        self.now_s = self.loop.time
 
     def stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -127,13 +135,13 @@ class Server(ABC):
         for connection in tuple(self._connections):
             connection.close()
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Connection) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Connection | ConnectionCore) -> None:
         """Run a request that waits. A bug in it ends its connection, and nothing else."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, connection))
 
-    def _ended(self, task: asyncio.Task[None], connection: Connection) -> None:
+    def _ended(self, task: asyncio.Task[None], connection: Connection | ConnectionCore) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -170,8 +178,8 @@ class Server(ABC):
         self._connections.discard(connection)
         if self._listener is not None and len(self._connections) < self._connections_max:
             self._listener.resume()
-        if connection in self._waiting_for_memory:
-            self._waiting_for_memory.remove(connection)
+        if connection.core in self._waiting_for_memory:
+            self._waiting_for_memory.remove(connection.core)
 
     def _schedule_idle_check(self) -> None:
         if self._idle_ms_max > 0:
@@ -193,7 +201,7 @@ class Server(ABC):
 
     # --- memory of arriving frames -------------------------------------------------------------------------------
 
-    def reserve(self, connection: Connection, size_bytes: int) -> bool:
+    def reserve(self, connection: ConnectionCore, size_bytes: int) -> bool:
         """Claim memory for a frame; if there is none, the connection is told later. One frame is always admitted."""
         if self._frame_bytes and self._frame_bytes + size_bytes > self._frame_bytes_max:
             self._waiting_for_memory.append(connection)

@@ -18,6 +18,7 @@ from app.wire.apikeys import ApiKey
 from tests.interop.peers import make, produce, request
 from tests.interop.serving import Raw
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.callers import SOMEBODY
 
 DEADLINE_S = 60
 FEW = {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
@@ -28,7 +29,7 @@ async def ask(context: Context, key: ApiKey, version: int, message: Any) -> Any:
     api = Apis()[key]
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while True:
-        asked = Request(key, version, 1, "test", "127.0.0.1:1")
+        asked = Request(key, version, 1, "test", SOMEBODY)
         try:
             answer = api.handle(context, asked, message)
             return answer if not hasattr(answer, "__await__") else await answer

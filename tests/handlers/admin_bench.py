@@ -29,6 +29,7 @@ from app.wire.codec import decode_request, decode_response, encode_request, enco
 from app.wire.versions import SERVED
 from tests.metadata.support import running
 from tests.records.strategies import NOW_MS
+from tests.support.callers import SOMEBODY
 
 NODE_ID = 7
 
@@ -140,7 +141,7 @@ class AdminBench:
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
         """The answer as a client of that version reads it; a refusal as the connection would send it."""
         api = self._apis[key]
-        request = Request(int(key), version, 1, "test", "127.0.0.1:50000")
+        request = Request(int(key), version, 1, "test", SOMEBODY)
         arrived = decode_request(key, version, memoryview(encode_request(key, version, message)))
         try:
             answer = api.handle(self.context, request, arrived)
@@ -152,7 +153,7 @@ class AdminBench:
 
     def refuse(self, key: ApiKey, version: int, message: Any, error: RequestRejected) -> Any:
         """The answer that carries ``error`` for the request as a whole."""
-        request = Request(int(key), version, 1, "test", "127.0.0.1:50000")
+        request = Request(int(key), version, 1, "test", SOMEBODY)
         arrived = decode_request(key, version, memoryview(encode_request(key, version, message)))
         answer = self._apis[key].refuse(request, arrived, error.code, str(error))
         return decode_response(key, version, memoryview(encode_response(key, version, answer)))

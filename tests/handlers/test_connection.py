@@ -192,7 +192,7 @@ async def test_a_client_that_never_reads_is_not_served_without_bound(start, conn
     assert 0 < looks[-1] < 30_000
     connection = next(iter(bench.server._connections))
     # What one turn answered may be with the transport, and what the next answered may wait for it.
-    assert connection._out_bytes + connection._transport.get_write_buffer_size() < (2 << 20) + (1 << 16)
+    assert connection.core._out_bytes + connection._transport.get_write_buffer_size() < (2 << 20) + (1 << 16)
     client.writer.transport.resume_reading()
     for _ in range(30_000):
         await client.frame()

@@ -21,6 +21,7 @@ from app.wire.apis.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
 )
+from tests.support.callers import SOMEBODY
 
 GROUPS = [f"g{number}" for number in range(30)]
 
@@ -69,5 +70,5 @@ async def turns_during(work: Coroutine[Any, Any, object]) -> int:
     ids=["describe", "describe of the consumer protocol", "delete", "list", "fetch offsets"],
 )
 async def test_the_event_loop_turns_between_groups(handle: Any, message: Any, answer: object, version: int) -> None:
-    request = Request(0, version, 1, "client", "127.0.0.1:1", set())
+    request = Request(0, version, 1, "client", SOMEBODY, set())
     assert await turns_during(handle(context_where(lambda: answer), request, message)) >= len(GROUPS)

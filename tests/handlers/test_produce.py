@@ -12,6 +12,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.handlers.callers import Rights
 from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.metadata.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
@@ -19,6 +20,7 @@ from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
+from tests.support.callers import RIGHTS
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -65,11 +67,13 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
     frame = memoryview(b"".join(bytes(piece) for piece in pieces))[4:]
     body = frame[8 + 2 + 6 + (1 if version >= 9 else 0) :]
     ((_, [(_, decoded)]),) = decode_produce(version, body).topics
-    shape = learn(version, frame, decoded, SimpleNamespace(terms=None), topic, 3, False)  # type: ignore[arg-type]
+    log: Any = SimpleNamespace(terms=None)
+    shape = learn(RIGHTS, version, "client", frame, decoded, log, topic, 3, False)
     assert shape is not None
     assert bytes(frame[PREFIX_START - 4 :]).startswith(shape.prefix)
     for numbers in ((0, -1, 0), (1 << 40, 1_700_000_000_000, 12345)):
         assert shape.answer(77, *numbers) == encode_produce_success(version, 77, topic, 3, *numbers)
+        assert shape.throttled_answer(77, *numbers, 250) == encode_produce_success(version, 77, topic, 3, *numbers, 250)
 
 
 async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(start, connect, monkeypatch):
@@ -87,9 +91,9 @@ async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(s
     assert len(decoded) == 300
 
 
-def learnt(name: str, log: object | None = None) -> ProduceShape:
+def learnt(name: str, log: object | None = None, rights: Rights = RIGHTS) -> ProduceShape:
     log = log or SimpleNamespace(terms=None, offline_error=None)
-    return ProduceShape(9, name.encode(), log, name, 0, False)  # type: ignore[arg-type]
+    return ProduceShape(rights, 9, "client", name.encode(), log, name, 0, False)  # type: ignore[arg-type]
 
 
 def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
@@ -99,19 +103,32 @@ def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
     known = [learnt(name) for name in ("a", "bb", "cc", "dd")]
     for shape in known:
         shapes.remember(shape)
-    found = [shapes.find(9, bytearray(b"--" + shape.prefix + b"rest"), 2) for shape in known]
+    found = [shapes.find(RIGHTS, 9, bytearray(b"--" + shape.prefix + b"rest"), 2) for shape in known]
     assert found == [None, *known[1:]]
-    assert shapes.find(8, bytearray(b"--bbrest"), 2) is None, "another version"
+    assert shapes.find(RIGHTS, 8, bytearray(b"--bbrest"), 2) is None, "another version"
     for name in ("eee", "ffff"):
         shapes.remember(learnt(name))
-    assert shapes.find(9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"
+    assert shapes.find(RIGHTS, 9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"
     closed = SimpleNamespace(terms=None, offline_error=None)
     shapes.remember(learnt("ffff", closed))
     before = len(shapes)
     closed.offline_error = StorageUnavailable("closed")
     shapes.forget_closed()
     assert len(shapes) == before - 1
-    assert shapes.find(9, bytearray(b"--ffffrest"), 2) is None
+    assert shapes.find(RIGHTS, 9, bytearray(b"--ffffrest"), 2) is None
+
+
+def test_what_one_caller_taught_is_not_found_for_others_and_forgotten_with_its_rights():
+    shapes, others = ProduceShapes(), Rights("User:other")
+    shapes.remember(learnt("same", rights=others))
+    request = bytearray(b"--samerest")
+    assert shapes.find(RIGHTS, 9, request, 2) is None
+    assert shapes.find(others, 9, request, 2) is not None
+    shapes.remember(learnt("same"))
+    others.valid = False
+    shapes.forget_closed()
+    assert shapes.find(others, 9, request, 2) is None
+    assert shapes.find(RIGHTS, 9, request, 2) is not None
 
 
 async def test_a_change_of_one_topics_settings_forgets_what_was_learnt_of_that_topic_alone(start, connect, monkeypatch):

@@ -1,4 +1,4 @@
-"""Connections between simulated clients and ``Session`` objects of a broker: frames and latencies, no sockets.
+"""Connections between simulated clients and a broker's ``Connection`` objects: frames and latencies, no sockets.
 
 Bytes arrive in order, in pieces as chance has it. A slow reader keeps what the broker wrote by reference, as a real transport
 may, and looks at it only when it drains: a buffer that is used again too early shows.
@@ -14,6 +14,7 @@ from typing import Any
 
 from app.handlers.server import KafkaServer
 from app.handlers.session import Session
+from app.transport.connection import Connection
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
@@ -22,14 +23,14 @@ from tests.simulation.runtime import Process, SimLoop
 LATENCY_S = (0.0002, 0.003)
 
 
-class NumberedConnection(Session):
+class NumberedConnection(Connection):
     """A connection that sets keep in order of arrival."""
 
     __slots__ = ("_number",)
 
     def __init__(self, server: KafkaServer, number: int) -> None:
         self._number = number
-        super().__init__(server)
+        super().__init__(server, Session(server))
 
     def __hash__(self) -> int:
         return self._number

@@ -34,6 +34,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequest
 from app.wire.produce import PartitionResult, ProduceRequest
 from tests.hot.helpers import DATA, sim
+from tests.support.callers import SOMEBODY
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, VirtualPool
 
 NODE = BrokerId(1)
@@ -187,7 +188,7 @@ class World:
 
     async def commit_offsets(self, version: int, message: TxnOffsetCommitRequest) -> int:
         """TxnOffsetCommit; the code of its first partition. Raises: RequestRejected."""
-        request = Request(ApiKey.TXN_OFFSET_COMMIT, version, 1, "test", "test:1")
+        request = Request(ApiKey.TXN_OFFSET_COMMIT, version, 1, "test", SOMEBODY)
         answer = await transactional_offsets.handle(self.context, request, message)
         return int(answer.topics[0].partitions[0].error_code)
 

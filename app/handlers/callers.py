@@ -1,0 +1,88 @@
+"""Who speaks on a connection, and what of that decides what may be answered.
+
+A connection has one caller at a time. The short ways of Produce and Fetch remember what was allowed once. So all that they remember
+belongs to the caller's ``Rights``, and what was learnt under other rights is never found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of a connection that has not authenticated, as Kafka names it."""
+PLAINTEXT: Final = "PLAINTEXT"
+"""The name of the only listener, as Kafka names it by default."""
+
+
+class Rights:
+    """Stands for everything that decides what a caller may do: principal, credential, and the rules as they are. Compared by
+    identity: two requests with the same object are allowed the same."""
+
+    __slots__ = ("principal", "valid")
+
+    def __init__(self, principal: str) -> None:
+        self.principal = principal
+        self.valid = True
+        """Whether the rules and the credential are still those. Once it is False, connections ask for new rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who speaks on a connection."""
+
+    rights: Rights
+    listener: str = PLAINTEXT
+    """The name of the listener that was connected to."""
+    host: str = ""
+    """Address of the other end."""
+    port: int = 0
+    expires_s: float = math.inf
+    """Loop time at which the session ends unless the client authenticates again (KIP-368)."""
+
+    @property
+    def principal(self) -> str:
+        """``Type:name``."""
+        return self.rights.principal
+
+    @property
+    def peer(self) -> str:
+        """``host:port``, for log lines."""
+        return f"{self.host}:{self.port}"
+
+
+class Doorkeeper(Protocol):
+    """Says who a connection speaks for."""
+
+    def admit(self, listener: str, host: str, port: int) -> Caller:
+        """The caller of a new connection."""
+        ...
+
+    def renew(self, caller: Caller) -> Caller:
+        """The same caller under the rules of now. Called once its rights are not valid any more."""
+        ...
+
+
+class OpenDoor:
+    """Everybody is anonymous and may do everything."""
+
+    def __init__(self) -> None:
+        self._rights = Rights(ANONYMOUS)
+
+    def admit(self, listener: str, host: str, port: int) -> Caller:
+        return Caller(self._rights, listener, host, port)
+
+    def renew(self, caller: Caller) -> Caller:
+        return Caller(self._rights, caller.listener, caller.host, caller.port, caller.expires_s)
+
+
+class Quotas(Protocol):
+    """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219)."""
+
+    def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        """A client has sent (Produce) or was sent (Fetch) so many bytes of records, or made a request of so many bytes.
+
+        Returns: the throttle time in milliseconds, which the response tells; the connection is not read for so long.
+        """
+        ...

@@ -1,0 +1,232 @@
+"""Who speaks, and what of that counts: nobody is served by what another caller taught; throttle times are told and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.handlers.callers import Caller, Rights
+from app.handlers.fetch_fan_out import FanOut, FetchKind
+from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.fetch import decode_fetch
+from app.wire.produce import decode_produce
+from tests.handlers.conversation import Talk, batch
+from tests.handlers.fakes import Bench
+from tests.handlers.test_fetch import ask, only, request
+from tests.handlers.test_fetch_fan_out import asked
+from tests.handlers.test_produce import produce
+from tests.handlers.test_sending import on_disk
+
+HELLO = ApiVersionsRequest("test", "1.0")
+FETCH, PRODUCE = 1, 0
+
+
+class Doorkeeper:
+    """Each new connection speaks for the next principal; rights that are taken away are replaced."""
+
+    def __init__(self, *principals: str) -> None:
+        self._next = list(principals)
+        self.rights = {principal: Rights(principal) for principal in principals}
+        self.admitted: list[Caller] = []
+
+    def admit(self, listener: str, host: str, port: int) -> Caller:
+        caller = Caller(self.rights[self._next.pop(0)], listener, host, port)
+        self.admitted.append(caller)
+        return caller
+
+    def renew(self, caller: Caller) -> Caller:
+        return Caller(self.rights[caller.principal], caller.listener, caller.host, caller.port)
+
+    def change_rules(self) -> None:
+        for principal, rights in self.rights.items():
+            rights.valid = False
+            self.rights[principal] = Rights(principal)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The API of each Produce and Fetch that was decoded in full."""
+    keys: list[int] = []
+
+    def noting(key: int, decode: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*arguments: Any) -> Any:
+            keys.append(key)
+            return decode(*arguments)
+
+        return note
+
+    monkeypatch.setattr("app.handlers.produce.decode_produce", noting(PRODUCE, decode_produce))
+    monkeypatch.setattr("app.handlers.fetch.decode_fetch", noting(FETCH, decode_fetch))
+    return keys
+
+
+async def several(client: Talk, key: int) -> None:
+    for _ in range(3):
+        if key == PRODUCE:
+            assert (await produce(client, 9, "t", batch(1))).error_code == 0
+        else:
+            assert only(await ask(client, 12, request(asked(0)))).error_code == 0
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH])
+async def test_a_request_goes_the_short_way_only_where_the_same_rights_taught_it(start, connect, decoded, key):
+    bench = await start()
+    bench.logs.add("t")
+    bench.context.doorkeeper = Doorkeeper("User:a", "User:b", "User:b")
+    first, second, third = [await connect(bench) for _ in range(3)]
+    await several(first, key)
+    assert decoded == [key]
+    await several(second, key)
+    assert decoded == [key] * 2, "another principal"
+    await several(third, key)
+    # A connection learns its Fetch requests by itself; what Produce requests are like is learnt for all with the same rights.
+    assert decoded == [key] * (2 if key == PRODUCE else 3)
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH])
+async def test_nothing_that_was_learnt_counts_after_the_rules_changed(start, connect, decoded, key):
+    bench = await start()
+    bench.logs.add("t")
+    doorkeeper = bench.context.doorkeeper = Doorkeeper("User:a")
+    client = await connect(bench)
+    await several(client, key)
+    doorkeeper.change_rules()
+    await several(client, key)
+    assert decoded == [key] * 2
+
+
+async def test_an_answer_that_is_kept_for_many_consumers_is_kept_for_those_with_the_same_rights(
+    start, connect, tmp_path, monkeypatch
+):
+    bench = await start()
+    bench.context.doorkeeper = Doorkeeper("User:a", "User:b")
+    client, other = await connect(bench), await connect(bench)
+    await on_disk(client, bench, tmp_path / "log", *[40_000] * 9)
+    found: list[Any] = []
+    find = FanOut.find
+
+    def noted(self: FanOut, partitions: Any, kind: FetchKind, offset: int, now_s: float) -> Any:
+        found.append(find(self, partitions, kind, offset, now_s))
+        return found[-1]
+
+    monkeypatch.setattr(FanOut, "find", noted)
+    for offset in (5, 3, 3, 3):
+        only(await ask(client, 12, request(asked(offset))))
+    assert found.pop() is not None
+    for offset in (5, 3):
+        only(await ask(other, 12, request(asked(offset))))
+    assert found.pop() is None
+
+
+async def test_a_caller_is_known_by_listener_principal_and_address(start, connect):
+    bench = await start()
+    doorkeeper = bench.context.doorkeeper = Doorkeeper("User:a")
+    client = await connect(bench)
+    assert (await client.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+    (caller,) = doorkeeper.admitted
+    host, port = client.writer.get_extra_info("sockname")
+    assert (caller.listener, caller.principal, caller.host, caller.peer) == (
+        "PLAINTEXT",
+        "User:a",
+        host,
+        f"{host}:{port}",
+    )
+
+
+class Quotas:
+    """Throttles every request of one API by so much, and says what it was asked."""
+
+    def __init__(self, key: int, throttle_time_ms: int) -> None:
+        self._key, self._throttle_time_ms = key, throttle_time_ms
+        self.charged: list[tuple[str, str | None, int, int]] = []
+
+    def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        self.charged.append((caller.principal, client_id, api_key, size_bytes))
+        return self._throttle_time_ms if api_key == self._key else 0
+
+
+class Timers:
+    """The loop's timers of connections that rest, which a test lets run out."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+        loop, waiting = bench.server.loop, self.waiting
+
+        class Loop:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(loop, name)
+
+            def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> Any:
+                if getattr(callback, "__name__", "") != "_over":
+                    return loop.call_later(delay_s, callback, *arguments)
+                waiting.append((delay_s, callback))
+                return SimpleNamespace(cancel=waiting.clear)
+
+        monkeypatch.setattr(bench.server, "loop", Loop())
+
+    def run_out(self) -> None:
+        waiting = tuple(self.waiting)
+        self.waiting.clear()
+        for _, callback in waiting:
+            callback()
+
+
+async def one(client: Talk, bench: Bench, key: int, version: int) -> Any:
+    if key == PRODUCE:
+        topic = bench.logs.get("t", 0).topic_id if version >= 13 else "t"  # type: ignore[union-attr]
+        return await client.produce(version, [(topic, [(0, batch(1))])])
+    if key == FETCH:
+        topic = bench.logs.get("t", 0).topic_id if version >= 13 else "t"  # type: ignore[union-attr]
+        return await ask(client, version, request(asked(3), topic=topic))
+    return await client.ask(ApiKey.INIT_PRODUCER_ID, version, InitProducerIdRequest(transaction_timeout_ms=1000))
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(PRODUCE, 3), (PRODUCE, 9), (PRODUCE, 13), (FETCH, 4), (FETCH, 11), (FETCH, 17), (22, 0), (22, 5)],
+)
+async def test_a_throttle_time_is_told_on_every_way_and_the_connection_is_not_read_meanwhile(
+    start, connect, tmp_path, monkeypatch, key, version
+):
+    bench = await start()
+    client = await connect(bench)
+    await on_disk(client, bench, tmp_path / "log", *[40_000] * 9)
+    timers = Timers(bench, monkeypatch)
+    quotas = bench.context.quotas = Quotas(key, 250)
+    hello = bench.context.metrics.meter(ApiKey.API_VERSIONS).requests
+    for turn in range(1, 6):  # the long way, the short way, and for Fetch the answer that is kept
+        answer = await one(client, bench, key, version)
+        assert answer.throttle_time_ms == 250
+        assert [delay_s for delay_s, _ in timers.waiting] == [0.25]
+        sent = client.send(ApiKey.API_VERSIONS, 3, HELLO)
+        other = await connect(bench)
+        assert (await other.ask(ApiKey.API_VERSIONS, 3, HELLO)).throttle_time_ms == 0
+        await other.close()
+        assert hello.value == 2 * turn - 1, "what came behind it has not been served"
+        timers.run_out()
+        assert (await client.answer(ApiKey.API_VERSIONS, 3))[0] == sent
+    assert {charged[:3] for charged in quotas.charged} == {
+        ("User:ANONYMOUS", "test", key),
+        ("User:ANONYMOUS", "test", ApiKey.API_VERSIONS),
+    }
+    if key != 22:
+        assert all(size > 60 for _, _, of, size in quotas.charged if of == key)
+
+
+async def test_a_connection_that_rests_may_end(start, connect, monkeypatch):
+    bench = await start()
+    bench.logs.add("t")
+    timers = Timers(bench, monkeypatch)
+    bench.context.quotas = Quotas(PRODUCE, 60_000)
+    client = await connect(bench)
+    await one(client, bench, PRODUCE, 9)
+    await client.close()
+    other = await connect(bench)
+    assert (await other.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
+    assert timers.waiting == []
+    assert bench.lines == []
