@@ -82,7 +82,7 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) install --constraint constraints.txt --editable '.[bench,spark]'
 	@touch $@
 
-bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (an hour and three quarters)
+bench: $(VENV)/.bench kafka-libs ## Measure against Apache Kafka and bare limits; writes loadtests/RESULTS.md (80 minutes; ARGS=--plan shows them)
 	@$(BIN)/python -m loadtests $(ARGS)
 
 bench-quick: $(VENV)/.bench kafka-libs ## Two thirds of its groups, small, in about 3 minutes: that they work, not how fast

@@ -45,7 +45,7 @@ MIB = 1 << 20
 START_S = 1.5
 """Until a generator has started and warmed up."""
 COMPACTION_S_MAX = 120
-BESIDE_MEGABYTES, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS = 600, 1000, 2.0, 5
+BESIDE_MEGABYTES, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS = 600, 1000, 2.0, 3
 
 
 class Shape(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 
 from loadtests.kafka_peer import PeerMissing, kafka_libs
 from loadtests.processes import CLOCK_TICKS
+from loadtests.results import UNKNOWN_COMMIT
 from loadtests.system import ROOT
 
 PACKAGES = ("uvloop", "crc32c", "zstandard", "msgspec", "aiobotocore", "confluent-kafka")
@@ -72,10 +73,16 @@ def versions() -> dict[str, str]:
     return found
 
 
+MEASURED = ("app", "loadtests", "pyproject.toml", "constraints.txt")
+"""What figures depend on."""
+WRITTEN = (":(exclude)loadtests/results", ":(exclude)loadtests/RESULTS.md")
+"""What a run itself writes."""
+
+
 def commit() -> str:
-    """The commit of this tree; ``+`` if files differ from it."""
-    found = _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") or "unknown"
-    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no", "app", "loadtests")
+    """The commit of this tree; ``+`` if what figures depend on differs from it."""
+    found = _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD") or UNKNOWN_COMMIT
+    changed = _output("git", "-C", str(ROOT), "status", "--porcelain", "--", *MEASURED, *WRITTEN)
     return f"{found}+" if changed else found
 
 

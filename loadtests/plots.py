@@ -1,7 +1,13 @@
-"""The plots of ``RESULTS.md``: one SVG per group, drawn from the JSON alone."""
+"""Plots of a run: one SVG for each group, drawn from the JSON alone.
+
+    python -m loadtests.plots loadtests/results/FILE.json [--into DIRECTORY]
+
+writes them to a folder beside the file, which the repository does not keep.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -11,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.results import Case, Group, Results
+from loadtests.results import Case, Group, Results, load
 
 STYLE: Any = {
     "svg.hashsalt": "firn",  # the same figures give the same file
@@ -227,3 +233,16 @@ def _legend(figure: Figure, axes: Sequence[Axes], systems: Sequence[str]) -> Non
         ncols=len(handles),
         frameon=False,
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="the JSON file of a run")
+    parser.add_argument("--into", type=Path, help="folder for the plots")
+    arguments = parser.parse_args()
+    into = arguments.into or arguments.file.with_suffix("")
+    print(f"{len(draw(load(arguments.file), into))} plots are in {into}")
+
+
+if __name__ == "__main__":
+    main()

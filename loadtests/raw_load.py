@@ -6,7 +6,8 @@
 One thread, one blocking socket, no client library. Requests are built once; what differs between two requests (the sequence
 of an idempotent producer, the offset of a fetch) is patched in. Responses are counted by their size prefix and looked into
 only for errors. Prints one JSON object: rates, latency percentiles, and with ``--server-pid`` the CPU that the server spent
-per request and per GB. Speaks to any Kafka broker.
+per request and per GB. The ``load_share`` of ``produce`` is the share of the time in which this process was at work: near 1 it is
+this process that is measured. Speaks to any Kafka broker.
 """
 
 from __future__ import annotations
@@ -320,7 +321,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     name = len(arguments.topic)
     error_position = 4 + 5 + 1 + 1 + name + 1 + 4
     run(arguments.warm_up)
-    before = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    before, own = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0, time.process_time()
     limit = arguments.megabytes * 1_000_000 // len(batch)
     count, seconds, latencies = run(arguments.seconds if not limit else float("inf"), limit)
     report: dict[str, object] = {
@@ -329,6 +330,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
         "requests_per_s": round(count / seconds),
         "mb_per_s": round(count * len(batch) / seconds / 1e6, 1),
         **percentiles(latencies),
+        "load_share": round((time.process_time() - own) / seconds, 3),
     }
     if arguments.server_pid:
         spent = family_cpu_seconds(arguments.server_pid) - before

@@ -4,7 +4,8 @@
     python loadtests/raw_many.py fetch-many --port 9092 --topic t --connections 100 --max-bytes 1048576
 
 As ``raw_load``: requests are built once and patched, answers are counted by their size. Every connection of a producer has a
-producer id of its own; partitions are dealt out over the connections. Prints one JSON object.
+producer id of its own; partitions are dealt out over the connections. Prints one JSON object. Its ``load_share`` is the share of
+the time in which this process was at work: near 1 it is this process that is measured.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ class Fetching:
             self.offset = 0
 
 
-def produce(arguments: argparse.Namespace) -> tuple[int, int, float, float, list[float]]:
-    """Requests, bytes, seconds, server CPU seconds, latencies."""
+def produce(arguments: argparse.Namespace) -> tuple[int, int, float, float, float, list[float]]:
+    """Requests, bytes, seconds, CPU seconds of the server and of this process, latencies."""
     producers = {
         (one := Producing(arguments, place)).wire.socket.fileno(): one for place in range(arguments.connections)
     }
@@ -205,13 +206,14 @@ def produce(arguments: argparse.Namespace) -> tuple[int, int, float, float, list
         return count, total, time.perf_counter() - started, latencies
 
     run(arguments.warm_up)
-    before = family_cpu_seconds(arguments.server_pid)
+    before, own = family_cpu_seconds(arguments.server_pid), time.process_time()
     count, total, seconds, latencies = run(arguments.seconds)
-    return count, total, seconds, family_cpu_seconds(arguments.server_pid) - before, latencies
+    spent, own = family_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
+    return count, total, seconds, spent, own, latencies
 
 
-def fetch(arguments: argparse.Namespace) -> tuple[int, int, float, float, list[float]]:
-    """Requests, bytes, seconds, server CPU seconds, latencies."""
+def fetch(arguments: argparse.Namespace) -> tuple[int, int, float, float, float, list[float]]:
+    """Requests, bytes, seconds, CPU seconds of the server and of this process, latencies."""
     consumers = {
         (one := Fetching(arguments, place)).wire.socket.fileno(): one for place in range(arguments.connections)
     }
@@ -244,9 +246,10 @@ def fetch(arguments: argparse.Namespace) -> tuple[int, int, float, float, list[f
         return count, total, time.perf_counter() - started, latencies
 
     run(arguments.warm_up)
-    before = family_cpu_seconds(arguments.server_pid)
+    before, own = family_cpu_seconds(arguments.server_pid), time.process_time()
     count, total, seconds, latencies = run(arguments.seconds)
-    return count, total, seconds, family_cpu_seconds(arguments.server_pid) - before, latencies
+    spent, own = family_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
+    return count, total, seconds, spent, own, latencies
 
 
 def main() -> None:
@@ -272,7 +275,7 @@ def main() -> None:
     if arguments.cpu >= 0:
         os.sched_setaffinity(0, {arguments.cpu})
     work = produce if arguments.work == "produce-many" else fetch
-    count, total, seconds, spent, latencies = work(arguments)
+    count, total, seconds, spent, own, latencies = work(arguments)
     report = {
         "requests": count,
         "requests_per_s": round(count / seconds),
@@ -281,6 +284,7 @@ def main() -> None:
         "server_cpu_us_per_request": round(spent / count * 1e6, 2),
         "server_cpu_s_per_gb": round(spent / max(total, 1) * 1e9, 3),
         "server_cpu_share": round(spent / seconds, 3),
+        "load_share": round(own / seconds, 3),
     }
     print(json.dumps(report))
 

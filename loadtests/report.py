@@ -2,7 +2,7 @@
 
     python -m loadtests.report loadtests/results/FILE.json
 
-writes ``loadtests/RESULTS.md`` and the plots beside the JSON again, without measuring anything.
+writes ``loadtests/RESULTS.md`` again, without measuring anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtests import plots
 from loadtests.results import Case, Group, Results, load
 from loadtests.targets import TARGETS
 from loadtests.workloads import GROUPS
@@ -73,26 +72,27 @@ RATIO_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms")
 
 
 def write(results: Results, path: Path) -> Path:
-    """Write the page and its plots. ``path`` is the JSON's; a file that is not the laboratory's own has its page beside it.
+    """Write the page. ``path`` is the JSON's; a file that is not the laboratory's own has its page beside it.
 
     Answers the page's path.
     """
     path = path.resolve()
-    drawn = plots.draw(results, path.parent / path.stem)
     page = (HERE if path.parent == HERE / "results" else path.parent) / "RESULTS.md"
-    page.write_text(text(results, path, {name: file.relative_to(page.parent) for name, file in drawn.items()}))
+    page.write_text(text(results, path))
     return page
 
 
-def text(results: Results, path: Path, drawn: Mapping[str, Path]) -> str:
+def text(results: Results, path: Path) -> str:
     """The page."""
+    shown = f"{path.parent.name}/{path.name}" if path.parent.name == "results" else path.name
     parts = [
         "# Results of the laboratory",
-        f"Written by `make bench` from [{path.name}]({path.parent.name}/{path.name}), which has every figure with its lowest and "
-        "highest round. How the laboratory works and how to read it: [README.md](README.md).",
+        f"Written by `make bench` from [{path.name}]({shown}), which has every figure with its lowest and highest round. "
+        f"`python -m loadtests.plots loadtests/{shown}` draws plots of it. How the laboratory works and how to read it: "
+        "[README.md](README.md).",
         _conditions(results),
         _targets(results),
-        *(_group(name, group, drawn) for name, group in results.groups.items()),
+        *(_group(name, group) for name, group in results.groups.items()),
         *_missing(results),
         _settings(results),
     ]
@@ -119,12 +119,13 @@ def _conditions(results: Results) -> str:
         ("commit of Firn", ", ".join(commits)),
         ("effort", ", ".join(efforts)),
     ]
+    partly = ", ".join(f"`{name}`" for name, group in results.groups.items() if not group.whole)
     several = (
-        f"\n\n**This page is {len(results.groups)} groups, each a run of its own, of {len(commits)} commits.** It is not one run "
-        "of one commit: each group names its own, and a + says that there were changes which were not committed."
-        if len(commits) > 1
-        else ""
-    )
+        f"\n\n**One commit:** every group is of {results.one_commit}, without changes that were not committed."
+        if results.one_commit
+        else f"\n\n**Mixed:** this page is {len(results.groups)} groups of {len(commits)} commit{'s' * (len(commits) > 1)}. Each "
+        "group names its own, and a + says that there were changes which were not committed."
+    ) + (f"\n\nThese groups did not come to their end: {partly}." if partly else "")
     disturbed = ", ".join(f"`{name}`" for name, group in results.groups.items() if group.busy)
     busy = (
         f"\n\n**The machine was busy** when these groups began: {disturbed}. Their rates and latencies are those of what was left "
@@ -154,7 +155,7 @@ def _targets(results: Results) -> str:
     return "## Against the targets\n\n" + _table(("", "target", "measured", "wanted"), rows)
 
 
-def _group(name: str, group: Group, drawn: Mapping[str, Path]) -> str:
+def _group(name: str, group: Group) -> str:
     parts = [
         f"## {GROUPS[name].title if name in GROUPS else name}",
         f'`make bench ARGS="--only {name}"`, {group.seconds:,.0f} s from {group.began.replace("T", " ")[:16]} UTC at '
@@ -164,8 +165,6 @@ def _group(name: str, group: Group, drawn: Mapping[str, Path]) -> str:
     if described:
         parts.append(described)
     parts += [f"- {note}" for note in group.notes]
-    if name in drawn:
-        parts.append(f"![{name}]({drawn[name]})")
     parts.append(_cases(group.cases))
     return "\n\n".join(parts)
 

@@ -6,6 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtests.results import Results
+from loadtests.workloads.latency import produce_at_half_of
+from loadtests.workloads.produce import (
+    CONNECTED,
+    CONNECTED_SIZES,
+    IN_FLIGHT,
+    LARGE,
+    MIDDLE,
+    SMALL,
+    connected,
+    in_flight,
+)
 
 MANY = 1_000
 """From here on a figure is shown without decimals."""
@@ -65,11 +76,25 @@ def _value(case: str, field: str, system: str = "Firn") -> Callable[[Results], f
     return lambda results: results.figures(case, system)[field]
 
 
-def _produce(name: str, rate: float) -> tuple[Target, ...]:
+def _produce(name: str, rate: float = 1.5, cpu: float = 0.6) -> tuple[Target, ...]:
     return (
         Target(f"{name}: rate against Kafka", _ratio(name, "mb_per_s"), rate, True),
-        Target(f"{name}: CPU per GB against Kafka", _ratio(name, "server_cpu_s_per_gb"), 0.5, False),
+        Target(f"{name}: CPU per GB against Kafka", _ratio(name, "server_cpu_s_per_gb"), cpu, False),
     )
+
+
+def _half_load() -> tuple[Target, ...]:
+    """Half load is half of what either system takes flat out."""
+    return tuple(
+        Target(f"{case}: {word}", _value(case, field), bound, False, "ms")
+        for case in (produce_at_half_of("Firn"), produce_at_half_of("Kafka"))
+        for word, field, bound in (("p99", "p99_ms", 20), ("p99.9", "p999_ms", 50))
+    )
+
+
+def _bare_s3(case: str, what: str, bound: float) -> Target:
+    """A replay beside the bare client."""
+    return Target(f"{what}: rate against the bare client", _ratio(case, "mb_per_s", BARE_S3), bound, True)
 
 
 def _starts() -> tuple[Target, ...]:
@@ -109,6 +134,12 @@ def _spark() -> tuple[Target, ...]:
         case = f"Spark, records of {size} bytes"
         found += (
             Target(f"{case}: rate against its Kafka source", _ratio(case, "records_per_s"), 3.0, True),
+            Target(
+                f"{case}, Spark's default settings: rate against its Kafka source",
+                _ratio(case, "records_per_s", system="Firn, Spark's defaults"),
+                3.0,
+                True,
+            ),
             Target(f"{case}: rate against the lower limit", of_lower_limit(case), 0.6, True),
             Target(f"{case}: a task's own memory", _value(case, "task_mb"), 256, False, "MB"),
             Target(f"{case}: with its libraries'", _value(case, "task_with_libraries_mb"), 256, False, "MB"),
@@ -123,15 +154,21 @@ def _spark() -> tuple[Target, ...]:
 
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
-COMPACTED, SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
+COMPACTED, COMPACTED_SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
 BESIDE_COMPACTION = "producers beside compaction"
 LOADING = "loading 1,000,000 offsets, {} in a batch"
-ONE, BARE_S3 = "cold fetch, 1 partition", "bare client"
+ONE, BARE_S3 = "cold fetch, 1 partition", "bare obstore"
+"""The bare client of S3 that Firn is held against."""
 
 TARGETS = (
-    *_produce("produce 1 KB", 3.0),
-    *_produce("produce 16 KB", 2.0),
-    *_produce("produce 1 MB", 1.3),
+    *_produce(in_flight(SMALL, 20)),
+    *_produce(in_flight(SMALL, 100), 3.0, 0.5),
+    *(target for count in IN_FLIGHT for target in _produce(in_flight(MIDDLE, count))),
+    *_produce(LARGE, cpu=0.5),
+    *_produce(f"{LARGE}, pages as they come"),
+    *(target for count in CONNECTED for label in CONNECTED_SIZES for target in _produce(connected(label, count))),
+    Target("10,000 partitions: made in", _value("10,000 partitions", "create_s"), 2.0, False, "s"),
+    *_half_load(),
     *(
         Target(
             f"{size}, a commit every 100 ms: rate against without transactions",
@@ -149,10 +186,12 @@ TARGETS = (
         for per_batch in (1, 100)
     ),
     Target(f"{COMPACTED}: rate", _value(COMPACTED, "mb_per_s"), 200, True, "MB/s"),
-    Target(f"{SMALL}: records a second", _value(SMALL, "records_per_s"), 1_000_000, True, "records"),
+    Target(
+        f"{COMPACTED_SMALL}: records a second", _value(COMPACTED_SMALL, "records_per_s"), 1_000_000, True, "records"
+    ),
     *(
         Target(f"{case}: memory of the cleaner process", _value(case, "memory_mb"), 128, False, "MB")
-        for case in (COMPACTED, SMALL)
+        for case in (COMPACTED, COMPACTED_SMALL)
     ),
     Target(
         f"{BESIDE_COMPACTION}: p99 against alone", _ratio(BESIDE_COMPACTION, "p99_ms", "alone", "beside"), 2.0, False
@@ -175,7 +214,9 @@ TARGETS = (
     Target(f"{ONE}: rate against Kafka", _ratio(ONE, "mb_per_s"), 1.5, True),
     Target("cold fetch: 8 partitions against one", _between("cold fetch, 8 partitions", ONE, "mb_per_s"), 0.8, True),
     Target("cold fetch: 64 partitions against one", _between("cold fetch, 64 partitions", ONE, "mb_per_s"), 0.8, True),
-    Target("cold fetch from S3: rate against the bare client", _ratio("S3 at 0 ms", "mb_per_s", BARE_S3), 0.8, True),
+    _bare_s3("S3 at 0 ms", "cold fetch from S3", 0.8),
+    _bare_s3("S3 at 0 ms, 64 partitions", "cold fetch from S3, 64 partitions at once", 0.85),
+    *(_bare_s3(f"S3 of {server}", f"cold fetch from {server}", 0.8) for server in ("MinIO", "s3s-fs")),
     Target(
         "cold fetch from S3: CPU per GB above the bare client's",
         lambda results: (
@@ -209,7 +250,14 @@ TARGETS = (
     *_starts(),
     *(
         _memory(case)
-        for case in ("produce 1 KB", "produce 16 KB", "produce 1 MB", "hot fetch", ONE, "cold fetch, 8 partitions")
+        for case in (
+            *(in_flight(size, IN_FLIGHT[-1]) for size in (SMALL, MIDDLE)),
+            LARGE,
+            connected("4 KB", CONNECTED[-1]),
+            "hot fetch",
+            ONE,
+            "cold fetch, 8 partitions",
+        )
     ),
     _memory(BESIDE, "beside"),
     Target("broker, at rest", _value("at rest", "memory_mb"), 100, False, "MB"),

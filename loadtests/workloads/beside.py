@@ -27,7 +27,7 @@ from loadtests.workloads.produce import TOUCHED_BYTES, options_of
 UPLOAD_TIMEOUT_S = 60
 LIVE = ("live-0", "live-1")
 LIVE_WARM_UP_S = 1.0
-HELD_ROUNDS = 7
+HELD_ROUNDS = 3
 """With a reader and without: what new pages and write-back cost just then moves the p99 of a single round tenfold, both ways."""
 
 
@@ -71,7 +71,7 @@ def _beside(lab: Lab, peer: System) -> dict[str, Report]:
         }
 
     finish(read(effort.seconds))
-    producers(0, lab.warm_up_s(peer.name))
+    lab.warm(peer, lambda: float(producers(0)["mb_per_s"]))
     touch = lab.touching(TOUCHED_BYTES)
     full = alternate({"full": lambda: producers(0)}, effort.variant_rounds, touch, servers={"full": peer})
     half = full["full"]["requests_per_s"] / 2

@@ -13,6 +13,7 @@ from loadtests.system import System
 from loadtests.workloads.produce import options_of
 
 MISSED_MEGABYTES_FULL, MISSED_MEGABYTES_QUICK = 1_000, 50
+WARM_UP_SLICE_S = 3.0
 RATE = 1_000
 """Requests of 16 KB a second: a sixth of what the slower system takes on the machine that this was written on."""
 
@@ -28,7 +29,8 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
             options = {"batch_bytes": 100_000, "records": 100, "pipeline": 3, "warm_up": 0}
             generate(peer, "produce", "missed", megabytes=megabytes, **options)
             if not lab.quick:
-                _tail(peer, lab.warm_up_s(peer.name))
+                # At a fixed rate it is the CPU of a request that falls until Java is warm.
+                lab.warm(peer, partial(_cost, peer))
         for how, run in list(HOW.items())[1:] if lab.quick else HOW.items():
             runs = {name: partial(run, lab, peer) for name, peer in systems.items()}
             found = alternate(runs, lab.effort.variant_rounds, servers=systems)
@@ -40,6 +42,10 @@ def tail_and_catch_up(lab: Lab) -> list[Case]:
                 )
             cases.append(Case(how, found))
     return cases
+
+
+def _cost(peer: System) -> float:
+    return float(_tail(peer, WARM_UP_SLICE_S)["server_cpu_us_per_request"])
 
 
 def _tail(peer: System, seconds: float) -> Report:

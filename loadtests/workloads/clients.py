@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from loadtests.kafka_peer import PeerMissing, kafka_libs
-from loadtests.lab import NOT_TIERED, Lab, python_on, show
+from loadtests.lab import NOT_TIERED, Lab, WarmUp, python_on, show
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, generate, make_topic
 from loadtests.processes import family_cpu_seconds
 from loadtests.results import Case
@@ -20,7 +20,9 @@ PRODUCED = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?([\d.]+) ms 50th, .*?([\d.]+) ms 99th, ([\d.]+) ms 99\.9th"
 )
 JAVA_TIMEOUT_S = 120
-JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 500_000, 20_000
+JAVA_RECORDS_FULL, JAVA_RECORDS_QUICK = 300_000, 20_000
+WARM_UP = WarmUp(0, 2, 40.0)
+"""A slice is a run of the client, which takes its own time."""
 READ_MEGABYTES_FULL, READ_MEGABYTES_QUICK = 400, 40
 
 
@@ -69,7 +71,7 @@ def _read_megabytes(lab: Lab) -> int:
 
 def _case(lab: Lab, name: str, systems: Mapping[str, System], run: Callable[[System], Report]) -> Case:
     for peer in systems.values():
-        lab.warm(peer, partial(_rate, run, peer))
+        lab.warm(peer, partial(_rate, run, peer), WARM_UP)
     runs = {system: partial(run, peer) for system, peer in systems.items()}
     found = alternate(runs, lab.effort.variant_rounds, servers=systems)
     show(name, found)

@@ -87,6 +87,7 @@ def replay(lab: Lab) -> list[Case]:
                     topic,
                     parameters=parameters,
                     bare={"bare": partial(server.fetched, lab.effort.seconds)},
+                    variant=partitions > PARTITIONS[0],
                     end="earliest-local",
                     seconds=lab.effort.seconds * 1.5,
                 )

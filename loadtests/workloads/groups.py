@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from loadtests import micro_groups
-from loadtests.lab import NOT_TIERED, Lab
+from loadtests.lab import NOT_TIERED, Lab, WarmUp
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
@@ -19,6 +19,8 @@ GROUPS = 100
 TOPIC = "committed"
 OFFSETS_PER_COMMIT = (1, 10)
 LOADED = 1_000_000
+WARM_UP = WarmUp(0, 2, 60.0)
+"""A slice is a run."""
 
 
 def commits(lab: Lab) -> list[Case]:
@@ -30,7 +32,7 @@ def commits(lab: Lab) -> list[Case]:
         for offsets in OFFSETS_PER_COMMIT[:1] if lab.quick else OFFSETS_PER_COMMIT:
             runs = {system: partial(_commit, lab, peer, offsets) for system, peer in systems.items()}
             for system, peer in systems.items():
-                lab.warm(peer, partial(_rate, runs[system]))
+                lab.warm(peer, partial(_rate, runs[system]), WARM_UP)
             found = alternate(runs, lab.effort.variant_rounds, servers=systems)
             name = f"OffsetCommit of {offsets}"
             _show(name, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.framing import request_frame
-from loadtests.lab import Lab
+from loadtests.lab import Lab, allow_descriptors
 from loadtests.measuring import Report
 from loadtests.processes import cpu_seconds, family_memory_mb, memory_mb
 from loadtests.results import Case
@@ -38,10 +37,9 @@ def idle(lab: Lab) -> list[Case]:
     """At rest; then with idle connections that have asked one question each: a thousand, and as many as the run's effort says.
     Memory is the broker's, and that of all its processes; the CPU share is what the idle broker takes of its core."""
     counts = sorted({1_000, lab.effort.many_connections})
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, counts[-1] + 500), hard))
+    allow_descriptors(counts[-1] + 500)
     found: dict[int, dict[str, Report]] = {count: {} for count in (0, *counts)}
-    with lab.systems() as systems:
+    with lab.systems(fresh=True) as systems:
         time.sleep(1.0 if lab.quick else SETTLE_S)
         for name, peer in systems.items():
             for count, reports in found.items():

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from loadtests.bare_limits import bare
-from loadtests.lab import NOT_TIERED, Lab
+from loadtests.lab import NOT_TIERED, Lab, allow_descriptors
 from loadtests.measuring import Report, drop_topic, make_topic
 from loadtests.results import Case
 from loadtests.system import System
@@ -25,6 +25,15 @@ SIZES = {
     "produce 1 MB": (1_000_000, 950, 3),
 }
 """Name to bytes of a batch, records in it, requests in flight: so many that the server is the limit, not the way to it and back."""
+IN_FLIGHT = (20, 100)
+"""On one connection, of 1 KB and of 16 KB: what a producer with a deep queue has, and one with a shallow one."""
+CONNECTED = (50, 1_000)
+CONNECTED_SIZES = {"1 KB": (1_000, 8), "4 KB": (4_096, 35), "16 KB": (16_384, 140)}
+"""Bytes of a batch and records in it."""
+CONNECTED_SIZES_QUICK = ("4 KB",)
+CONNECTED_IN_FLIGHT = 2
+"""On each connection: how a fleet of producers looks."""
+DESCRIPTORS_ASIDE = 500
 SMALL = "produce 1 KB"
 MIDDLE = "produce 16 KB"
 LARGE = "produce 1 MB"
@@ -38,6 +47,8 @@ LARGE_MEGABYTES = 1000
 """Written in each run of 1 MB requests, so that every system needs as many pages."""
 LARGE_MEGABYTES_QUICK = 100
 CODECS = ("gzip", "snappy", "lz4", "zstd")
+FAST_CODECS = ("lz4", "zstd")
+"""Of other sizes than 16 KB."""
 VARIANTS_QUICK = ("16 KB, 100 partitions", "1 MB, 50 connections", "16 KB, synced to disk", "16 KB, zstd")
 FLUSH_EVERY_MESSAGE = {"Firn": {"firn_durability": "disk"}, "Kafka": {"flush_messages": "1"}}
 
@@ -48,16 +59,69 @@ def options_of(size: str) -> dict[str, Any]:
     return {"batch_bytes": batch_bytes, "records": records, "pipeline": pipeline, "idempotent": True}
 
 
+def in_flight(size: str, count: int) -> str:
+    """The name of a case of one connection."""
+    return f"{size}, {count} in flight"
+
+
 def small(lab: Lab) -> list[Case]:
-    """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability ``memory``, with 100 and 32
+    """Idempotent Produce of 1 KB and 16 KB, acks=all, one connection and one partition, durability `memory`, with 20 and with 100
     requests in flight; the pages that 16 KB requests need were touched before each run. Kafka is at work on one request of a
-    connection at a time: what both do with 50 connections is in `variants`."""
+    connection at a time: what both do with many connections is in `connections`."""
     with lab.systems() as systems:
         return [
-            _beside_bare(lab, systems, name, name, touched_bytes=0 if name == SMALL else TOUCHED_BYTES)
-            for name in SIZES
-            if name != LARGE
+            _beside_bare(
+                lab,
+                systems,
+                in_flight(size, count),
+                size,
+                pipeline=count,
+                touched_bytes=0 if size == SMALL else TOUCHED_BYTES,
+                again=(size, count) != (SMALL, IN_FLIGHT[-1]),
+            )
+            for size in (SMALL, MIDDLE)
+            for count in reversed(IN_FLIGHT[-1:] if lab.quick else IN_FLIGHT)
         ]
+
+
+def connections(lab: Lab) -> list[Case]:
+    """Idempotent Produce of 1, 4 and 16 KB over 50 and over 1,000 connections to one partition, two requests in flight on each, and
+    a producer id for each. The generator is one process: its share says how much of its core it needed, and near 100 % it is the
+    generator that is measured."""
+    cases: list[Case] = []
+    allow_descriptors(CONNECTED[-1] + DESCRIPTORS_ASIDE)
+    with lab.systems() as systems:
+        for count in CONNECTED:
+            for label in CONNECTED_SIZES_QUICK if lab.quick else CONNECTED_SIZES:
+                batch_bytes, records = CONNECTED_SIZES[label]
+                name = connected(label, count)
+                topic = name.replace(" ", "-").replace(",", "")
+                for system, peer in systems.items():
+                    make_topic(peer, topic, **NOT_TIERED.get(system, {}))
+                case = lab.compare(
+                    name,
+                    systems,
+                    "produce-many",
+                    topic,
+                    parameters={"connections": count, "request_bytes": batch_bytes},
+                    variant=bool(cases) or lab.used,
+                    rounds=lab.effort.rounds if count == CONNECTED[0] else 0,
+                    touched_bytes=TOUCHED_BY_SIZE[MIDDLE if batch_bytes > SIZES[SMALL][0] else SMALL],
+                    batch_bytes=batch_bytes,
+                    records=records,
+                    pipeline=CONNECTED_IN_FLIGHT,
+                    connections=count,
+                    idempotent=True,
+                )
+                cases.append(case)
+                for peer in systems.values():
+                    drop_topic(peer, topic)
+    return cases
+
+
+def connected(label: str, count: int) -> str:
+    """The name of a case of ``connections``."""
+    return f"{label}, {count:,} connections"
 
 
 def large(lab: Lab) -> list[Case]:
@@ -74,17 +138,19 @@ def _beside_bare(
     name: str,
     size: str,
     *,
+    pipeline: int = 0,
     megabytes: int = 0,
     touched_bytes: int = 0,
     again: bool = False,
 ) -> Case:
     """One case, for a time or for so many MB, beside the bare receive and write loop. ``again``: after another of its size."""
-    batch_bytes, _, pipeline = SIZES[size]
+    batch_bytes, _, usual = SIZES[size]
+    pipeline = pipeline or usual
     topic = name.replace(" ", "-").replace(",", "")
     for system, peer in systems.items():
         make_topic(peer, topic, **NOT_TIERED.get(system, {}))
     request_bytes = batch_bytes + REQUEST_OVERHEAD_BYTES
-    options = options_of(size) | ({"megabytes": megabytes, "warm_up": 0} if megabytes else {})
+    options = options_of(size) | {"pipeline": pipeline} | ({"megabytes": megabytes, "warm_up": 0} if megabytes else {})
     with bare("receive", str(lab.base / "received"), str(request_bytes)) as server:
         limit = partial(server.produced, lab.effort.seconds, request_bytes, pipeline, megabytes * 1_000_000)
         case = lab.compare(
@@ -92,11 +158,11 @@ def _beside_bare(
             systems,
             "produce",
             topic,
-            parameters={"request_bytes": batch_bytes, "touched_bytes": touched_bytes},
+            parameters={"request_bytes": batch_bytes, "touched_bytes": touched_bytes, "in_flight": pipeline},
             bare={"bare": limit},
             touched_bytes=touched_bytes,
-            warm=not again,
             variant=again,
+            rounds=lab.effort.rounds,
             **options,
         )
     for peer in systems.values():
@@ -128,16 +194,14 @@ class Variant(NamedTuple):
         return flags
 
 
-def _of_each_codec(size: str) -> tuple[Variant, ...]:
+def _of_each_codec(size: str, codecs: Sequence[str] = CODECS) -> tuple[Variant, ...]:
     label = size.removeprefix("produce ")
-    return tuple(Variant(f"{label}, {codec}", size, options={"codec": codec}) for codec in CODECS)
+    return tuple(Variant(f"{label}, {codec}", size, options={"codec": codec}) for codec in codecs)
 
 
 VARIANTS = (
     Variant("16 KB, as it is", MIDDLE),
     Variant("16 KB, 100 partitions", MIDDLE, partitions=100),
-    Variant("16 KB, 50 connections", MIDDLE, "produce-many", options={"connections": 50, "pipeline": 2}),
-    Variant("1 KB, 50 connections", SMALL, "produce-many", options={"connections": 50, "pipeline": 4}),
     Variant("1 MB, 100 partitions", LARGE, partitions=100),
     Variant("1 MB, 50 connections", LARGE, "produce-many", options={"connections": 50, "pipeline": 1}),
     Variant("16 KB, acks=1", MIDDLE, options={"acks": 1}),
@@ -148,23 +212,23 @@ OTHER_SIZES = (
     Variant("1 KB, 100 partitions", SMALL, partitions=100),
     Variant("1 KB, acks=1", SMALL, options={"acks": 1}),
     Variant("1 KB, synced to disk", SMALL, synced=True),
-    *_of_each_codec(SMALL),
+    *_of_each_codec(SMALL, FAST_CODECS),
     Variant("1 MB, acks=1", LARGE, options={"acks": 1}),
     Variant("1 MB, synced to disk", LARGE, synced=True),
-    *_of_each_codec(LARGE),
+    *_of_each_codec(LARGE, FAST_CODECS),
 )
 
 
 def variants(lab: Lab) -> list[Case]:
     """16 KB requests, idempotent, acks=all, one partition, one connection, no codec, ``memory``; then one thing different, and
-    1 KB and 1 MB requests over many connections and to many partitions. Beside one connection to the bare receive and write
-    loop, but where requests are compressed; the pages that a run needs were touched before it."""
+    1 MB requests over many connections and to many partitions. Beside the plain case there is the bare receive and write loop with
+    one connection; the pages that a run needs were touched before it. Requests over many connections are in `connections`."""
     return _varied(lab, [one for one in VARIANTS if not lab.quick or one.name in VARIANTS_QUICK])
 
 
 def other_sizes(lab: Lab) -> list[Case]:
-    """The same for what is different about requests of 1 KB and of 1 MB: their plain cases are those of ``produce`` and
-    ``produce-large``."""
+    """The same for what is different about requests of 1 KB and of 1 MB: their plain cases are those of `produce` and
+    `produce-large`, where the bare loop is too."""
     return _varied(lab, OTHER_SIZES)
 
 
@@ -173,13 +237,13 @@ def _varied(lab: Lab, chosen: Sequence[Variant]) -> list[Case]:
     with lab.systems() as systems:
         for system, peer in systems.items():
             make_topic(peer, "warm", **NOT_TIERED.get(system, {}))
-            lab.warm_up(peer, "produce", "warm", options_of(MIDDLE))
+            lab.warm_up(peer, "produce", "warm", options_of(MIDDLE), brief=lab.used)
             drop_topic(peer, "warm")
         for variant in chosen:
             with ExitStack() as stack:
                 limit = (
                     {}
-                    if lab.quick or "codec" in variant.options
+                    if lab.quick or variant != VARIANTS[0]
                     else {"bare": stack.enter_context(_bare_limit(lab, variant))}
                 )
                 cases.append(_variant(lab, systems, variant, limit))

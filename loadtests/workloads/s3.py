@@ -1,4 +1,4 @@
-"""Replay from S3 servers on this machine beside the bare client: with latency added before the first byte, and from servers that
+"""Replay from S3 servers on this machine beside bare clients: with latency added before the first byte, and from servers that
 others wrote."""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MANY = (8, 64)
 CACHE_SHARE = 0.25
 """Of what is read, so that every pass reads it from S3 again."""
 WARM_UP_S_MAX = 30
-BARE = "bare client"
+BARES = {"bare obstore": "obstore", "bare aiobotocore": "aiobotocore"}
+"""Column to the client that it is of. Firn is held against the first."""
 
 
 @contextmanager
@@ -44,19 +45,20 @@ def slow_server(bucket: Path, delay_ms: float) -> Iterator[str]:
 
 def one(lab: Lab) -> list[Case]:
     """One partition from the log start to where the local log begins, the server limited to 400 MB/s, 0, 20 and 100 ms before the
-    first byte. The bare client reads the same objects through aiobotocore, ranged GETs of 8 MiB, 16 at a time. All of Firn's
-    processes on one core, the S3 server and the reader on the other. Measured once the chunk cache is full and its pages have
-    been touched, as they are in a broker that is not new. It has room for a quarter of what is read (`firn.chunk.cache.bytes`);
-    segments are of 32 MiB, their chunks stored as they come (`firn.tier.compression=none`). Kafka has no S3 tier of its own."""
-    return _replay(lab, (1,))
+    first byte. Bare clients read the same objects by ranged GETs of 8 MiB, 16 at a time: obstore, which Firn is held against, and
+    aiobotocore. All of Firn's processes on one core, the S3 server and the reader on the other. Measured once the chunk cache is
+    full and its pages have been touched, as they are in a broker that is not new. It has room for a quarter of what is read
+    (`firn.chunk.cache.bytes`); segments are of 32 MiB, their chunks stored as they come (`firn.tier.compression=none`). Kafka has
+    no S3 tier of its own."""
+    return _replay(lab, (1,), FIRST_BYTE_MS)
 
 
 def many(lab: Lab) -> list[Case]:
-    """The same with 8 and 64 partitions in each request, and segments of 4 MiB."""
-    return _replay(lab, MANY)
+    """The same with 8 and 64 partitions in each request, and segments of 4 MiB, at 0 and 100 ms."""
+    return _replay(lab, MANY, FIRST_BYTE_MS[::2])
 
 
-def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
+def _replay(lab: Lab, counts: Sequence[int], delays_ms: Sequence[int]) -> list[Case]:
     directory = lab.base / "s3"
     bucket = directory / "bucket"
     megabytes = lab.effort.cold_megabytes * 2 // 3
@@ -67,15 +69,16 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
             fill_tier(
                 lab, peer, f"far-{count}", count, segment_bytes, megabytes=megabytes, firn_tier_compression="none"
             )
-    for delay_ms in FIRST_BYTE_MS[1:2] if lab.quick else FIRST_BYTE_MS:
+    for delay_ms in delays_ms[1:2] if lab.quick else delays_ms:
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
             _fill_cache(peer, f"far-{counts[0]}")
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
-            bare = {BARE: partial(bare_client, store, lab.effort.variant_seconds)}
-            found = alternate(runs | bare, lab.effort.rounds, servers=dict.fromkeys(runs, peer))
+            found = alternate(
+                runs | _bare_clients(lab, store), lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer)
+            )
             for count in counts:
                 name = f"S3 at {delay_ms} ms" + (f", {count} partitions" if count > 1 else "")
-                systems = {"Firn": found[str(count)], BARE: found[BARE]}
+                systems = {"Firn": found[str(count)]} | {bare: found[bare] for bare in BARES}
                 show(name, systems)
                 parameters = {"partitions": count}
                 if count == 1:
@@ -86,8 +89,8 @@ def _replay(lab: Lab, counts: Sequence[int]) -> list[Case]:
 
 def others(lab: Lab) -> list[Case]:
     """One partition, from the log start to where the local log begins, from S3 servers that others wrote, as they come: moto
-    keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare client
-    reads the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
+    keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare clients
+    read the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
     megabytes = lab.effort.cold_megabytes // 3
     for name in list(SERVERS)[:1] if lab.quick else SERVERS:
         directory = lab.base / name
@@ -98,10 +101,7 @@ def others(lab: Lab) -> list[Case]:
                     segment_bytes = segment_bytes_of(lab, 1)
                     fill_tier(lab, peer, "far", 1, segment_bytes, megabytes=megabytes, firn_tier_compression="none")
                     _fill_cache(peer, "far")
-                    runs = {
-                        "Firn": partial(_read, lab, peer, "far"),
-                        BARE: partial(bare_client, store, lab.effort.variant_seconds),
-                    }
+                    runs = {"Firn": partial(_read, lab, peer, "far")} | _bare_clients(lab, store)
                     found = alternate(runs, lab.effort.variant_rounds, servers={"Firn": peer})
         except ServerMissing as missing:
             lab.note(f"{name} is left out: {missing}.")
@@ -131,12 +131,16 @@ def _fill_cache(peer: System, topic: str) -> None:
     generate(peer, "fetch", topic, end="earliest-local", seconds=WARM_UP_S_MAX, warm_up=0, once=True)
 
 
-def bare_client(store: str, seconds: float) -> Report:
-    """What the S3 client alone reads, in a process on the server's core. Raises: LoadFailed."""
-    command = python_on(SERVER_CORE, "-m", "loadtests.bare_s3", store, str(seconds))
+def _bare_clients(lab: Lab, store: str) -> dict[str, partial[Report]]:
+    return {name: partial(bare_client, client, store, lab.effort.variant_seconds) for name, client in BARES.items()}
+
+
+def bare_client(client: str, store: str, seconds: float) -> Report:
+    """What an S3 client alone reads, in a process on the server's core. Raises: LoadFailed."""
+    command = python_on(SERVER_CORE, "-m", "loadtests.bare_s3", client, store, str(seconds))
     environment = dict(os.environ) | S3_ENVIRONMENT
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     if done.returncode:
-        raise LoadFailed(f"bare client: {done.stderr.strip()[-300:]}")
+        raise LoadFailed(f"bare {client}: {done.stderr.strip()[-300:]}")
     report: Report = json.loads(done.stdout)
     return report

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 
-from loadtests.lab import BRIEF_WARM_UP_S, NOT_TIERED, Lab, python_on, show
+from loadtests.lab import BRIEF_WARM_UP, NOT_TIERED, Lab, python_on, show
 from loadtests.measuring import LOAD_CORE, LoadFailed, Report, alternate, generate, make_topic
 from loadtests.results import Case
 from loadtests.system import ROOT, System
@@ -52,7 +52,7 @@ def commits(lab: Lab) -> list[Case]:
 
 def _case(lab: Lab, name: str, peer: System, runs: dict[str, partial[Report]]) -> Case:
     for run in runs.values():
-        lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP_S)
+        lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP)
     found = alternate(runs, lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer))
     show(name, found)
     return Case(name, found, {"commit_ms": COMMIT_MS})
