@@ -10,7 +10,7 @@ later registration of this node id. The file therefore need not be removed durab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.seams import BlockingPool
 from app.tiering.remote_log_manager import manifest_cache_name
-from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+from app.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 
 ENDS_FILE: Final = "manifest-ends"
 READ_AT_ONCE: Final = 32
@@ -75,6 +75,10 @@ class ManifestCopies:
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._changed: dict[TopicIdPartition, SegmentManifest] = {}
+        self._gone: set[TopicIdPartition] = set()
+        """Partitions that were deleted, and may have copies."""
+        self._swept = False
+        """Whether this start has removed the copies of partitions that were deleted before."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class ManifestCopies:
             names = await self._pool.run(lambda: self._fs.list_dir(self._directory))
         except OSError:
             return []
-        found = (layout.parse_manifest_prefix(name.replace("_", "/")) for name in names)
+        found = map(_partition_of, names)
         return [partition for partition in found if partition is not None]
 
     async def read(self, partitions: Sequence[TopicIdPartition]) -> list[bytes | None]:
@@ -121,33 +125,37 @@ class ManifestCopies:
         self._changed[TopicIdPartition(manifest.topic_id, manifest.partition)] = manifest
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Drop a manifest, because its topic was deleted."""
+        """Drop a manifest, because its topic was deleted. The next ``write`` removes its copy."""
         self._changed.pop(partition, None)
+        self._gone.add(partition)
 
-    async def write(self, live: Iterable[tuple[UUID, int]]) -> None:
-        """Write outdated copies, and remove copies of partitions that are not ``live`` (topic ids with partition counts). A
-        failure is logged, and the next start then reads the manifest from the bucket."""
-        if not self._changed:
+    async def write(self, live: Mapping[UUID, int]) -> None:
+        """Write outdated copies, and remove copies of deleted partitions. The first call also removes all files that are not of a
+        ``live`` partition (topic ids with partition counts). A failure is logged, and the next start then reads the manifest from
+        the bucket."""
+        if not self._changed and not self._gone:
             return
         changed, self._changed = self._changed, {}
+        gone, self._gone = self._gone, set()
         contents = [(self._path(key), manifest.to_cache()) for key, manifest in changed.items()]
-        names = {
-            manifest_cache_name(TopicId(topic_id), PartitionIndex(index))
-            for topic_id, count in live
-            for index in range(count)
-        }
+        sweep, self._swept = not self._swept, True
+        live = dict(live) if sweep else {}
 
         def write() -> None:
             self._fs.make_dirs(self._directory)
             for path, data in contents:
                 replace_file(self._fs, path, data, durable=False)
+            if not sweep and not gone:
+                return
             for name in self._fs.list_dir(self._directory):
-                if name not in names:
+                partition = _partition_of(name)
+                if partition in gone or (sweep and not _is_live(partition, live)):
                     unlink_quietly(self._fs, f"{self._directory}/{name}")
 
         try:
             await self._pool.run(write)
         except OSError as error:
+            self._gone |= gone
             sentence = f"cannot write copies of manifests to the data directory: {error}"
             self._faults.met("copying", "manifests", sentence)
 
@@ -174,3 +182,12 @@ class ManifestCopies:
 
     def _path(self, partition: TopicIdPartition) -> str:
         return f"{self._directory}/{manifest_cache_name(*partition)}"
+
+
+def _partition_of(name: str) -> TopicIdPartition | None:
+    """The partition whose copy a file is; None if the file is no copy."""
+    return layout.parse_manifest_prefix(name.replace("_", "/"))
+
+
+def _is_live(partition: TopicIdPartition | None, live: Mapping[UUID, int]) -> bool:
+    return partition is not None and partition.partition < live.get(partition.topic_id, 0)

@@ -426,8 +426,11 @@ class Node:
                     tasks.create_task(self._keep_sure_of_place()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
+                report = self.load_report
                 await self.partitions.take_over_all(
-                    clean=self.load_report is not None and self.load_report.clean, new_directory=self._new_directory
+                    clean=report is not None and report.clean,
+                    new_directory=self._new_directory,
+                    missing=report.missing if report is not None else (),
                 )
                 self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
                 self._leads = True

@@ -60,17 +60,20 @@ class LogDurability:
         "_waiters",
         "_wanted_end",
         "dirty_since_ms",
+        "has_files",
         "recovery_point",
         "synced_end",
         "unsaved_bytes",
     )
 
-    def __init__(self, log: OwnerOfBytes, directory: LogDirectory, *, new: bool) -> None:
-        """``new``: the partition's directory was just created, so its name is not durable yet. Call ``adopt`` first."""
+    def __init__(self, log: OwnerOfBytes, directory: LogDirectory, *, new: bool, has_files: bool) -> None:
+        """``new``: the name of the partition's directory may not be durable yet. Call ``adopt`` first."""
         self._ref = weakref.ref(log)
         self._directory = directory
         self._path = log.path
         self._parent_dirty = self._names_dirty = new
+        self.has_files = has_files
+        """Whether the log has a directory. Without it there is nothing to sync."""
         self._refusal: FirnError | None = None
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._syncing: asyncio.Future[None] | None = None
@@ -118,6 +121,11 @@ class LogDurability:
     def note_new_names(self) -> None:
         """A file was created in the log's directory."""
         self._names_dirty = True
+
+    def note_files_created(self) -> None:
+        """The directory of the log and its first files were created."""
+        self.has_files = True
+        self._parent_dirty = self._names_dirty = True
 
     # --- asking for a sync ------------------------------------------------------------------------------------------
 
@@ -215,6 +223,9 @@ class LogDurability:
             return
         if self._refusal is not None:
             raise copy_of(self._refusal)
+        if not self.has_files:
+            self._checkpoint_wanted = False
+            return
         loop = asyncio.get_running_loop()
         done = self._syncing = loop.create_future()
         started = loop.time()
@@ -341,6 +352,8 @@ class LogDurability:
 
         Raises: StorageUnavailable; the directory is offline then.
         """
+        if not self.has_files:
+            return  # the first sync of the log writes them
         # Not synced here: after a loss of power a damaged checkpoint is rebuilt from the batches, and the next sync that moves the
         # recovery point makes it durable first.
         try:

@@ -56,6 +56,7 @@ from app.hot.recovery import (
     FOR_EVER,
     LoadedLog,
     create_file,
+    create_log_files,
     load_log,
     new_segment,
 )
@@ -187,8 +188,10 @@ class PartitionLog:
         loaded: LoadedLog,
         *,
         new: bool = False,
+        has_files: bool = True,
     ) -> None:
-        """``new``: the partition's directory was just made and its name is not durable yet."""
+        """``new``: the name of the partition's directory may not be durable yet. ``has_files=False``: the first append makes the
+        directory and the files."""
         self._directory = directory
         self.path = path
         self.topic = topic
@@ -201,7 +204,7 @@ class PartitionLog:
         self._led = True
         """Whether this broker leads the log and so appends its own records. The creator of a log may set it to False."""
         self._waiters: dict[Callable[[], None], None] = {}
-        self._durability = LogDurability(self, directory, new=new)
+        self._durability = LogDurability(self, directory, new=new, has_files=has_files)
         self._high_watermark: int = 0
         self._commits_alone = True
         self.leader_epoch = LeaderEpoch(0)
@@ -323,6 +326,11 @@ class PartitionLog:
     def producers(self) -> ProducerStates:
         """The state of producers. Read only."""
         return self._producers
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the log has files. A new log has none until its first append."""
+        return self._durability.has_files
 
     @property
     def syncing(self) -> bool:
@@ -731,7 +739,7 @@ class PartitionLog:
         handle = segment.handle
         file = handle.file
         if file is None:
-            file = self._directory.descriptors.open(handle)
+            file = self._directory.descriptors.open(handle) if self._durability.has_files else self._create_files()
         try:
             if file.pwrite(records, size) != length:
                 write_whole(file, records, size)
@@ -791,6 +799,18 @@ class PartitionLog:
                 self._producers.decide_below(end)
             if self._waiters:
                 self._notify()
+
+    def _create_files(self) -> File:
+        """Make the directory and the files of a log that has none. Returns: the open file of its segment.
+
+        Raises: StorageFull, StorageUnavailable; the next append tries again.
+        """
+        try:
+            file = create_log_files(self._directory.fs, self.path, self.topic_id, self._writer.segment)
+        except OSError as error:
+            raise storage_error(error, f"cannot make the log of {self.topic}-{self.partition}") from error
+        self._durability.note_files_created()
+        return file
 
     def _undo_write(self, file: File, error: OSError) -> FirnError:
         """Undo a failed write. Returns: the error to raise."""
@@ -1255,6 +1275,8 @@ class PartitionLog:
         self._check_quiet()
         rows = parse_snapshot(producer_snapshot) if producer_snapshot is not None else []
         fs = self._directory.fs
+        if not self.has_files:
+            self._create_files()
         try:
             self._lower_recovery_point(0)
             for segment in self._segments:

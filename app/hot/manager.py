@@ -27,7 +27,6 @@ from app.hot.checkpoints import (
     MetaProperties,
     encode_meta_properties,
     encode_offsets,
-    encode_partition_metadata,
     parse_meta_properties,
     parse_offsets,
     parse_partition_metadata,
@@ -37,7 +36,7 @@ from app.hot.epochs import LeaderEpochs
 from app.hot.freeing import free_files, free_tree
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
-from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment, restore_log
+from app.hot.recovery import FOR_EVER, LoadedLog, load_log, new_segment, restore_log
 from app.hot.state_file import STATE_FILE, PartitionState, encode_states, parse_states
 from app.machine.files import (
     DirectoryLock,
@@ -47,7 +46,6 @@ from app.machine.files import (
     replace_file,
     storage_error,
     unlink_quietly,
-    write_file,
 )
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
@@ -98,6 +96,8 @@ class LoadReport:
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator: losses and repairs."""
+    missing: frozenset[tuple[str, int]] = frozenset()
+    """Logs that had files at the last clean stop, and have none now."""
 
 
 class _Unread(NamedTuple):
@@ -306,7 +306,14 @@ class LogManager:
         fs.make_dirs(data_dir)
         names = await run_to_end(self._pool, lambda: fs.list_dir(data_dir))
         clean, states = self._take_clean_state(names)
-        report = LoadReport(clean=clean)
+        there = set(names)
+        missing = [(state.topic, state.partition) for name, state in states.items() if name not in there]
+        report = LoadReport(clean=clean, missing=frozenset(missing))
+        report.problems += [
+            f"{data_dir}/{topic}-{partition} was there at the last clean stop and is missing: its records are lost, except those"
+            " in the object store"
+            for topic, partition in missing
+        ]
         recovery_points = self._read_offsets(RECOVERY_POINTS_FILE, report)
         log_starts = self._read_offsets(LOG_STARTS_FILE, report)
         cleaned_ends = self._read_offsets(CLEANER_OFFSETS_FILE, report)
@@ -460,16 +467,11 @@ class LogManager:
     def _kept(self) -> list[PartitionLog]:
         return [*self._logs.values(), *self._aside.values()]
 
-    def create(
-        self,
-        topic: str,
-        topic_id: TopicId,
-        partition: int,
-        config: TopicConfig,
-        *,
-        start_offset: int = 0,
-    ) -> PartitionLog:
-        """Create an empty log that begins at ``start_offset``. Its name becomes durable with its first sync.
+    def create(self, topic: str, topic_id: TopicId, partition: int, config: TopicConfig) -> PartitionLog:
+        """Create an empty log in memory. Its first append makes its files. Their names become durable with its first sync.
+
+        The data directory therefore has nothing of a partition without records. The cluster log has the partition, so the next
+        start creates the log again.
 
         Raises: ConflictError if there is one already; StorageFull, StorageUnavailable.
         """
@@ -480,28 +482,22 @@ class LogManager:
         path = f"{self.data_dir}/{topic}-{partition}"
         if any(log.path == path and (log.syncing or log.cleaning) for log, _ in self._leaving):
             raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being written to; try again")
-        segment = new_segment(self.log_directory.descriptors, path, Offset(start_offset))
-        try:
-            if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
-                # The checkpoint files know partitions by name alone: what they say of an older topic must not be believed of this.
+        if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
+            # The checkpoint files know partitions by name alone: what they say of an older topic must not be believed of this.
+            try:
                 self._write_checkpoint_now()
-                self._checkpointed = {log.topic_partition for log in self._kept()}
-            self._fs.make_dirs(path)
-            write_file(
-                self._fs, f"{path}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False
-            )
-            create_file(self._fs, segment.handle.path)
-        except OSError as error:
-            raise storage_error(error, f"cannot make the log of {topic}-{partition}") from error
+            except OSError as error:
+                raise storage_error(error, f"cannot make the log of {topic}-{partition}") from error
+            self._checkpointed = {log.topic_partition for log in self._kept()}
         loaded = LoadedLog(
-            segments=[segment],
+            segments=[new_segment(self.log_directory.descriptors, path, Offset(0))],
             epochs=LeaderEpochs(),
             producers=ProducerStates(),
-            log_start_offset=Offset(start_offset),
-            recovery_point=Offset(start_offset),
+            log_start_offset=Offset(0),
+            recovery_point=Offset(0),
         )
         log = PartitionLog(
-            self.log_directory, path, topic, PartitionIndex(partition), topic_id, config, loaded, new=True
+            self.log_directory, path, topic, PartitionIndex(partition), topic_id, config, loaded, has_files=False
         )
         self._add(log)
         return log
@@ -516,13 +512,16 @@ class LogManager:
         if log is None:
             return False
         path = f"{self.data_dir}/{topic}-{partition}.{self._rng.getrandbits(128):032x}{DELETE_SUFFIX}"
-        try:
-            self._fs.rename(log.path, path)
-        except OSError as error:
-            raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
+        if log.has_files:
+            try:
+                self._fs.rename(log.path, path)
+            except OSError as error:
+                raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
         self._logs.pop(key, None)
         self._aside.pop(key, None)
         log.abandon()
+        if not log.has_files:
+            return True
         doomed = _Doomed(path, self._clock.now_ms() + log.config.file_delete_delay_ms)
         if _in_use(log):
             self._leaving.append(_Leaving(log, doomed))
@@ -639,8 +638,9 @@ class LogManager:
         """Plan a checkpoint with the present state. Of two plans the later one stays on disk, whichever is written first."""
         fs, data_dir = self._fs, self.data_dir
         self.log_directory.recovery_points_moved = 0
-        recovery_points = {log.topic_partition: log.recovery_point for log in self._kept()}
-        log_starts = {log.topic_partition: log.log_start_offset for log in self._kept()}
+        with_files = [log for log in self._kept() if log.has_files]
+        recovery_points = {log.topic_partition: log.recovery_point for log in with_files}
+        log_starts = {log.topic_partition: log.log_start_offset for log in with_files}
         cleaned_ends = self._cleaned_ends()
         self._checkpointed.update(recovery_points)
         self._checkpoints_planned += 1
@@ -676,7 +676,7 @@ class LogManager:
         limit = asyncio.Semaphore(CLOSES_AT_ONCE_MAX)
         states: list[PartitionState] = []
         unclean: list[FirnError] = []
-        starts = {log.topic_partition: log.log_start_offset for log in self._kept()}
+        starts = {log.topic_partition: log.log_start_offset for log in self._kept() if log.has_files}
         cleaned_ends = self._cleaned_ends()
 
         async def close_one(log: PartitionLog) -> None:
@@ -686,7 +686,8 @@ class LogManager:
                 except FirnError as error:
                     unclean.append(error)
                     log.abandon()
-                else:
+                    return
+                if log.has_files:
                     states.append(PartitionState(log.topic, log.partition, log.topic_id.bytes, state))
 
         async with asyncio.TaskGroup() as group:

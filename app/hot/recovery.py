@@ -25,7 +25,14 @@ from typing import Final
 
 from app.configs import Durability, TopicConfig
 from app.errors import CorruptionError
-from app.hot.checkpoints import LEADER_EPOCHS_FILE, EpochStart, encode_leader_epochs, parse_leader_epochs
+from app.hot.checkpoints import (
+    LEADER_EPOCHS_FILE,
+    PARTITION_METADATA_FILE,
+    EpochStart,
+    encode_leader_epochs,
+    encode_partition_metadata,
+    parse_leader_epochs,
+)
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
@@ -49,10 +56,10 @@ from app.hot.segments import (
 from app.hot.state_file import LogState
 from app.hot.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.limits import MIB
-from app.machine.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly
+from app.machine.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly, write_file
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
-from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
+from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId
 
 OLDER_BATCHES_BYTES: Final = 8 * MIB
 """Bytes walked before a snapshot to find the older of each producer's five batches. Five batches in flight are seldom larger."""
@@ -91,6 +98,13 @@ def new_segment(descriptors: DescriptorCache, directory: str, base_offset: Offse
 
 def create_file(fs: FileSystem, path: str) -> None:
     fs.open(path, create=True).close()
+
+
+def create_log_files(fs: FileSystem, directory: str, topic_id: TopicId, segment: Segment) -> File:
+    """Make the directory and the files of an empty log. Returns: the open file of ``segment``. Raises: OSError, FirnError."""
+    fs.make_dirs(directory)
+    write_file(fs, f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False)
+    return segment.handle.cache.open(segment.handle, create=True)
 
 
 def remove_segment_files(fs: FileSystem, segment: Segment) -> None:

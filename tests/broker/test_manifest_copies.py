@@ -116,6 +116,66 @@ async def test_copies_that_do_not_go_to_the_ends_are_not_believed(tmp_path: Path
         assert manifest_of(broker).tiered_end == 8
 
 
+async def test_partitions_without_records_cost_a_start_no_write_and_keep_their_leader_epoch(tmp_path: Path) -> None:
+    store = bucket()
+
+    async def writes_of_a_start() -> tuple[int, set[int]]:
+        store.history.clear()
+        async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+            epochs = {int(broker.log("t", n).leader_epoch) for n in range(20)}
+            return sum(
+                one.operation.startswith("put") and one.key.startswith("topics/") for one in store.history
+            ), epochs
+
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await broker.create_topic("t", 20)
+    assert not list((tmp_path / "data").glob("t-*"))
+    assert await writes_of_a_start() == (0, {0})
+    (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).unlink()
+    (tmp_path / "data" / OWN_DIRECTORY / ENDS_FILE).unlink()
+    assert await writes_of_a_start() == (0, {1})
+
+
+async def test_a_partition_whose_files_are_gone_after_a_stop_in_order_gets_a_new_leader_epoch(tmp_path: Path) -> None:
+    store = bucket()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await broker.create_topic("t", 2)
+        async with talk(broker.port) as client:
+            await produce(client, "t", batch(4))
+    shutil.rmtree(tmp_path / "data" / "t-0")
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        assert [broker.log("t", n).leader_epoch for n in (0, 1)] == [1, 0]
+        assert any("t-0 was there at the last clean stop" in line for line in broker.lines)
+
+
+async def test_a_copy_is_kept_of_each_manifest_with_entries_until_its_topic_is_deleted(tmp_path: Path) -> None:
+    store = bucket()
+    await left_by_a_broker(tmp_path, store)
+    copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
+    (of_tiered,) = copies.iterdir()
+    of_unknown = copies / f"topics_00000000{of_tiered.name[15:]}"
+    of_unknown.write_bytes(b"of a topic that is not known any more")
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        await broker.create_topic("u", 1, retention_ms="-1")
+        assert of_tiered.exists()
+        await broker.node.membership.controller.delete_topic("t")
+        async with talk(broker.port) as client:
+            await produce(client, "u", batch(4))
+        await tier_everything(broker, "u")
+    (of_new,) = copies.iterdir()
+    assert of_new not in (of_tiered, of_unknown)
+
+
+async def test_manifests_of_many_new_partitions_are_listed_together(tmp_path: Path) -> None:
+    store = bucket()
+    async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
+        store.history.clear()
+        await broker.create_topic("t", 400)
+        await until(lambda: all(attached(broker, "t", n) for n in range(400)))
+        lists = sum(one.operation == "list_objects" and one.key.startswith("topics/") for one in store.history)
+        assert lists < 50
+
+
 async def test_what_a_job_wrote_while_no_broker_ran_is_found_soon_and_the_job_is_fenced(tmp_path: Path) -> None:
     store = bucket()
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:

@@ -132,7 +132,7 @@ async def test_leader_epochs_rise_though_the_first_start_after_a_kill_is_given_u
         await broker.create_topic("t", 1, retention_ms="-1")
     (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).unlink()
 
-    async def without_a_store(self: Partitions, *, clean: bool, new_directory: bool) -> None:
+    async def without_a_store(self: Partitions, *, clean: bool, **_: object) -> None:
         raise StorageUnavailable("no manifest can be read")
 
     with monkeypatch.context() as patch:

@@ -97,6 +97,12 @@ def new_log(manager: LogManager, topic: str = "t", partition: int = 0, **setting
     return manager.create(topic, TOPIC_ID, PartitionIndex(partition), TopicConfig(**settings))  # type: ignore[arg-type]
 
 
+def found_or_new(manager: LogManager, **settings: object) -> PartitionLog:
+    """The log of ``t-0`` as a start of the broker finds it, or creates it again if it had no record."""
+    log = manager.get("t", 0)
+    return log if log is not None else new_log(manager, **settings)
+
+
 @asynccontextmanager
 async def running(manager: LogManager) -> AsyncIterator[LogManager]:
     """The manager with its background work."""

@@ -448,7 +448,7 @@ async def test_a_topic_deleted_while_it_is_compacted_lets_go_of_its_files_before
         assert not cleaning.done()
         pool.gate.set()
         await cleaning
-        new_log(manager)
+        new_log(manager).append_as_leader(keyed((b"k", b"v")), now_ms=NOW)
         assert sorted(fs.list_dir(PATH)) == ["00000000000000000000.log", "partition.metadata"]
     await manager.close()
 

@@ -19,7 +19,7 @@ from app.records.control import ControlType
 from app.records.record import Record
 from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
-from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running, sim
+from tests.hot.helpers import NOW, ManualClock, found_or_new, manager_over, new_log, running, sim
 
 KEYS = [b"", b"a", b"b", b"c", b"d", b"longer-key"]
 VALUES = st.sampled_from([None, None, b"", b"v" * 10, b"w" * 200])
@@ -166,9 +166,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 (self.fs.kill if how == "kill" else self.fs.crash)()
             self.manager = manager_over(self.fs, clock=self.clock)
             await self.manager.load_all()  # the settings are not known yet: gaps must be fine all the same
-            log = self.manager.get("t", 0)
-            assert log is not None
-            self.log = log
+            self.log = log = found_or_new(self.manager)
             log.update_config(TopicConfig(**self.config))  # type: ignore[arg-type]
             self.epoch += 1
             log.become_leader(LeaderEpoch(self.epoch))

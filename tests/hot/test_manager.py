@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import pytest
 
-from app.configs import TopicConfig
-from app.errors import ConflictError, CorruptionError, StorageUnavailable
-from app.hot.checkpoints import MetaProperties
+from app.configs import Durability, TopicConfig
+from app.errors import ConflictError, CorruptionError, StorageFull, StorageUnavailable
+from app.hot.checkpoints import LOG_STARTS_FILE, RECOVERY_POINTS_FILE, MetaProperties
 from app.hot.manager import CHECKPOINT_MS, LOADS_AT_ONCE_MAX, TICK_MS
-from app.machine.files import PosixFileSystem
+from app.machine.files import PosixFileSystem, read_file, remove_tree
 from app.metrics import Registry
-from app.units import NO_TOPIC_ID, BrokerId, PartitionIndex
+from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch
 from tests.hot.helpers import (
     DATA,
     NOW,
@@ -120,7 +120,7 @@ async def test_a_log_that_changed_after_the_stop_is_recovered() -> None:
 async def test_settings_come_by_topic_name() -> None:
     fs = sim()
     manager = manager_over(fs)
-    new_log(manager, "a-1", 2)
+    new_log(manager, "a-1", 2).append_as_leader(batch(), now_ms=NOW)
     await manager.close()
     again = manager_over(fs)
     await again.load_all(lambda topic: TopicConfig(segment_bytes=len(topic)))
@@ -148,11 +148,115 @@ async def test_there_is_one_log_of_a_partition() -> None:
         new_log(manager)
 
 
+async def test_a_log_has_no_files_before_its_first_record() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    logs = [new_log(manager, partition=number) for number in range(3)]
+    before = sorted(fs.list_dir(DATA))
+    for log in logs:
+        log.become_leader(LeaderEpoch(3))
+        log.request_checkpoint()
+        log.restore_leader_epochs(())
+        await log.sync()
+        await log.flush()
+        assert await log.offset_for_timestamp(0) is None
+        assert await read_all(log) == b""
+        assert not log.roll()
+    await manager.checkpoint()
+    assert read_file(fs, f"{DATA}/{RECOVERY_POINTS_FILE}") == b"0\n0\n"
+    assert manager.delete("t", 2)
+    assert set(fs.list_dir(DATA)) - set(before) == {RECOVERY_POINTS_FILE, LOG_STARTS_FILE}
+    logs[0].append_as_leader(batch(), now_ms=NOW)
+    assert sorted(fs.list_dir(f"{DATA}/t-0")) == ["00000000000000000000.log", "partition.metadata"]
+    assert not fs.exists(f"{DATA}/t-1")
+    await manager.close()
+    again = manager_over(fs)
+    report = await again.load_all()
+    assert (report.clean, report.logs, report.problems) == (True, 1, [])
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.leader_epochs() == ((3, 0),)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_the_first_record_survives_a_loss_of_power_with_the_files_that_it_makes(seed: int) -> None:
+    fs = sim(seed)
+    manager = manager_over(fs)
+    log = new_log(manager, firn_durability=Durability.DISK)
+    log.append_as_leader(idempotent(0), now_ms=NOW)
+    async with running(manager):
+        await log.wait_stored(1)
+    fs.crash()
+    again = manager_over(fs)
+    await again.load_all(lambda _: TopicConfig(firn_durability=Durability.DISK))
+    found = again.get("t", 0)
+    assert found is not None
+    assert (found.topic_id, found.log_end_offset, found.high_watermark) == (TOPIC_ID, 1, 1)
+
+
+@pytest.mark.parametrize("room", [0, 1, 70])
+async def test_a_full_disk_refuses_the_first_record_until_there_is_room(room: int) -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    capacity_bytes, fs.capacity_bytes = fs.capacity_bytes, fs.used + room
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            log.append_as_leader(idempotent(0), now_ms=NOW)
+    assert (log.log_end_offset, fs.open_files <= 1) == (0, True)
+    fs.capacity_bytes = capacity_bytes
+    assert log.append_as_leader(idempotent(0), now_ms=NOW).base_offset == 0
+    await log.flush()
+    fs.crash()
+    again = manager_over(fs)
+    await again.load_all()
+    found = again.get("t", 0)
+    assert found is not None
+    assert (found.topic_id, found.log_end_offset) == (TOPIC_ID, 1)
+
+
+@pytest.mark.parametrize("left", [[], ["partition.metadata"]])
+async def test_files_of_a_log_that_was_killed_while_it_made_them_are_an_empty_log(left: list[str]) -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    log = new_log(manager)
+    log.append_as_leader(batch(), now_ms=NOW)
+    for name in {*fs.list_dir(log.path)} - {*left}:
+        fs.unlink(f"{log.path}/{name}")
+    fs.kill()
+    again = manager_over(fs)
+    await again.load_all()
+    found = again.get("t", 0)
+    assert found is not None
+    assert (found.topic_id, found.log_end_offset) == (TOPIC_ID if left else NO_TOPIC_ID, 0)
+    found.append_as_leader(batch(), now_ms=NOW)
+
+
+async def test_a_directory_that_is_missing_after_a_clean_stop_is_told() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    for number in range(2):
+        new_log(manager, partition=number).append_as_leader(batch(), now_ms=NOW)
+    await manager.close()
+    remove_tree(fs, f"{DATA}/t-1")
+    again = manager_over(fs)
+    report = await again.load_all()
+    assert (report.missing, report.logs, len(report.problems)) == ({("t", 1)}, 1, 1)
+    assert "t-1 was there" in report.problems[0]
+
+
 async def test_a_new_log_may_begin_at_the_tiered_end() -> None:
-    manager = manager_over(sim())
-    log = manager.create("t", TOPIC_ID, PartitionIndex(0), TopicConfig(), start_offset=500)
+    fs = sim()
+    log = new_log(manager_over(fs))
+    log.truncate_fully_and_start_at(500)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (500, 500, 500)
-    assert log.append_as_leader(batch(), now_ms=NOW).base_offset == 500
+    fs.kill()
+    again = manager_over(fs)
+    await again.load_all()
+    found = again.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset) == (500, 500)
+    assert found.append_as_leader(batch(), now_ms=NOW).base_offset == 500
 
 
 async def test_a_deleted_log_goes_at_once_and_its_files_later() -> None:
@@ -220,7 +324,7 @@ async def test_a_deleted_log_that_is_still_being_synced_keeps_its_name_however_s
     await asyncio.wait([flushing])
     assert isinstance(flushing.exception(), StorageUnavailable)
     await manager.take_out_trash(clock.now)
-    new_log(manager)
+    new_log(manager).append_as_leader(batch(), now_ms=NOW)
     assert [name for name in fs.list_dir(DATA) if name.startswith("t-0")] == ["t-0"]
 
 
@@ -374,7 +478,7 @@ async def test_logs_are_opened_one_after_the_other_unless_the_disk_makes_wait() 
     manager = manager_over(fs)
     await manager.load_all()
     for partition in range(40):
-        new_log(manager, partition=partition)
+        new_log(manager, partition=partition).append_as_leader(batch(), now_ms=NOW)
     fs.kill()
 
     class Disk(InlinePool):

@@ -15,7 +15,18 @@ from app.hot.manager import LogManager
 from app.records.batch import parse_header
 from app.records.control import ControlType
 from app.units import LeaderEpoch, ProducerEpoch, ProducerId
-from tests.hot.helpers import NOW, ManualClock, batch, idempotent, manager_over, new_log, read_all, running, sim
+from tests.hot.helpers import (
+    NOW,
+    ManualClock,
+    batch,
+    found_or_new,
+    idempotent,
+    manager_over,
+    new_log,
+    read_all,
+    running,
+    sim,
+)
 
 PRODUCERS = (1, 2)
 
@@ -206,6 +217,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 5))
     def start_anew(self, ahead: int) -> None:
         self.start = self.log_start = self.end + ahead
+        if self.synced_end == 0:
+            # Only the first sync makes the name of the log's directory durable.
+            self.runner.run(self.log.flush())
         self.log.truncate_fully_and_start_at(self.start, self.log.leader_epochs())
         assert self.log.log_end_offset == self.log.local_log_start_offset == self.start
         self.batches = []
@@ -217,9 +231,7 @@ class LogMachine(RuleBasedStateMachine):
         async def load() -> None:
             self.manager = manager_over(self.fs, clock=self.clock)
             await self.manager.load_all(lambda _: TopicConfig(**self.config))  # type: ignore[arg-type]
-            log = self.manager.get("t", 0)
-            assert log is not None
-            self.log = log
+            self.log = found_or_new(self.manager, **self.config)
 
         self.runner.run(load())
         if lead:

@@ -291,11 +291,12 @@ async def test_a_log_that_a_truncation_emptied_at_its_start_begins_there_after_a
 ) -> None:
     fs = sim(seed)
     _, log = await filled(fs, 0)
+    log.append_as_leader(batch(), now_ms=NOW)
     await log.flush()
     for sequence in range(before):
         log.append_as_leader(idempotent(sequence), now_ms=NOW)
     log.append_as_leader(batch(2), now_ms=NOW)
-    start = before + 1
+    start = before + 2
     log.advance_log_start(start)
     log.truncate_to(start)
     assert (log.log_start_offset, log.log_end_offset) == (start, start)
@@ -332,7 +333,8 @@ async def test_what_is_stored_in_a_log_damaged_below_its_start_after_a_clean_sto
 @pytest.mark.parametrize("seed", range(8))
 async def test_what_is_stored_in_a_log_whose_files_went_after_a_clean_stop_survives_a_loss_of_power(seed: int) -> None:
     fs = sim(seed)
-    manager, _ = await filled(fs, 0, firn_durability=Durability.DISK)
+    manager, log = await filled(fs, 0, firn_durability=Durability.DISK)
+    log.truncate_fully_and_start_at(0)
     await manager.close()
     fs.unlink(f"{DATA}/.firn_log_state")
     fs.unlink(f"{FIRST}.log")
