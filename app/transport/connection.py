@@ -75,12 +75,15 @@ class Connection(asyncio.BufferedProtocol):
         "_write_paused",
         "active_s",
         "core",
+        "get_buffer",
         "server",
     )
 
     def __init__(self, server: Surroundings, core: ConnectionCore) -> None:
         self.server = server
         self.core = core
+        self.get_buffer = core.get_buffer  # type: ignore[method-assign]
+        """The core's own: it is called for every read."""
         self._gate = server.gate
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self.active_s = 0.0
@@ -126,9 +129,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.core.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         server = self.server

@@ -280,7 +280,10 @@ class ConnectionCore(ABC):
         if self.ending is not None:
             return False
         if served_to == end:
-            self._keep_rest(view, end, end)
+            if self._own is None and self.reads:
+                self._pending = b""  # The usual end, without the steps of any other.
+            else:
+                self._keep_rest(view, end, end)
             return False
         self._left = (view, served_to, end, served_to > position and self.is_congested())
         return True
