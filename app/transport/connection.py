@@ -130,6 +130,10 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
+    if TYPE_CHECKING:
+
+        def get_buffer(self, sizehint: int) -> memoryview: ...
+
     def buffer_updated(self, nbytes: int) -> None:
         server = self.server
         began_s = server.replays.elapsed_s()
