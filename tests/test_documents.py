@@ -13,6 +13,7 @@ import pytest
 
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, broker_setting_without_effect
+from app.handlers.dispatch import FAMILIES
 from app.metadata.group_configs import GROUP_DEFINITIONS
 from app.settings import ALIASES, catalogue, environment_name
 from app.wire.apikeys import ApiKey
@@ -130,6 +131,12 @@ def test_every_name_of_the_code_in_a_document_is_in_the_code(document: str) -> N
                 continue
             missing = [part for part in token.removesuffix("()").split(".") if part not in words() | of_kafka]
             assert not missing, token
+
+
+def test_every_api_family_is_held_to_know_nothing_of_the_others() -> None:
+    contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    [contract] = [one for one in contracts if one["type"] == "independence"]
+    assert set(contract["modules"]) == {f"app.handlers.{family}" for family in (*FAMILIES, "produce", "fetch")}
 
 
 def layers() -> list[list[str]]:

@@ -8,6 +8,7 @@ from typing import Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.cluster import PartitionImage, TopicImage
 from app.wire.apikeys import ApiKey
@@ -19,13 +20,6 @@ from app.wire.apis.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-
-NOT_ASKED: Final = -(1 << 31)
-"""In place of authorized operations that the client did not ask for."""
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE: all, for everybody."""
-TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Final
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
+from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
-from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -39,7 +38,6 @@ from app.wire.apis.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 
 TOPIC_IDS_FROM: Final = 10
 """First version of OffsetCommit and OffsetFetch that names topics by id (KIP-848)."""
@@ -52,42 +50,6 @@ DECODED_AT_ONCE: Final = 2_000
 """So many loaded offsets are decoded before the event loop turns. It takes a few milliseconds."""
 
 # --- OffsetCommit ---------------------------------------------------------------------------------------------------
-
-
-def check_count(topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> None:
-    """Raises: RequestRejected INVALID_COMMIT_OFFSET_SIZE if it is more than one commit takes."""
-    count = sum(len(topic.partitions) for topic in topics)
-    if count > OFFSETS_PER_COMMIT_MAX:
-        raise RequestRejected(
-            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-            f"{count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most",
-        )
-
-
-def sort_partitions(
-    asked: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition],
-    partitions_count: int,
-    metadata_max: int,
-) -> tuple[list[ErrorCode], list[CommittedPartition] | None]:
-    """A code for each partition of a topic of ``partitions_count``, and what is to be committed: None if it has none of them.
-
-    Without any that there are, the group is not asked, as in Kafka; for over-long metadata alone it is.
-    """
-    codes: list[ErrorCode] = []
-    taken: list[CommittedPartition] = []
-    has_some = False
-    for each in asked:
-        metadata = each.committed_metadata
-        if not 0 <= each.partition_index < partitions_count:
-            codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            continue
-        has_some = True
-        if metadata is not None and len(metadata) > metadata_max:
-            codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        else:
-            codes.append(ErrorCode.NONE)
-            taken.append((each.partition_index, each.committed_offset, each.committed_leader_epoch, metadata))
-    return codes, taken if has_some else None
 
 
 def commit(

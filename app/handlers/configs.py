@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from app.configs.describing import DescribedConfig, describe_broker, describe_topic
+from app.configs.describing import DescribedConfig, describe_broker
 from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, refusal, repeated
+from app.handlers.topic_settings import described_topic
 from app.metadata.changes import ConfigChange, Operation, ResourceType, check_topic_name
 from app.metadata.cluster import ALL_BROKERS
 from app.metadata.group_configs import describe_group
@@ -52,17 +53,6 @@ Resource = tuple[int, str]
 
 
 # --- DescribeConfigs ------------------------------------------------------------------------------------------------
-
-
-def described_topic(context: Context, overrides: Mapping[str, str]) -> list[DescribedConfig]:
-    """Every setting of a topic with these overrides."""
-    said = context.image.broker_configs
-    return describe_topic(
-        context.config,
-        overrides,
-        broker_overrides=said.get(context.config.node_id, _NOTHING),
-        cluster_overrides=said.get(ALL_BROKERS, _NOTHING),
-    )
 
 
 def describe_configs(context: Context, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:

@@ -15,9 +15,9 @@ from app.groups.consumer import Member as GroupMember
 from app.groups.shard import GroupShard
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.handlers.api import Api, ApiTable
-from app.handlers.cluster import NOT_ASKED
 from app.handlers.context import Context, Request
-from app.handlers.groups import GROUP_OPERATIONS, client_host, describe_each
+from app.handlers.group_requests import client_host, describe_each
+from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.cluster import ClusterImage, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (

@@ -7,8 +7,8 @@ described and deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Awaitable
+from typing import Final
 
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, ProtocolError, RequestRejected
@@ -18,6 +18,8 @@ from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.group_requests import client_host, describe_each
+from app.handlers.operations import GROUP_OPERATIONS
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.describe_groups import (
@@ -44,11 +46,6 @@ MEMBERS_FROM: Final = 3
 """First version of LeaveGroup with many members (KIP-345)."""
 NOT_FOUND_FROM: Final = 6
 """First version of DescribeGroups that says GROUP_ID_NOT_FOUND instead of describing a dead group (KIP-1043)."""
-
-GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all, for everybody."""
-
-D = TypeVar("D")
 
 # --- JoinGroup ------------------------------------------------------------------------------------------------------
 
@@ -88,11 +85,6 @@ async def join(context: Context, request: Request, message: JoinGroupRequest) ->
     if version < NULL_PROTOCOL_FROM and answer.protocol_name is None:
         answer.protocol_name = ""
     return answer
-
-
-def client_host(request: Request) -> str:
-    """The client's address as Kafka shows it in groups: ``/127.0.0.1``."""
-    return "/" + request.caller.host
 
 
 def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, sentence: str) -> JoinGroupResponse:
@@ -199,31 +191,6 @@ async def describe(context: Context, request: Request, message: DescribeGroupsRe
         if message.include_authorized_operations and not answer.error_code:
             answer.authorized_operations = GROUP_OPERATIONS
     return DescribeGroupsResponse(groups=groups)
-
-
-async def describe_each(
-    context: Context,
-    group_ids: Iterable[str],
-    describe_one: Callable[[GroupShard, str], D],
-    refused: Callable[[str, RequestRejected], D],
-    *,
-    nameless: bool = False,
-) -> list[D]:
-    """Describe each group by itself; ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be
-    asked. ``nameless`` as in ``GroupCoordinator.perform``."""
-    answers = []
-    for group_id in group_ids:
-        try:
-            found = context.groups.perform(
-                group_id,
-                lambda shard, _, name=group_id: describe_one(shard, name),  # type: ignore[misc]
-                nameless=nameless,
-            )
-            answers.append(await found if isinstance(found, Awaitable) else found)
-        except RequestRejected as error:
-            answers.append(refused(group_id, error))
-        await asyncio.sleep(0)  # a tool asks for all groups at once
-    return answers
 
 
 def _describe(shard: GroupShard, group_id: str) -> DescribedGroup:

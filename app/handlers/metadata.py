@@ -8,9 +8,9 @@ from typing import Final
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
+from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
 from app.metadata.cluster import TopicImage

@@ -9,9 +9,9 @@ from app.errors import ErrorCode
 from app.groups.consumer import Client
 from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
 from app.handlers.api import Api, ApiTable
-from app.handlers.cluster import NOT_ASKED
 from app.handlers.context import Context, Request
-from app.handlers.groups import GROUP_OPERATIONS, client_host, describe_each
+from app.handlers.group_requests import client_host, describe_each
+from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.cluster import ClusterImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_group_describe import (

@@ -10,9 +10,9 @@ from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, told
 from app.coordinator.topics import INTERNAL, topic_configs
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.configs import described_topic
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, repeated
+from app.handlers.topic_settings import described_topic
 from app.metadata.cluster import ClusterImage, TopicImage
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey

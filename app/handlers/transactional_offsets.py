@@ -14,7 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.shard import CommittedPartition
 from app.handlers.admission import SETTLE_WAIT_S
 from app.handlers.api import Api, ApiTable
-from app.handlers.committed_offsets import check_count, sort_partitions
+from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.units import ProducerEpoch, ProducerId, TopicPartition

@@ -9,7 +9,7 @@ import pytest
 
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, StorageUnavailable
-from app.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller import Controller
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest

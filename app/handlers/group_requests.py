@@ -1,0 +1,43 @@
+"""Shared by the requests of groups of every type."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from app.errors import RequestRejected
+from app.groups.shard import GroupShard
+from app.handlers.context import Context, Request
+
+D = TypeVar("D")
+
+
+def client_host(request: Request) -> str:
+    """The client's address as Kafka shows it in groups: ``/127.0.0.1``."""
+    return "/" + request.caller.host
+
+
+async def describe_each(
+    context: Context,
+    group_ids: Iterable[str],
+    describe_one: Callable[[GroupShard, str], D],
+    refused: Callable[[str, RequestRejected], D],
+    *,
+    nameless: bool = False,
+) -> list[D]:
+    """Describe each group by itself; ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be
+    asked. ``nameless`` as in ``GroupCoordinator.perform``."""
+    answers = []
+    for group_id in group_ids:
+        try:
+            found = context.groups.perform(
+                group_id,
+                lambda shard, _, name=group_id: describe_one(shard, name),  # type: ignore[misc]
+                nameless=nameless,
+            )
+            answers.append(await found if isinstance(found, Awaitable) else found)
+        except RequestRejected as error:
+            answers.append(refused(group_id, error))
+        await asyncio.sleep(0)  # a tool asks for all groups at once
+    return answers
