@@ -77,7 +77,7 @@ class Effort:
     many_connections: int
 
 
-FULL = Effort("full", 5, 3.0, 3, 1.5, 1000, 1000, 10, 3, 3000, 10_000, 5_000)
+FULL = Effort("full", 5, 3.0, 3, 1.5, 1000, 1000, 10, 2, 3000, 10_000, 5_000)
 QUICK = Effort("quick", 1, 0.5, 1, 0.5, 80, 100, 5, 1, 300, 100, 1_000)
 
 

@@ -84,11 +84,12 @@ def write(results: Results, path: Path) -> Path:
 
 def text(results: Results, path: Path) -> str:
     """The page."""
-    shown = f"{path.parent.name}/{path.name}" if path.parent.name == "results" else path.name
+    kept = path.parent == HERE / "results"
+    shown = f"results/{path.name}" if kept else path.name
     parts = [
         "# Results of the laboratory",
         f"Written by `make bench` from [{path.name}]({shown}), which has every figure with its lowest and highest round. "
-        f"`python -m loadtests.plots loadtests/{shown}` draws plots of it. How the laboratory works and how to read it: "
+        f"`python -m loadtests.plots {'loadtests/' * kept}{shown}` draws plots of it. How the laboratory works and how to read it: "
         "[README.md](README.md).",
         _conditions(results),
         _targets(results),

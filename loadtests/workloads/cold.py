@@ -88,8 +88,9 @@ def replay(lab: Lab) -> list[Case]:
                     parameters=parameters,
                     bare={"bare": partial(server.fetched, lab.effort.seconds)},
                     variant=partitions > PARTITIONS[0],
+                    rounds=lab.effort.variant_rounds,
                     end="earliest-local",
-                    seconds=lab.effort.seconds * 1.5,
+                    seconds=lab.effort.seconds,
                 )
             )
     return cases

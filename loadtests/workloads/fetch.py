@@ -36,7 +36,16 @@ def hot(lab: Lab) -> list[Case]:
             }
             parameters = {"consumers": 1}
             cases.append(
-                lab.compare("hot fetch", systems, "fetch", "hot", parameters=parameters, bare=limit, max_bytes=1 << 20)
+                lab.compare(
+                    "hot fetch",
+                    systems,
+                    "fetch",
+                    "hot",
+                    parameters=parameters,
+                    bare=limit,
+                    rounds=lab.effort.variant_rounds,
+                    max_bytes=1 << 20,
+                )
             )
         for consumers in CONSUMERS[1:] if lab.quick else CONSUMERS:
             name = f"hot fetch, {consumers} consumers"

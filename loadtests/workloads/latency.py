@@ -19,9 +19,9 @@ PRODUCE_FLAT_OUT = "produce, flat out"
 HALF = 0.5
 SHARES = (0.1, HALF, 0.8)
 SHARES_QUICK = (HALF,)
-REQUESTS_MAIN = 20_000
-"""In each round at half load and above: twenty of them are later than its p99.9, and no single pause of the machine is its p99."""
-SECONDS_MAIN_MAX = 8.0
+REQUESTS_MAIN = 10_000
+"""In each round at half load and above: ten of them are later than its p99.9, and no single pause of the machine is its p99."""
+SECONDS_MAIN_MAX = 5.0
 SECONDS_ELSEWHERE = 3.0
 """Of a round of anything else."""
 WARM_UP_S = 0.5
@@ -43,7 +43,7 @@ def shares(lab: Lab) -> list[Case]:
     """16 KB requests, acks=all, one partition. First with a consumer at the end of the log: flat out, and at 10, 50 and 80 % of
     what Kafka sustained of that. Then produced only: flat out with 100 in flight, and at half of that of Firn and of that of
     Kafka; a system is left out where it cannot sustain the rate. A latency counts from when a request was due. At half load and
-    at 80 % a round has 20,000 requests (8 s at most), elsewhere it takes 3 s, and p99.9 rests on a few requests. Before each
+    at 80 % a round has 10,000 requests (5 s at most), elsewhere it takes 3 s, and p99.9 rests on a few requests. Before each
     run the page cache it needs is touched, and what runs before it have written is on the disk. The generator's share is that
     of the time in which it had something to do: near 100 % the load is what is measured."""
     options = options_of(SIZE)

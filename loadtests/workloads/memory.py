@@ -19,7 +19,7 @@ from loadtests.system import System
 API_VERSIONS = request_frame(ApiKey.API_VERSIONS, 0, 1, "idle", ApiVersionsRequest())
 SETTLE_S = 3.0
 CONNECTED_S = 1.0
-WATCH_S = 5.0
+WATCH_S = 3.0
 
 
 @contextmanager

@@ -27,6 +27,8 @@ MANY = (8, 64)
 CACHE_SHARE = 0.25
 """Of what is read, so that every pass reads it from S3 again."""
 WARM_UP_S_MAX = 30
+QUICK_SERVERS = ("moto",)
+"""It comes with the development environment, keeps all in one Python process, and is what is measured then: for a quick run."""
 BARES = {"bare obstore": "obstore", "bare aiobotocore": "aiobotocore"}
 """Column to the client that it is of. Firn is held against the first."""
 
@@ -73,12 +75,11 @@ def _replay(lab: Lab, counts: Sequence[int], delays_ms: Sequence[int]) -> list[C
         with slow_server(bucket, delay_ms) as store, _firn(directory, store, megabytes) as peer:
             _fill_cache(peer, f"far-{counts[0]}")
             runs = {str(count): partial(_read, lab, peer, f"far-{count}") for count in counts}
-            found = alternate(
-                runs | _bare_clients(lab, store), lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer)
-            )
+            bares = _bare_clients(lab, store, list(BARES) if counts == (1,) else list(BARES)[:1])
+            found = alternate(runs | bares, lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer))
             for count in counts:
                 name = f"S3 at {delay_ms} ms" + (f", {count} partitions" if count > 1 else "")
-                systems = {"Firn": found[str(count)]} | {bare: found[bare] for bare in BARES}
+                systems = {"Firn": found[str(count)]} | {bare: found[bare] for bare in bares}
                 show(name, systems)
                 parameters = {"partitions": count}
                 if count == 1:
@@ -88,11 +89,11 @@ def _replay(lab: Lab, counts: Sequence[int], delays_ms: Sequence[int]) -> list[C
 
 
 def others(lab: Lab) -> list[Case]:
-    """One partition, from the log start to where the local log begins, from S3 servers that others wrote, as they come: moto
-    keeps all in one Python process and holds nobody's bytes back, MinIO and s3s-fs are servers on files. The bare clients
-    read the same objects. All of Firn's processes on one core, the S3 server and the reader on the other."""
+    """One partition, from the log start to where the local log begins, from S3 servers that others wrote, as they come: MinIO and
+    s3s-fs are servers on files. The bare clients read the same objects. All of Firn's processes on one core, the S3 server and the
+    reader on the other."""
     megabytes = lab.effort.cold_megabytes // 3
-    for name in list(SERVERS)[:1] if lab.quick else SERVERS:
+    for name in QUICK_SERVERS if lab.quick else [name for name in SERVERS if name not in QUICK_SERVERS]:
         directory = lab.base / name
         try:
             with s3_server_running(name, directory / "server", pin=("taskset", "-c", str(LOAD_CORE))) as endpoint:
@@ -131,8 +132,8 @@ def _fill_cache(peer: System, topic: str) -> None:
     generate(peer, "fetch", topic, end="earliest-local", seconds=WARM_UP_S_MAX, warm_up=0, once=True)
 
 
-def _bare_clients(lab: Lab, store: str) -> dict[str, partial[Report]]:
-    return {name: partial(bare_client, client, store, lab.effort.variant_seconds) for name, client in BARES.items()}
+def _bare_clients(lab: Lab, store: str, names: Sequence[str] = tuple(BARES)) -> dict[str, partial[Report]]:
+    return {name: partial(bare_client, BARES[name], store, lab.effort.variant_seconds) for name in names}
 
 
 def bare_client(client: str, store: str, seconds: float) -> Report:
