@@ -34,7 +34,7 @@ def commits(lab: Lab) -> list[Case]:
                 for kind in KINDS:
                     make_topic(peer, f"{topic}-{kind}", **NOT_TIERED.get(system, {}))
                 # A cold Kafka commits nothing in less.
-                seconds = max(1.0, lab.effort.variant_seconds)
+                seconds = 1.0 if lab.quick else max(2.0, lab.effort.variant_seconds)
                 options = options_of(size) | {"seconds": seconds, "warm_up": 0.5}
                 runs = {
                     kind: partial(generate, peer, "produce", f"{topic}-{kind}", commit_ms=commit_ms, **options)
