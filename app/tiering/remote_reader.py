@@ -178,6 +178,11 @@ class RemoteReader:
         self._streams: OrderedDict[tuple[TopicIdPartition, Offset], _Stream] = OrderedDict()
         self._window_bytes = 0
         """Window bytes of all streams together."""
+        self._windows = 0
+        """Streams with a window."""
+        self._nothing_above_bytes: int | None = None
+        """The share for which no window could be shrunk the last time, if no window has changed since. Readers without a window try
+        again with each read, and must not look at the windows of all others each time."""
         self._group: asyncio.TaskGroup | None = None
         self._served_bytes = registry.counter(
             "firn_remote_served_bytes_total", "Record bytes served from remote segments"
@@ -527,7 +532,7 @@ class RemoteReader:
             self._streams[at, offset] = stream
             while len(self._streams) > STREAMS_MAX or next(iter(self._streams.values())).used_s < now_s - STREAM_IDLE_S:
                 _, idle = self._streams.popitem(last=False)
-                self._window_bytes -= idle.window_bytes
+                self._set_window(idle, 0)
         else:
             stream.used_s = now_s
             self._streams.move_to_end((at, offset))
@@ -546,7 +551,7 @@ class RemoteReader:
             del self._streams[stream.place]
             other = self._streams.pop((at, end), None)
             if other is not None:
-                self._window_bytes -= other.window_bytes
+                self._set_window(other, 0)
             self._streams[at, end] = stream
             stream.place = at, end
         stream.reads += 1
@@ -562,7 +567,7 @@ class RemoteReader:
                 break
             # Readers leave without a word, and one that comes back begins again: it does not starve the others meanwhile.
             del self._streams[oldest]
-            self._window_bytes -= idle.window_bytes
+            self._set_window(idle, 0)
         # A window of more than may be under way would not keep its reader from waiting either.
         wanted_bytes = max(0, min(by_bytes, READ_BYTES_MAX - stream.window_bytes))
         free_bytes = self._read_ahead_bytes - self._window_bytes
@@ -575,20 +580,30 @@ class RemoteReader:
 
         Chunks that a shrunk window has read ahead stay. Its next chunk is requested when enough of them were served.
         """
-        holders = [one for one in self._streams.values() if one.window_bytes and one is not stream]
-        share_bytes = self._read_ahead_bytes // (len(holders) + 1)
+        share_bytes = self._read_ahead_bytes // (self._windows + (0 if stream.window_bytes else 1))
         wanted_bytes = left_bytes = max(0, min(wanted_bytes, share_bytes - stream.window_bytes))
+        if not wanted_bytes or (self._nothing_above_bytes is not None and self._nothing_above_bytes <= share_bytes):
+            return 0
+        holders = [one for one in self._streams.values() if one.window_bytes and one is not stream]
         for holder in sorted(holders, key=lambda one: one.window_bytes, reverse=True):
             spared_bytes = holder.window_bytes - max(share_bytes, holder.window_bytes_min)
-            if left_bytes <= 0 or spared_bytes <= 0:
+            if left_bytes <= 0:
                 break
+            if spared_bytes <= 0:
+                continue  # its chunks are larger than those of others
             taken_bytes = min(left_bytes, spared_bytes)
             self._set_window(holder, holder.window_bytes - taken_bytes)
             left_bytes -= taken_bytes
+        if left_bytes == wanted_bytes:
+            self._nothing_above_bytes = share_bytes
         return wanted_bytes - left_bytes
 
     def _set_window(self, stream: _Stream, window_bytes: int) -> None:
+        if window_bytes == stream.window_bytes:
+            return
         self._window_bytes += window_bytes - stream.window_bytes
+        self._windows += (window_bytes > 0) - (stream.window_bytes > 0)
+        self._nothing_above_bytes = None
         stream.window_bytes = window_bytes
 
     def _extend(self, stream: _Stream, manifest: SegmentManifest, offset: Offset) -> None:
@@ -604,6 +619,8 @@ class RemoteReader:
                 return
             for index in range(footer.chunk_index_of(max(at, entry.base_offset)), len(footer.chunks)):
                 chunk = footer.chunks[index]
+                if stream.window_bytes_min > 2 * chunk.raw_bytes:
+                    self._nothing_above_bytes = None  # others may take more of this window now
                 stream.window_bytes_min = 2 * chunk.raw_bytes
                 if stream.window_bytes < stream.window_bytes_min:
                     self.grow(stream, stream.window_bytes_min - stream.window_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -428,6 +429,44 @@ def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_pa
             first, second = await asyncio.gather(read_on(first, 3), read_on(second, 3))
             assert reader._window_bytes == window_at(first) + window_at(second) <= budget
         assert window_at(second) == window_at(first) == budget // 2
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_reader_without_a_window_does_not_look_at_all_others_each_time_it_wants_one(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        def calls_of_one_more_try(readers: int) -> int:
+            """Function calls while a reader asks in vain for a window, as it does with each of its reads."""
+            budget = world.cache.capacity_bytes // 2
+            reader = RemoteReader(
+                world.work,
+                world.cache,
+                world.tier.manifest_of,
+                pool=world.pool,
+                registry=Registry(),
+                read_ahead_bytes=budget,
+            )
+            streams = [reader.stream_at(TopicIdPartition(TOPIC, P0), Offset(place)) for place in range(readers)]
+            for stream in streams:
+                stream.window_bytes_min = budget // 8
+                reader.grow(stream, budget // 8)
+            assert [bool(stream.window_bytes) for stream in streams] == [place < 8 for place in range(readers)]
+            calls = 0
+
+            def count(*_: object) -> None:
+                nonlocal calls
+                calls += 1
+
+            profile = sys.getprofile()
+            sys.setprofile(count)
+            try:
+                reader.grow(streams[-1], budget // 8)
+            finally:
+                sys.setprofile(profile)
+            assert not streams[-1].window_bytes
+            return calls
+
+        assert calls_of_one_more_try(200) == calls_of_one_more_try(20)
 
     run_world(tmp_path, scenario)
 
