@@ -46,11 +46,6 @@ class Caller:
         """``Type:name``."""
         return self.rights.principal
 
-    @property
-    def peer(self) -> str:
-        """``host:port``, for log lines."""
-        return f"{self.host}:{self.port}"
-
 
 class Doorkeeper(Protocol):
     """Says who a connection speaks for."""

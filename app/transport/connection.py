@@ -192,13 +192,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _core_is_ready(self) -> None:
         core = self.core
-        if core.ending is not None and core.ending.at_once:
-            self._end(core.ending)
-        elif self._flush() and not core.reads and not core.pieces:
-            now_s = self.active_s = self.server.loop.time()
-            self._settle(core.resume(now_s))
-        elif core.ending is not None:
-            self._end(core.ending)
+        ending = core.ending
+        if ending is not None and ending.at_once:
+            self._end(ending)
+        elif self._flush():
+            if ending is not None:
+                self._end(ending)
+            elif not core.reads and not core.pieces:
+                now_s = self.active_s = self.server.loop.time()
+                self._settle(core.resume(now_s))
 
     def doubt_ended(self) -> None:
         """Responses may leave that were held back."""

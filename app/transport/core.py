@@ -240,7 +240,7 @@ class ConnectionCore(ABC):
 
     def resume(self, now_s: float) -> bool:
         """Serve what was held back, and read on, once nothing stands in the way. Returns as ``received``."""
-        if self.reads or self.closed or self._waits_for_memory:
+        if self.reads or self.closed or self.ending is not None or self._waits_for_memory:
             return False
         if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
             return False

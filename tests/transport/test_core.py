@@ -272,6 +272,16 @@ def test_what_was_answered_leaves_before_a_connection_ends_for_bytes_that_nobody
     assert not core.ending.at_once, "the first reason counts"
 
 
+def test_nothing_that_was_held_back_is_served_once_the_connection_is_to_end() -> None:
+    core = Numbering(Memory())
+    shell = Shell(core)
+    shell.to_come.append(frame(ALONE) + frame(AT_ONCE))
+    shell.arrive()
+    core.fail("its answer cannot be made")
+    core.complete(core.waiting.pop()[1], b"<0>")
+    assert (core.count, core.calls, shell.text()) == (1, 1, b"<0>")
+
+
 def test_a_frame_waits_for_memory_and_goes_on_when_there_is_some() -> None:
     memory = Memory(room=0)
     core = Numbering(memory)
