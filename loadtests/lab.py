@@ -242,8 +242,9 @@ class Lab:
         deadline = time.monotonic() + warming.seconds_max
         while not stands_still(rates, warming.window):
             if time.monotonic() > deadline:
-                print(
-                    f"{peer.name}'s rate does not stand still after {warming.seconds_max:.0f} s of warm-up", flush=True
+                self.note(
+                    f"{peer.name}'s rate did not stand still within {warming.seconds_max:.0f} s of warm-up, at least once: "
+                    "Java may have been compiling while it was measured."
                 )
                 return
             rates.append(run())
