@@ -12,7 +12,8 @@ as in ``python -m loadtests --only s3-servers``.
   Firn does with each byte.
 - ``Firn`` is a broker with its store process.
 
-CPU is of the core that Firn has. ``of S3`` is the CPU of the S3 server.
+CPU is of the core that Firn has. ``of S3`` and ``of the reader`` is the CPU of the S3 server and of a loop's reader, which share
+the other core.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ async def hand_on(way: str, store_url: str, seconds: float, ahead: int, director
                 under_way: deque[asyncio.Task[tuple[memoryview, int]]] = deque()
                 answer = memoryview(bytearray(ANSWER_BYTES))
                 turn = total = 0
-                started, spent_s, measures = time.perf_counter(), 0.0, False
+                started, spent_s, reader_s, measures = time.perf_counter(), 0.0, 0.0, False
                 while True:
                     while len(under_way) < ahead:
                         under_way.append(asyncio.create_task(fetch(turn, files[0])))
@@ -125,13 +126,19 @@ async def hand_on(way: str, store_url: str, seconds: float, ahead: int, director
                     if measures and now - started >= seconds:
                         break
                     if not measures and now - started >= WARM_UP_S:
-                        started, spent_s, total, measures = now, time.process_time(), 0, True
+                        spent_s, reader_s = time.process_time(), cpu_seconds(reader.pid)
+                        started, total, measures = now, 0, True
                 elapsed, spent_s = now - started, time.process_time() - spent_s
+                reader_s = cpu_seconds(reader.pid) - reader_s
                 await asyncio.gather(*under_way)
         finally:
             await reader.wait()
     pool.shutdown()
-    return {"mb_per_s": total / elapsed / 1e6, "server_cpu_s_per_gb": spent_s / total * 1e9}
+    return {
+        "mb_per_s": total / elapsed / 1e6,
+        "server_cpu_s_per_gb": spent_s / total * 1e9,
+        "reader_cpu_s_per_gb": reader_s / total * 1e9,
+    }
 
 
 def loop_without_broker(way: str, store: str, seconds: float, ahead: int, directory: Path) -> Report:
@@ -186,7 +193,8 @@ def compare(name: str, base: Path, rounds: int, seconds: float, megabytes: int) 
         print(
             f"{name}, {way:<12} {report['mb_per_s']:5.0f} MB/s ({least:.0f} to {most:.0f}), "
             f"{report['mb_per_s'] / found['bare obstore']['mb_per_s']:.2f} of the bare client, "
-            f"CPU s per GB: {report['server_cpu_s_per_gb']:.2f}, of S3 {report['s3_cpu_s_per_gb']:.2f}",
+            f"CPU s per GB: {report['server_cpu_s_per_gb']:.2f}, of S3 {report['s3_cpu_s_per_gb']:.2f}"
+            + (f", of the reader {report['reader_cpu_s_per_gb']:.2f}" if "reader_cpu_s_per_gb" in report else ""),
             flush=True,
         )
 
