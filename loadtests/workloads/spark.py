@@ -109,5 +109,9 @@ def _run(module: str, options: dict[str, int]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise LoadFailed(f"{module}: {done.stderr.strip()[-300:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    last = done.stdout.strip().rpartition("\n")[2]
+    try:
+        found: dict[str, Any] = json.loads(last)
+    except ValueError:
+        raise LoadFailed(f"{module} printed no result last, but {last[:300]!r}; {done.stderr.strip()[-300:]}") from None
     return found
