@@ -6,6 +6,10 @@ broker may have written. So the file names the start that wrote it, and only the
 later registration of this node id. The file therefore need not be removed durably.
 
 ``manifest-ends``: CRC-32C (uint32) of the rest, then a msgpack array of ``ManifestEnds``.
+
+A partition without records has no files. So the directory does not show whether it never had any, or has lost them. Two files say
+that it never had any: after a stop in order ``manifest-ends`` lists such partitions. After any other stop ``led-by`` names the last
+start here that led all of its partitions; if it is the last start of the node id, no other broker had them since.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from app.tiering.remote_log_manager import manifest_cache_name
 from app.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 
 ENDS_FILE: Final = "manifest-ends"
+LED_BY_FILE: Final = "led-by"
 READ_AT_ONCE: Final = 32
 """Copies that one piece of work in the pool reads."""
 
@@ -41,6 +46,14 @@ class ManifestEnd(msgspec.Struct, array_like=True, frozen=True):
     """``SegmentManifest.version``: the number of its next entry."""
 
 
+class Empty(msgspec.Struct, array_like=True, frozen=True):
+    """A partition that has never had a record, so that it has no files."""
+
+    topic_id: UUID
+    partition: PartitionIndex
+    leader_epoch: LeaderEpoch
+
+
 class ManifestEnds(msgspec.Struct, array_like=True, frozen=True):
     """The ends of a broker's manifests at a stop in order."""
 
@@ -48,6 +61,8 @@ class ManifestEnds(msgspec.Struct, array_like=True, frozen=True):
     incarnation: UUID
     """The incarnation that stopped."""
     ends: list[ManifestEnd]
+    empty: list[Empty] = []
+    """Partitions that this start has led, and that have never had a record."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -69,6 +84,7 @@ class ManifestCopies:
         """``directory``: Firn's own folder in the data directory."""
         self._own_directory = directory
         self._ends_path = f"{directory}/{ENDS_FILE}"
+        self._led_by_path = f"{directory}/{LED_BY_FILE}"
         self._directory = f"{directory}/manifests"
         self._fs = fs
         self._pool = pool
@@ -98,6 +114,33 @@ class ManifestCopies:
         except (OSError, msgspec.MsgspecError):
             return None  # it only saves requests
         return ends if ends.version == 1 else None
+
+    async def led_by(self) -> bytes:
+        """The incarnation of the last start in this data directory that led all of its partitions; empty if there was none."""
+
+        def read() -> bytes:
+            try:
+                return read_file(self._fs, self._led_by_path)
+            except FileNotFoundError:
+                return b""
+
+        try:
+            return await self._pool.run(read)
+        except OSError as error:
+            self._log_line(f"cannot read {LED_BY_FILE} in the data directory: {error}")
+            return b""
+
+    async def note_led(self, incarnation: UUID) -> None:
+        """This start leads all of its partitions. A failure is logged; leader epochs of empty partitions rise at the next start."""
+
+        def write() -> None:
+            self._fs.make_dirs(self._own_directory)
+            replace_file(self._fs, self._led_by_path, incarnation.bytes, durable=False)
+
+        try:
+            await self._pool.run(write)
+        except OSError as error:
+            self._log_line(f"cannot write {LED_BY_FILE} to the data directory: {error}")
 
     async def partitions(self) -> list[TopicIdPartition]:
         """The partitions whose manifests have copies."""
@@ -138,7 +181,7 @@ class ManifestCopies:
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, set()
         contents = [(self._path(key), manifest.to_cache()) for key, manifest in changed.items()]
-        sweep, self._swept = not self._swept, True
+        sweep = not self._swept
         live = dict(live) if sweep else {}
 
         def write() -> None:
@@ -154,21 +197,27 @@ class ManifestCopies:
 
         try:
             await self._pool.run(write)
+            self._swept = True
         except OSError as error:
             self._gone |= gone
             sentence = f"cannot write copies of manifests to the data directory: {error}"
             self._faults.met("copying", "manifests", sentence)
 
     async def leave_ends(
-        self, incarnation: UUID, led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]]
+        self,
+        incarnation: UUID,
+        led: Mapping[TopicIdPartition, tuple[SegmentManifest, LeaderEpoch]],
+        empty: Mapping[TopicIdPartition, LeaderEpoch],
     ) -> None:
-        """Write the ends of the manifests that this start has led. Nothing here writes them afterwards. Call after ``write``."""
+        """Write the ends of the manifests that this start has led, and the partitions that have never had a record. Nothing here
+        writes them afterwards. Call after ``write``."""
         ends = [
             ManifestEnd(*key, epoch, manifest.version)
             for key, (manifest, epoch) in led.items()
             if manifest.end_is_known
         ]
-        body = _ENCODER.encode(ManifestEnds(1, incarnation, ends))
+        without_records = [Empty(*key, epoch) for key, epoch in empty.items()]
+        body = _ENCODER.encode(ManifestEnds(1, incarnation, ends, without_records))
         data = crc32c(body).to_bytes(4, "big") + body
 
         def write() -> None:

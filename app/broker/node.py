@@ -430,7 +430,7 @@ class Node:
                 await self.partitions.take_over_all(
                     clean=report is not None and report.clean,
                     new_directory=self._new_directory,
-                    missing=report.missing if report is not None else (),
+                    differing=report.differing if report is not None else (),
                 )
                 self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
                 self._leads = True

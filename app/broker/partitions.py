@@ -54,7 +54,16 @@ from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.soundness import RESTORE, how_to_mend
 from app.tiering.store_work import StoreWork
 from app.tiering.unnamed import check_nothing_is_unnamed
-from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch, PartitionIndex, ProducerEpoch, TopicId, TopicIdPartition
+from app.units import (
+    NO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    ProducerEpoch,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 MANIFEST: Final = "reading the manifest of"
 """Name of this work in log lines about faults."""
@@ -180,13 +189,13 @@ class Partitions:
                     self._prepared[key] = manifest
 
     async def take_over_all(
-        self, *, clean: bool, new_directory: bool, missing: Collection[tuple[str, int]] = ()
+        self, *, clean: bool, new_directory: bool, differing: Collection[TopicPartition] = ()
     ) -> None:
         """Update the logs to the image, compare every led log with its manifest, and become leader of all partitions.
 
         ``clean``: the logs were closed in order. Otherwise records that clients have read may be lost, so every leader epoch
-        rises, and clients notice (KIP-320). ``new_directory``: the data directory is new. ``missing``: logs that had files at the
-        last clean stop, and have none now.
+        rises, and clients notice (KIP-320). ``new_directory``: the data directory is new. ``differing``: logs whose files differ
+        from the state that the clean stop left.
 
         If a partition cannot be opened, only this partition goes offline. The broker continues with the others, and retries later.
 
@@ -195,18 +204,27 @@ class Partitions:
         """
         image = self._cluster.image
         self._drop_foreign(image)
-        existing = {(log.topic, int(log.partition)) for log in self._logs.logs()}
-        lost = None if new_directory or self._registration.took_over else missing
+        # The state of a clean stop is believed only if that stop was the last of this node id. An older copy of the directory,
+        # put back, is complete as well.
+        clean = clean and self._follows_the_last_stop
+        existing = {_key_of(log) for log in self._logs.logs()}
+        never_had_records = await self._without_records(clean=clean)
         for log in self._logs.logs():
             self.table.hold(log)
         for topic in image.topics_by_name.values():
             self._bring_in_line(topic, 0, len(topic.partitions))
         manifests = await self._load_manifests()
         self._check_tiered_topics_stay(image, manifests)
-        foreign = [log for log in manifests if self._is_foreign(log, manifests[log], existing, lost)]
+        foreign = [
+            log
+            for log in manifests
+            if not self._is_ours(manifests[log])
+            or not (_key_of(log) in existing or (never_had_records(log) and manifests[log].state.is_blank))
+        ]
         # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
         everything = [partition.log for partition in self._to_lead()]
-        await self._bump(manifests, everything if not clean else foreign)
+        cut = [log for log in everything if log.topic_partition in differing]
+        await self._bump(manifests, {*foreign, *cut} if clean else everything)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         opened: dict[PartitionLog, _Opened] = {}
 
@@ -240,6 +258,7 @@ class Partitions:
             self._tell_what_is_back(opened)
         for log, one in opened.items():
             self._end_transactions(log, one.lost)
+        await self._copies.note_led(self._cluster.identity.incarnation)
         self._started = True
         self._cluster.on_change(self._follow)
         self._controller.before_answering(self.followed)
@@ -508,7 +527,7 @@ class Partitions:
     def _known_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """Manifests that are unchanged since the last stop: this broker was the last to start with this node id, and led them
         until then."""
-        if self._ends is None or self._ends.incarnation != self._registration.predecessor:
+        if self._ends is None or not self._follows_the_last_stop:
             return {}
         epochs = {(end.topic_id, end.partition): end.leader_epoch for end in self._ends.ends}
         return {
@@ -518,22 +537,24 @@ class Partitions:
             and epochs[_key_of(log)] == self._leader_epoch(log)
         }
 
-    def _is_foreign(
-        self,
-        log: PartitionLog,
-        manifest: SegmentManifest,
-        existing: Collection[tuple[str, int]],
-        lost: Collection[tuple[str, int]] | None,
-    ) -> bool:
-        """Whether the partition was last led with other local data, so that its end may differ from ours.
+    @property
+    def _follows_the_last_stop(self) -> bool:
+        """Whether the last start of this node id was in this data directory, and has stopped in order."""
+        return self._ends is not None and self._ends.incarnation == self._registration.predecessor
 
-        A partition without files is our own if it never had a record: this directory was the last that led it (``lost`` is not
-        None), nothing says that it had files here, and its manifest is blank.
+    async def _without_records(self, *, clean: bool) -> Callable[[PartitionLog], bool]:
+        """Tells of a log without files whether it never had any, while this data directory's broker led it.
+
+        After a clean stop its list says so. After any other stop everything is led anew under higher epochs; then it is enough that
+        the last start of this node id was here and led everything, so that no other broker may still be about to write.
         """
-        key = log.topic, int(log.partition)
-        if not self._is_ours(manifest):
-            return True
-        return key not in existing and (lost is None or key in lost or not manifest.state.is_blank)
+        if clean:
+            assert self._ends is not None
+            epochs = {(one.topic_id, one.partition): one.leader_epoch for one in self._ends.empty}
+            return lambda log: epochs.get((log.topic_id, log.partition)) == self._leader_epoch(log)
+        predecessor = self._registration.predecessor
+        continues = predecessor is not None and await self._copies.led_by() == predecessor.bytes
+        return lambda log: continues
 
     def _is_ours(self, manifest: SegmentManifest) -> bool:
         """Whether this data directory's broker was the last to write it."""
@@ -892,7 +913,25 @@ class Partitions:
             for log in self._logs.logs()
             if (manifest := self._tier.manifest_of(key := _key_of(log))) is not None
         }
-        await self._copies.leave_ends(self._cluster.identity.incarnation, led)
+        await self._copies.leave_ends(self._cluster.identity.incarnation, led, self._empty())
+
+    def _empty(self) -> dict[TopicIdPartition, LeaderEpoch]:
+        """The partitions that this start leads, and that have never had a record."""
+        found = {
+            partition.key: partition.log.leader_epoch
+            for partition in self.table
+            if partition.leads and not partition.log.has_files
+        }
+        image = self._cluster.image
+        for topic_id in self._unmade:  # there was no time yet to make their logs
+            topic = image.topic_by_id(topic_id)
+            if topic is None:
+                continue
+            for one in topic.partitions:
+                made = self.table.get(topic.name, one.partition_index) is not None
+                if not made and wanted_by(one, self._broker_id) is Wanted.LEADER:
+                    found[TopicIdPartition(TopicId(topic_id), one.partition_index)] = one.leader_epoch
+        return found
 
 
 def _key_of(log: PartitionLog) -> TopicIdPartition:

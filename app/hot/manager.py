@@ -96,8 +96,8 @@ class LoadReport:
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator: losses and repairs."""
-    missing: frozenset[tuple[str, int]] = frozenset()
-    """Logs that had files at the last clean stop, and have none now."""
+    differing: set[TopicPartition] = field(default_factory=set)
+    """Logs whose files differ from the state that a clean stop left."""
 
 
 class _Unread(NamedTuple):
@@ -308,7 +308,7 @@ class LogManager:
         clean, states = self._take_clean_state(names)
         there = set(names)
         missing = [(state.topic, state.partition) for name, state in states.items() if name not in there]
-        report = LoadReport(clean=clean, missing=frozenset(missing))
+        report = LoadReport(clean=clean)
         report.problems += [
             f"{data_dir}/{topic}-{partition} was there at the last clean stop and is missing: its records are lost, except those"
             " in the object store"
@@ -330,6 +330,7 @@ class LogManager:
                     continue
                 trusted_to = FOR_EVER if clean else recovery_points.get(key, Offset(0))
                 if state is not None:
+                    report.differing.add(key)
                     report.problems.append(
                         f"{data_dir}/{name} differs from the state at the last clean stop; it is recovered"
                     )
@@ -359,7 +360,7 @@ class LogManager:
                 report.truncated_bytes += loaded.truncated_bytes
                 report.problems.extend(loaded.problems)
                 self._add(
-                    PartitionLog(self.log_directory, one.path, *one.key, topic_id, one.config, loaded, new=not clean),
+                    PartitionLog(self.log_directory, one.path, *one.key, topic_id, one.config, loaded, new=True),
                     cleaned_ends.get(one.key),
                 )
 

@@ -24,7 +24,7 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from app.configs import Durability, TopicConfig
-from app.errors import CorruptionError
+from app.errors import CorruptionError, FirnError
 from app.hot.checkpoints import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
@@ -56,7 +56,16 @@ from app.hot.segments import (
 from app.hot.state_file import LogState
 from app.hot.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
 from app.limits import MIB
-from app.machine.files import FULL_ERRNOS, File, FileSystem, read_file, replace_file, unlink_quietly, write_file
+from app.machine.files import (
+    FULL_ERRNOS,
+    File,
+    FileSystem,
+    read_file,
+    remove_tree,
+    replace_file,
+    unlink_quietly,
+    write_file,
+)
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId
@@ -101,10 +110,17 @@ def create_file(fs: FileSystem, path: str) -> None:
 
 
 def create_log_files(fs: FileSystem, directory: str, topic_id: TopicId, segment: Segment) -> File:
-    """Make the directory and the files of an empty log. Returns: the open file of ``segment``. Raises: OSError, FirnError."""
+    """Make the directory and the files of an empty log. Returns: the open file of ``segment``.
+
+    Raises: OSError, FirnError; then nothing is left of it.
+    """
     fs.make_dirs(directory)
-    write_file(fs, f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False)
-    return segment.handle.cache.open(segment.handle, create=True)
+    try:
+        write_file(fs, f"{directory}/{PARTITION_METADATA_FILE}", encode_partition_metadata(topic_id), durable=False)
+        return segment.handle.cache.open(segment.handle, create=True)
+    except (OSError, FirnError):
+        remove_tree(fs, directory)
+        raise
 
 
 def remove_segment_files(fs: FileSystem, segment: Segment) -> None:
