@@ -136,11 +136,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         server = self.server
-        began_s = server.replays.elapsed_s()
         now_s = self.active_s = server.loop.time()
-        core = self.core
-        self._settle(core.received(nbytes, now_s))
-        server.replays.account(began_s, core.replaying)
+        core, replays = self.core, server.replays
+        if replays.watched or core.replaying:
+            began_s = replays.elapsed_s()
+            self._settle(core.received(nbytes, now_s))
+            replays.account(began_s, core.replaying)
+        else:
+            self._settle(core.received(nbytes, now_s))
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -24,6 +24,8 @@ SHARE_MIN: Final = 0.1
 WINDOW_S: Final = 0.25
 """How busy others keep the loop is averaged over this time."""
 REST_S_MAX: Final = 0.25
+WATCH_S: Final = 5.0
+"""For so long after the last replay it is noted how much time the others take."""
 TURN_S: Final = 0.001
 """Time between two replays that may go on. Timers of the loop are not finer."""
 
@@ -78,21 +80,33 @@ class ReplayTurns:
         self._called: set[object] = set()
         """Whose turn it is, until they take it."""
         self._timer: asyncio.TimerHandle | None = None
+        self.watched = False
+        """Whether ``account`` is wanted of others than replays: there was a replay a moment ago. Otherwise requests are
+        spared reading the clock twice."""
+        self._watched_until_s = -math.inf
 
     def account(self, began_s: float, is_replay: bool) -> None:
         """The loop has worked for a client since ``began_s``."""
         now_s = self.elapsed_s()
         if is_replay:
+            self._watch(now_s)
             self.pace.took(now_s, now_s - began_s)
         else:
             self.pace.others_s += now_s - began_s
+            self.watched = now_s <= self._watched_until_s
+
+    def _watch(self, now_s: float) -> None:
+        self.watched = True
+        self._watched_until_s = now_s + WATCH_S
 
     def may_go_on(self, client: object) -> bool:
         """Whether a replay may be answered now. If so, this is its turn. If not, ``wait`` and ask again."""
         if client in self._called:
             self._called.discard(client)
             return True
-        return not self._places and not self.pace.wait_s(self.elapsed_s())
+        now_s = self.elapsed_s()
+        self._watch(now_s)
+        return not self._places and not self.pace.wait_s(now_s)
 
     def wait(self, client: object, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` once, when it is the client's turn. Returns a function that cancels that, and does nothing afterwards."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from dataclasses import replace
 from struct import pack
 
 import pytest
 
+from app.transport.replays import ReplayTurns
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
@@ -281,3 +283,17 @@ async def test_a_private_or_unserved_key_is_not_advertised(start, connect):
         {"group.version": 1, "share.version": 1, "transaction.version": 2},
         0,
     )
+
+
+async def test_the_time_of_requests_is_noted_while_there_are_replays_and_not_otherwise(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    ticks = itertools.count()
+    replays = bench.server.replays = ReplayTurns(lambda: float(next(ticks)))
+    for _ in range(3):
+        assert produced(await client.produce(V, [("t", [(0, batch(1))])]))[0] == 0
+    assert next(ticks) == 0
+    assert replays.may_go_on("a replay")
+    assert produced(await client.produce(V, [("t", [(0, batch(1))])]))[0] == 0
+    assert replays.pace.others_s == 1.0

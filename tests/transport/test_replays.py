@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.transport.replays import REST_S_MAX, SHARE_MIN, ReplayPace, ReplayTurns
+from app.transport.replays import REST_S_MAX, SHARE_MIN, WATCH_S, ReplayPace, ReplayTurns
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 ANSWER_S = 0.001
@@ -117,3 +117,21 @@ def test_who_has_left_is_not_called() -> None:
         assert called == ["stays"]
 
     run_virtual(scenario)
+
+
+def test_the_time_that_others_take_is_noted_from_a_replay_until_a_while_after_the_last() -> None:
+    now_s = 100.0
+    turns = ReplayTurns(lambda: now_s)
+    assert not turns.watched
+    assert turns.may_go_on("replay")
+    assert turns.watched
+    now_s += WATCH_S - 1
+    turns.account(now_s - 0.5, is_replay=False)
+    turns.account(now_s - 0.1, is_replay=True)  # an answer that is still being sent
+    now_s += WATCH_S
+    turns.account(now_s - 0.25, is_replay=False)
+    assert turns.watched
+    assert turns.pace.others_s == pytest.approx(0.75)
+    now_s += 1.0
+    turns.account(now_s, is_replay=False)
+    assert not turns.watched
