@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Final
 
 import uvicorn
@@ -38,21 +39,29 @@ ORPHAN_GRACE_S: Final = 1
 DESCRIPTORS_KEPT: Final = 64
 """So many of the files that the process may open are kept for other uses than connections."""
 KEEP_ALIVE_S: Final = 75
+ENDED_BY_A_STOP: Final = "Cancel %s running task(s), timeout graceful shutdown exceeded"
+"""What uvicorn logs with a count of requests, before it ends them."""
 BACKLOG: Final = 1024
 
 
 class BugLog(logging.Handler):
     """Errors that uvicorn and asyncio log. Each is logged when it begins, with its traceback, and then from time to time.
 
-    A request that meets a bug of this program can be sent as often as somebody likes.
+    A request that meets a bug of this program can be sent as often as somebody likes. Requests that a stop has ended are no bugs.
     """
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, log_line: Callable[[str], None] = log_line) -> None:
         super().__init__(logging.ERROR)
         self._faults = faults
+        self._log_line = log_line
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, asyncio.CancelledError):
+            return
+        if record.msg == ENDED_BY_A_STOP:
+            self._log_line(f"HTTP requests that had not ended in time were ended by the stop: {record.args[0]}")  # type: ignore[index]
+            return
         if met_bug(self._faults, f"HTTP: {record.getMessage().strip()}", error) and error is not None:
             traceback.print_exception(error)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 
 from app.errors import StorageUnavailable
@@ -388,3 +391,34 @@ def test_a_bug_that_a_request_meets_is_logged_with_its_traceback_once(capsys: py
         "internal error, please report it: HTTP: Exception in ASGI application: AssertionError('cannot be')"
     ]
     assert capsys.readouterr().err.count("Traceback") == 1
+
+
+async def test_a_request_that_a_stop_ends_is_counted_and_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    faults: list[str] = []
+    lines: list[str] = []
+    begun = asyncio.Event()
+
+    async def hangs(scope: dict[str, object], *_: object) -> None:
+        if scope["type"] == "http":
+            begun.set()
+            await asyncio.Event().wait()
+
+    handler = BugLog(Faults(faults.append, lambda: 0.0), lines.append)
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(handler)
+    config = uvicorn.Config(hangs, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=0)
+    server = uvicorn.Server(config)
+    bound = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await begun.wait()
+        server.should_exit = True
+        await serving
+        writer.close()
+    finally:
+        logger.removeHandler(handler)
+    assert lines == ["HTTP requests that had not ended in time were ended by the stop: 1"]
+    assert faults == []
+    assert "Traceback" not in capsys.readouterr().err
