@@ -14,11 +14,12 @@ import pytest
 
 from app.broker.manifest_copies import LED_BY_FILE
 from app.broker.node import Node
-from app.broker.partitions import LOGS_AT_ONCE, Partitions
+from app.broker.partitions import LOGS_AT_ONCE
 from app.errors import StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.hot.state_file import STATE_FILE
+from app.metadata.controller import Controller
 from app.objectstore.memory import MemoryStore
 from tests.broker.test_manifest_copies import bucket
 from tests.broker.test_node import produce
@@ -95,7 +96,7 @@ async def test_a_lost_state_file_hides_no_loss(tmp_path: Path) -> None:
     assert (await epochs(tmp_path, store))[0] == 1
 
 
-@pytest.mark.parametrize("given_up", [(Partitions, "_load_manifests"), (Node, "run")])
+@pytest.mark.parametrize("given_up", [(Controller, "bump_leader_epochs"), (Node, "run")])
 async def test_a_start_that_is_given_up_hides_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_up: tuple[type, str]
 ) -> None:
@@ -130,7 +131,7 @@ async def test_what_another_directory_led_meanwhile_is_led_under_a_higher_epoch_
     await fill(tmp_path, store)
     await fill(tmp_path, store, "u", data_dir=tmp_path / "other", take_over=True, seed=99)
     with monkeypatch.context() as patch:
-        patch.setattr(Partitions, "_load_manifests", fails)
+        patch.setattr(Controller, "bump_leader_epochs", fails)
         with pytest.raises(StorageUnavailable):
             await running_broker(tmp_path, store=store, take_over=True, **SETTINGS).__aenter__()
     assert await epochs(tmp_path, store, "u") == [1, 1]
