@@ -448,7 +448,7 @@ PLANTED: dict[str, Planted] = {
     "a partition assigned before it is given up": Planted(
         assigns_what_another_has_not_given_up, ("cut",), 20, "INV-11"
     ),
-    "assignments forgotten with a restart": Planted(forgets_who_has_what_with_every_restart, ("kill",), 40, "INV-11"),
+    "assignments forgotten with a restart": Planted(forgets_who_has_what_with_every_restart, ("kill",), 80, "INV-11"),
     "a record shared twice": Planted(shares_what_somebody_has, ("cut",), 20, "INV-12"),
     "acknowledged records not written down": Planted(
         does_not_write_down_what_was_acknowledged, ("kill",), 40, "INV-12"
