@@ -1,9 +1,13 @@
 """Produce (key 0): from the frame to the log, synchronously.
 
 Every partition's batch is appended before anything is answered; nothing is awaited between the checks and the write. Only
-two things make a request wait: durability that is not there yet (the answer takes a slot and later requests go on), and a
-topic that looks into batches or wants another compression than the producer's (the bytes are copied and prepared on a pool
-thread first, in turns with other connections, and the connection waits, so that its order is kept).
+three things make a request wait:
+
+- Durability that is not there yet: the answer takes a slot, and later requests go on.
+- A topic that looks into batches or wants another compression than the producer's. The bytes are copied and prepared on a pool
+  thread first, in turns with other connections. The connection waits, so that its order is kept.
+- The first records of many partitions, since making their files takes a fraction of a millisecond each. The connection waits, and
+  others have their turns in between.
 """
 
 from __future__ import annotations
@@ -71,6 +75,8 @@ WRITING: Final = "writing"
 """As it is called in lines about faults."""
 
 PRODUCE: Final = 0
+FIRST_RECORDS_AT_ONCE: Final = 16
+"""Logs whose files are made before the event loop serves others."""
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
@@ -172,11 +178,11 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest) -> Par
             context, asked, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
         )
     refused = admit(context, asked.version, request)
-    if isinstance(refused, Awaitable) or _needs_preparation(context, request):
+    if isinstance(refused, Awaitable) or _takes_long(context, request):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
-        work = _prepare_and_append(connection, slot, asked, request, refused, kept_bytes)
+        work = _append_in_turns(connection, slot, asked, request, refused, kept_bytes)
         connection.server.spawn(work, connection)
         return None
     results, waiting = append_all(context, asked.version, request, refused)
@@ -187,13 +193,17 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest) -> Par
     return _answer(connection, asked, request, results)
 
 
-def _needs_preparation(context: Context, request: ProduceRequest) -> bool:
+def _takes_long(context: Context, request: ProduceRequest) -> bool:
+    """Whether a batch is to be prepared, or the files of many logs are to be made."""
+    without_files = 0
     for topic, partitions in request.topics:
         for index, records in partitions:
             partition = led_partition(context, topic, index)
-            if partition is not None and records is not None and partition.log.needs_preparation(records):
-                return True
-    return False
+            if partition is not None and records is not None:
+                if partition.log.needs_preparation(records):
+                    return True
+                without_files += not partition.log.has_files
+    return without_files > FIRST_RECORDS_AT_ONCE
 
 
 def _keep_records(request: ProduceRequest) -> int:
@@ -367,7 +377,7 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
         answered[place] = failure(context, None, index, error)
 
 
-async def _prepare_and_append(
+async def _append_in_turns(
     connection: Client,
     slot: Slot,
     asked: Asked,
@@ -375,13 +385,15 @@ async def _prepare_and_append(
     admission: Refused | Awaitable[Refused],
     kept_bytes: int,
 ) -> None:
-    """Wait for the coordinator, prepare batches on the pool, append, answer. The records are our own, ``kept_bytes`` in all.
+    """Wait for the coordinator, prepare batches on the pool, append, answer. Others have their turns in between.
 
-    Each partition is appended as soon as it is prepared, so that a request holds what one batch of it decompressed to, not all.
+    The records are our own, ``kept_bytes`` in all. Each partition is appended as soon as it is prepared, so that a request holds
+    what one batch of it decompressed to, not all.
     """
     context, server = connection.context, connection.server
     results: TopicResults = []
     waiting: list[Waiting] = []
+    without_files = 0
     try:
         refused = await admission if isinstance(admission, Awaitable) else admission
         for topic, partitions in request.topics:
@@ -390,9 +402,13 @@ async def _prepare_and_append(
             for index, records in partitions:
                 partition: Partition | None = None
                 refusal = refused.get((topic, index))
+                if without_files >= FIRST_RECORDS_AT_ONCE:
+                    without_files = 0
+                    await asyncio.sleep(0)
                 try:
                     partition = require_partition(context, topic, index)
                     log = partition.log
+                    without_files += not log.has_files
                     checked = check_produced(context, asked.version, request, partition, records, refusal)
                     config = None
                     if log.needs_preparation(checked):

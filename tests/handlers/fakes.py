@@ -118,6 +118,7 @@ class FakeLog:
         self.refuse_with: RequestRejected | None = None
         self.aborted: list[SimpleNamespace] = []
         self.producers = ProducerStates()
+        self.has_files = True
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
 
     @property

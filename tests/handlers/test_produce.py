@@ -13,6 +13,7 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.callers import Rights
+from app.handlers.produce import FIRST_RECORDS_AT_ONCE
 from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.metadata.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
@@ -416,3 +417,28 @@ async def test_bytes_behind_a_request_change_neither_it_nor_what_is_learnt_from_
         assert only(answer).error_code == ErrorCode.NONE
         assert only(await client.produce(version, [(topic, [(0, batch(1))])])).error_code == ErrorCode.NONE
     assert [header.base_offset for _, header in iter_headers(log.file.data)] == [0, 2, 3, 5, 6, 8, 9, 11]
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+async def test_others_are_served_between_the_first_records_of_many_partitions(start, connect, acks):
+    bench = await start()
+    count = 3 * FIRST_RECORDS_AT_ONCE
+    logs = [bench.logs.add("many", index) for index in range(count)]
+    for log in logs:
+        log.has_files = False
+    written: list[int] = []
+
+    def look() -> None:
+        written.append(sum(log.log_end_offset for log in logs))
+        if written[-1] < count:
+            bench.server.loop.call_soon(look)
+
+    client = await connect(bench)
+    bench.server.loop.call_soon(look)
+    client.send_produce(9, [("many", [(index, batch(1)) for index in range(count)])], acks=acks)
+    if acks:
+        await client.answer(PRODUCE, 9)
+    last = await client.produce(9, [("many", [(0, batch(1))])])
+    assert only(last).base_offset == 1, "the connection keeps its order"
+    assert set(written) >= {FIRST_RECORDS_AT_ONCE, 2 * FIRST_RECORDS_AT_ONCE}
+    assert [log.log_end_offset for log in logs] == [2, *[1] * (count - 1)]
