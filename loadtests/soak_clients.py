@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from loadtests.measuring import make_topic
 from loadtests.soak_books import NOT_ACKNOWLEDGED, Book, Wrong, value_of
 from loadtests.system import System
 
@@ -39,7 +41,33 @@ class Worker(threading.Thread):
         self.join()
 
 
-class Workload:
+class Member(Worker, ABC):
+    """Lives one life in a group after another, until it is stopped or finds something wrong."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.lives = 0
+
+    def run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self.live()
+                self.lives += 1
+        except Wrong as wrong:
+            self.wrong = str(wrong)
+
+    @abstractmethod
+    def live(self) -> None:
+        """Join, read for a while, and leave. Raises: Wrong."""
+
+
+def make_rolling_topic(system: System, topic: str, partitions: int, **config: str) -> None:
+    """A topic whose segments roll often and leave the disk soon, and whose records never expire."""
+    rolls = {"segment_bytes": str(1 << 20), "local_retention_ms": "2000", "retention_ms": "-1"}
+    make_topic(system, topic, partitions, **rolls | config)
+
+
+class Workload(ABC):
     """One kind of use that the soak makes of a broker: its clients, and what is found wrong.
 
     ``prepare`` makes its topics, ``start`` starts its clients; ``stop_writing`` returns when everything that was sent is
@@ -53,20 +81,20 @@ class Workload:
         self.watched: Sequence[Worker] = ()
         """Clients whose own ``wrong`` counts."""
 
-    def prepare(self, system: System) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def prepare(self, system: System) -> None: ...
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def stop_writing(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop_writing(self) -> None: ...
 
-    def settle(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def settle(self) -> None: ...
 
-    def finish(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def finish(self) -> None: ...
 
     def wrong_so_far(self) -> bool:
         """Whether a reader found something wrong already."""
@@ -78,9 +106,9 @@ class Workload:
         found = [worker.wrong for worker in self.watched if worker.wrong]
         self.wrong = list(dict.fromkeys([*self.wrong, *found]))
 
+    @abstractmethod
     def counts(self) -> dict[str, int]:
         """What the workload did, for one line."""
-        raise NotImplementedError
 
     def line(self) -> str:
         """The workload in one line."""

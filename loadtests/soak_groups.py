@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from loadtests.measuring import make_topic
 from loadtests.soak_books import Book, GroupBook, Wrong
-from loadtests.soak_clients import Producing, Worker, Workload, reader
+from loadtests.soak_clients import Member, Producing, Worker, Workload, reader
 from loadtests.system import System
 
 PROTOCOLS = ("classic", "consumer")
@@ -25,26 +25,18 @@ LOOK_PAUSE_S = 0.5
 RECORDS_PER_S = 300
 
 
-class Member(Worker):
+class GroupMember(Member):
     """Joins the group, reads, commits what it read and leaves, over and over."""
 
     def __init__(self, bootstrap: str, book: GroupBook, protocol: str, seed: int) -> None:
         super().__init__(f"member {seed} of {book.group}")
         self.book = book
-        self.lives = self.stalls = 0
+        self.stalls = 0
         self._address, self._protocol, self._rng = bootstrap, protocol, random.Random(seed)
         self._positions: dict[int, int] = {}
         self._last: dict[int, int] = {}
 
-    def run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                self._live()
-                self.lives += 1
-        except Wrong as wrong:
-            self.wrong = str(wrong)
-
-    def _live(self) -> None:
+    def live(self) -> None:
         settings = {
             "bootstrap.servers": self._address,
             "group.id": self.book.group,
@@ -158,7 +150,7 @@ class Groups(Workload):
         self.books = [GroupBook(f"soak-{protocol}", self.book) for protocol in PROTOCOLS]
         self._producer = Producing(bootstrap, self.book, RECORDS_PER_S)
         self._members = [
-            Member(bootstrap, book, protocol, seed * 100 + place)
+            GroupMember(bootstrap, book, protocol, seed * 100 + place)
             for book, protocol in zip(self.books, PROTOCOLS, strict=True)
             for place in range(MEMBERS)
         ]

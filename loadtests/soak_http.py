@@ -8,9 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from loadtests.measuring import make_topic
 from loadtests.soak_books import RestBook, Wrong
-from loadtests.soak_clients import Worker, Workload, read_to_end
+from loadtests.soak_clients import Worker, Workload, make_rolling_topic, read_to_end
 from loadtests.system import System
 
 PAUSE_S = 0.05
@@ -124,14 +123,7 @@ class Rest(Workload):
         self._left = 0
 
     def prepare(self, system: System) -> None:
-        make_topic(
-            system,
-            self.book.topic,
-            self.book.partitions,
-            segment_bytes=str(1 << 20),
-            local_retention_ms="2000",
-            retention_ms="-1",
-        )
+        make_rolling_topic(system, self.book.topic, self.book.partitions)
 
     def start(self) -> None:
         self._client.start()

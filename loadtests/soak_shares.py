@@ -9,8 +9,8 @@ from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsu
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from loadtests.measuring import admin_of, make_topic
-from loadtests.soak_books import Book, ShareBook, Wrong
-from loadtests.soak_clients import Producing, Worker, Workload
+from loadtests.soak_books import Book, ShareBook
+from loadtests.soak_clients import Member, Producing, Workload
 from loadtests.system import System
 
 GROUP = "soak-share"
@@ -21,24 +21,16 @@ COMMIT_TIMEOUT_S = 10.0
 RECORDS_PER_S = 200
 
 
-class ShareMember(Worker):
+class ShareMember(Member):
     """Joins, gets records, accepts or releases each, and leaves, over and over."""
 
     def __init__(self, bootstrap: str, book: ShareBook, seed: int) -> None:
         super().__init__(f"share member {seed}")
         self.book = book
-        self.lives = self.unconfirmed = 0
+        self.unconfirmed = 0
         self._address, self._rng = bootstrap, random.Random(seed)
 
-    def run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                self._live()
-                self.lives += 1
-        except Wrong as wrong:
-            self.wrong = str(wrong)
-
-    def _live(self) -> None:
+    def live(self) -> None:
         consumer = ShareConsumer(
             {
                 "bootstrap.servers": self._address,

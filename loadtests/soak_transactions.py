@@ -8,9 +8,8 @@ from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from loadtests.measuring import make_topic
 from loadtests.soak_books import CommittedReading, Outcome, TransactionBook, TransactionId, Wrong, transactional_value
-from loadtests.soak_clients import Worker, Workload, read_to_end, reader
+from loadtests.soak_clients import Worker, Workload, make_rolling_topic, read_to_end, reader
 from loadtests.system import System
 
 PRODUCERS = 2
@@ -172,14 +171,7 @@ class Transactions(Workload):
         self._read_at_end = 0
 
     def prepare(self, system: System) -> None:
-        make_topic(
-            system,
-            self.book.topic,
-            self.book.partitions,
-            segment_bytes=str(1 << 20),
-            local_retention_ms="2000",
-            retention_ms="-1",
-        )
+        make_rolling_topic(system, self.book.topic, self.book.partitions)
 
     def start(self) -> None:
         for worker in (*self._producers, self._tail):
