@@ -47,7 +47,7 @@ GROUPS = {
     "memory": Workload(memory.idle, "Memory at rest", True, 0.8),
     "produce": Workload(produce.small, "Produce of small and middling requests", True, 4.6),
     "produce-large": Workload(produce.large, "Produce of 1 MB requests", True, 2.7),
-    "connections": Workload(produce.connections, "Produce over many connections", True, 7.8),
+    "connections": Workload(produce.connections, "Produce over many connections", True, 6.7),
     "variants": Workload(produce.variants, "Produce with one thing different at a time", True, 4),
     "variants-sizes": Workload(produce.other_sizes, "Produce of 1 KB and 1 MB with one thing different", False, 3.3),
     "latency": Workload(latency.shares, "Latency against load", True, 5.4),

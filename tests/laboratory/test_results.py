@@ -484,8 +484,8 @@ def test_a_plan_tells_minutes_and_measures_nothing(benched: Bench, capsys: pytes
     assert benched.measured == []
 
 
-def test_all_groups_together_are_planned_to_take_eighty_five_minutes_at_most() -> None:
-    assert 0 < sum(workload.minutes for workload in GROUPS.values()) <= 85
+def test_all_groups_together_are_planned_to_take_eighty_minutes_at_most() -> None:
+    assert 0 < sum(workload.minutes for workload in GROUPS.values()) <= 80
 
 
 def test_half_load_is_half_of_each_systems_own_rate_and_who_cannot_sustain_it_is_left_out(
