@@ -41,8 +41,9 @@ def commits(lab: Lab) -> list[Case]:
                     for kind, commit_ms in KINDS.items()
                 }
                 cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", peer, runs))
+                # The quicker the machine, the more of its disk they have filled.
                 for kind in KINDS:
-                    drop_topic(peer, f"{topic}-{kind}")  # the quicker the machine, the more of its disk they have filled
+                    drop_topic(peer, f"{topic}-{kind}")
             if lab.quick:
                 continue
             for kind in KINDS:
