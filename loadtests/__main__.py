@@ -22,13 +22,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from loadtests import kafka_peer
 from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab, Shared
-from loadtests.machine import commit, cores_busy, machine, slug, versions
+from loadtests.machine import commit, cores_busy, machine, slug, usual_congestion_control, versions
 from loadtests.measuring import LoadFailed
 from loadtests.report import write
 from loadtests.results import FORMAT, Group, Results, load, save
@@ -159,6 +159,16 @@ def main() -> None:
     if now.endswith("+") and not arguments.quick and not arguments.uncommitted:
         parser.error(DIRTY.format(commit=now))
     keep_priority(os.getpid())
+    signal.signal(signal.SIGTERM, _ended)  # what was started or changed is then ended or changed back
+    signal.signal(signal.SIGINT, _ended)
+    with nullcontext() if arguments.quick else usual_congestion_control() as before:
+        if before is not None:
+            print(f"TCP's congestion control on this machine is cubic until this run ends; it was {before}", flush=True)
+        sys.exit(run(arguments, wanted, effort, now))
+
+
+def run(arguments: argparse.Namespace, wanted: Sequence[str], effort: Effort, now: str) -> bool:
+    """Measure these groups of this commit, and write file and page. Returns whether one of them failed."""
     base = Path(tempfile.mkdtemp(prefix="firn-bench-", dir=arguments.directory))
     began = time.monotonic()
     where = machine(base)
@@ -177,8 +187,6 @@ def main() -> None:
         wanted = [name for name in wanted if name not in before]
     if not arguments.quick:
         print(plan(wanted), flush=True)
-    signal.signal(signal.SIGTERM, _ended)  # what was started is then ended too
-    signal.signal(signal.SIGINT, _ended)
     failed = interrupted = False
     shared = Shared(base, every=arguments.quick)
     try:
@@ -210,7 +218,7 @@ def main() -> None:
         )
     if not arguments.quick:
         print(f"written: {write(results, path)}", flush=True)
-    sys.exit(failed)
+    return failed
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from loadtests.processes import CLOCK_TICKS
 from loadtests.results import UNKNOWN_COMMIT
 from loadtests.system import ROOT
 
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+USUAL_CONGESTION_CONTROL = "cubic"
 PACKAGES = ("uvloop", "crc32c", "zstandard", "msgspec", "aiobotocore", "confluent-kafka")
 
 
@@ -30,10 +34,35 @@ def machine(directory: Path) -> dict[str, Any]:
         "memory_gb": round(memory / 1e9),
         "kernel": os.uname().release.split("-")[0],
         "virtual": "hypervisor" in Path("/proc/cpuinfo").read_text(),
+        "congestion_control": CONGESTION_CONTROL.read_text().strip(),
         "file_system": _output("stat", "-f", "-c", "%T", str(directory)) or "unknown",
         "niceness": os.nice(0),
         "disk_free_gb": round(shutil.disk_usage(directory).free / 1e9),
     }
+
+
+@contextmanager
+def usual_congestion_control(setting: Path = CONGESTION_CONTROL) -> Iterator[str | None]:
+    """Let new connections of this machine use Linux's own congestion control meanwhile, if it uses another and this is allowed.
+
+    BBR paces what it sends by a bandwidth that it has to guess. Over loopback with a send buffer of some hundred KiB it guesses
+    wrong: a consumer that could have 1.5 GB/s had 0.15, with pauses of 40 ms, and Kafka's consumer too.
+
+    Yields: what was in use before, if that has been changed.
+    """
+    before = setting.read_text().strip()
+    if before == USUAL_CONGESTION_CONTROL:
+        yield None
+        return
+    try:
+        setting.write_text(USUAL_CONGESTION_CONTROL)
+    except OSError:  # Not root's process, or a kernel without it: the page says what was in use.
+        yield None
+        return
+    try:
+        yield before
+    finally:
+        setting.write_text(before)
 
 
 def cores_busy(seconds: float) -> float:

@@ -52,7 +52,7 @@ GROUPS = {
     "variants-sizes": Workload(produce.other_sizes, "Produce of 1 KB and 1 MB with one thing different", False, 3.3),
     "latency": Workload(latency.shares, "Latency against load", True, 5.4),
     "clients": Workload(clients.real, "Real clients", True, 5),
-    "transactions": Workload(transactions.commits, "What transactions cost a producer", True, 3.8),
+    "transactions": Workload(transactions.commits, "What transactions cost a producer", True, 4.2),
     "rebalance": Workload(rebalance.consumer_protocol, "A rebalance of 1,000 members", False, 1.1),
     "commits": Workload(groups.commits, "Committed offsets", True, 1.9),
     "loading": Workload(groups.loading, "Committed offsets, loaded at start", True, 0.5),
@@ -70,5 +70,5 @@ GROUPS = {
     "start": Workload(start.run, "From start to first answers", False, 1.7),
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", True, 5),
     "history": Workload(growth.history, "Cost against the length of history", False, 2.3),
-    "spark": Workload(spark.replay, "Spark replay", False, 8),
+    "spark": Workload(spark.replay, "Spark replay", False, 7.2),
 }

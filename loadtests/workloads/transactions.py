@@ -29,7 +29,8 @@ def commits(lab: Lab) -> list[Case]:
         for system, peer in systems.items():
             make_topic(peer, "warm", **NOT_TIERED.get(system, {}))
             lab.warm_up(peer, "produce", "warm", options_of(MIDDLE))
-            for size in SIZES_QUICK if lab.quick else SIZES:
+            sizes = tuple(SIZES_QUICK if lab.quick else SIZES)
+            for size in sizes:
                 topic = size.replace(" ", "-")
                 for kind in KINDS:
                     make_topic(peer, f"{topic}-{kind}", **NOT_TIERED.get(system, {}))
@@ -40,6 +41,9 @@ def commits(lab: Lab) -> list[Case]:
                     kind: partial(generate, peer, "produce", f"{topic}-{kind}", commit_ms=commit_ms, **options)
                     for kind, commit_ms in KINDS.items()
                 }
+                if size == sizes[0]:
+                    for run in runs.values():
+                        lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP)
                 cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", peer, runs))
                 # The quicker the machine, the more of its disk they have filled.
                 for kind in KINDS:
@@ -56,8 +60,6 @@ def commits(lab: Lab) -> list[Case]:
 
 
 def _case(lab: Lab, name: str, peer: System, runs: dict[str, partial[Report]]) -> Case:
-    for run in runs.values():
-        lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP)
     found = alternate(runs, lab.effort.variant_rounds, servers=dict.fromkeys(runs, peer))
     show(name, found)
     return Case(name, found, {"commit_ms": COMMIT_MS})

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 
 from loadtests import __main__ as bench
 from loadtests import lab, machine
-from loadtests.machine import busy_seconds
+from loadtests.machine import busy_seconds, usual_congestion_control
 from loadtests.measuring import Report, alternate, median
 from loadtests.processes import CLOCK_TICKS
 from loadtests.report import text
@@ -259,6 +259,32 @@ def test_a_core_is_busy_with_interrupts_and_other_machines_too_and_not_while_it_
     assert busy_seconds("cpu  100 20 300 40000 5000 6 70 800 100 0\n") == pytest.approx(1296 / CLOCK_TICKS)
 
 
+def test_the_machines_congestion_control_is_cubic_while_a_run_lasts_and_as_it_was_afterwards(tmp_path: Path) -> None:
+    setting = tmp_path / "tcp_congestion_control"
+    setting.write_text("bbr\n")
+    with suppress(RuntimeError), usual_congestion_control(setting) as before:
+        assert (before, setting.read_text()) == ("bbr", "cubic")
+        raise RuntimeError("the run fails")
+    assert setting.read_text() == "bbr"
+
+
+def test_a_machine_that_uses_cubic_or_may_not_be_changed_is_left_alone(tmp_path: Path) -> None:
+    setting = tmp_path / "tcp_congestion_control"
+    setting.write_text("cubic\n")
+    with usual_congestion_control(setting) as before:
+        assert before is None
+    assert setting.read_text() == "cubic\n"
+
+    class Refusing(type(setting)):  # type: ignore[misc]
+        def write_text(self, *_: object) -> int:
+            raise PermissionError
+
+    setting.write_text("bbr\n")
+    with usual_congestion_control(Refusing(setting)) as before:
+        assert before is None
+    assert setting.read_text() == "bbr\n"
+
+
 def test_large_figures_are_shown_without_decimals() -> None:
     (target,) = (one for one in TARGETS if one.name.endswith("records a second"))
     measured = results()
@@ -394,10 +420,24 @@ class Bench:
         monkeypatch.setattr(bench, "keep_priority", lambda _: None)
         monkeypatch.setattr(bench, "LOOK_AROUND_S", 0.0)
         monkeypatch.setattr(bench, "cores_busy", lambda _: 0.0)
+        monkeypatch.setattr(bench, "usual_congestion_control", self._usual_congestion_control)
+        self.usual = False
+        """Whether the machine's congestion control is as figures want it; ``measured_usually``: the groups measured by that."""
+        self.measured_usually = list[str]()
         (directory / "results").mkdir()
+
+    @contextmanager
+    def _usual_congestion_control(self) -> Iterator[str]:
+        self.usual = True
+        try:
+            yield "bbr"
+        finally:
+            self.usual = False
 
     def _run(self, name: str, one: lab.Lab) -> list[Case]:
         self.measured.append(name)
+        if self.usual:
+            self.measured_usually.append(name)
         one.kept.append(Case(f"{name}, first", {"Firn": {"mb_per_s": 1.0}}))
         if name == self.ends_in:
             os.kill(os.getpid(), signal.SIGINT)
@@ -444,6 +484,18 @@ def test_an_interrupted_run_keeps_what_it_measured_and_is_continued_on_its_commi
     assert benched.measured == ["produce", "fetch"]
     assert [len(group.cases) for group in benched.results.groups.values()] == [2, 2, 2]
     assert "**One commit:** every group is of abc" in benched.page
+
+
+def test_a_run_that_is_for_figures_has_the_usual_congestion_control_also_if_it_is_interrupted(benched: Bench) -> None:
+    benched.ends_in = "produce"
+    assert benched() == 1
+    assert benched.measured_usually == ["bounds", "produce"]
+    assert not benched.usual
+    benched.measured_usually.clear()
+    benched.ends_in = None
+    assert not benched("--quick")
+    assert benched.measured == ["bounds", "produce", "fetch"]
+    assert not benched.measured_usually
 
 
 def test_a_run_of_another_commit_is_not_continued_and_one_of_all_groups_keeps_nothing_older(benched: Bench) -> None:
