@@ -433,7 +433,7 @@ def asked(peer: Peer, connection: Raw, step: Ask, firsts: dict[str, int]) -> Any
         time.sleep(0.1)
 
 
-def _acquired(peer: Peer, connection: Raw, member: str, epoch: int) -> int:
+def acquired(peer: Peer, connection: Raw, member: str, epoch: int) -> int:
     """How many records of the topic ``fair`` one fetch of the group ``fair`` is given."""
     places: dict[tuple[str, int], list[Said]] = {("fair", index): [] for index in range(4)}
     asked = fetch(member, epoch, places, group="fair", max_wait_ms=WAIT_MS)
@@ -455,12 +455,12 @@ def test_two_members_share_what_was_there_before_them(peers: list[Peer]) -> None
             for member in (A, B):
                 peer.ask(*beat(member, 0, ["fair"], group="fair")(peer))
                 connection = connections.enter_context(Raw(peer.port))
-                counts.append(_acquired(peer, connection, member, 0))
+                counts.append(acquired(peer, connection, member, 0))
             # On a busy machine the second member, too, is given what is ready first.
             for epoch in range(1, FETCHES):
                 if sum(counts) == 400:
                     break
-                counts.append(_acquired(peer, connection, B, epoch))
+                counts.append(acquired(peer, connection, B, epoch))
         assert counts[0] < 400, (peer.name, counts)
         assert sum(counts) == 400, (peer.name, counts)
 
