@@ -28,7 +28,16 @@ from typing import NoReturn
 
 from loadtests import kafka_peer
 from loadtests.lab import FULL, QUICK, TIER_AT_ONCE, Effort, Lab, Shared
-from loadtests.machine import commit, cores_busy, machine, slug, usual_congestion_control, versions
+from loadtests.machine import (
+    USUAL_CONGESTION_CONTROL,
+    commit,
+    congestion_control,
+    cores_busy,
+    machine,
+    slug,
+    usual_congestion_control,
+    versions,
+)
 from loadtests.measuring import LoadFailed
 from loadtests.report import write
 from loadtests.results import FORMAT, Group, Results, load, save
@@ -68,6 +77,8 @@ def run_group(name: str, base: Path, effort: Effort, shared: Shared | None) -> t
     directory = base / name
     directory.mkdir(parents=True)
     lab = Lab(directory, effort, shared)
+    if (used := congestion_control()) != USUAL_CONGESTION_CONTROL:
+        lab.note(f"TCP's congestion control was {used}, not {USUAL_CONGESTION_CONTROL}: loopback may have been slow.")
     others = cores_busy(LOOK_AROUND_QUICK_S if lab.quick else LOOK_AROUND_S)
     began, started, busy = datetime.datetime.now(datetime.UTC), time.monotonic(), os.getloadavg()[0]
     at_start = commit()
@@ -139,6 +150,11 @@ def main() -> None:
         "--continue", dest="go_on", action="store_true", help="measure what an interrupted run left out"
     )
     parser.add_argument("--uncommitted", action="store_true", help="measure although there are changes not committed")
+    parser.add_argument(
+        "--keep-congestion-control",
+        action="store_true",
+        help="leave the machine's TCP congestion control as it is (a run by root uses cubic until it ends)",
+    )
     parser.add_argument("--only", default="", help=f"groups, separated by commas: {', '.join(GROUPS)}")
     parser.add_argument("--directory", type=Path, help="where the systems keep their data (a temporary folder)")
     parser.add_argument("--results", type=Path, help="the JSON file to write or to add groups to")
@@ -161,9 +177,13 @@ def main() -> None:
     keep_priority(os.getpid())
     signal.signal(signal.SIGTERM, _ended)  # what was started or changed is then ended or changed back
     signal.signal(signal.SIGINT, _ended)
-    with nullcontext() if arguments.quick else usual_congestion_control() as before:
+    keep = arguments.quick or arguments.keep_congestion_control
+    with nullcontext() if keep else usual_congestion_control() as before:
         if before is not None:
-            print(f"TCP's congestion control on this machine is cubic until this run ends; it was {before}", flush=True)
+            print(
+                f"Until this run ends, this machine's new TCP connections use cubic as congestion control, not {before}.",
+                flush=True,
+            )
         sys.exit(run(arguments, wanted, effort, now))
 
 

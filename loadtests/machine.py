@@ -34,21 +34,28 @@ def machine(directory: Path) -> dict[str, Any]:
         "memory_gb": round(memory / 1e9),
         "kernel": os.uname().release.split("-")[0],
         "virtual": "hypervisor" in Path("/proc/cpuinfo").read_text(),
-        "congestion_control": CONGESTION_CONTROL.read_text().strip(),
+        "congestion_control": congestion_control(),
         "file_system": _output("stat", "-f", "-c", "%T", str(directory)) or "unknown",
         "niceness": os.nice(0),
         "disk_free_gb": round(shutil.disk_usage(directory).free / 1e9),
     }
 
 
+def congestion_control() -> str:
+    """What new TCP connections of this machine use now."""
+    return CONGESTION_CONTROL.read_text().strip()
+
+
 @contextmanager
 def usual_congestion_control(setting: Path = CONGESTION_CONTROL) -> Iterator[str | None]:
-    """Let new connections of this machine use Linux's own congestion control meanwhile, if it uses another and this is allowed.
+    """Let new connections of this machine use cubic, Linux's usual congestion control, for as long as the block lasts.
 
-    BBR paces what it sends by a bandwidth that it has to guess. Over loopback with a send buffer of some hundred KiB it guesses
-    wrong: a consumer that could have 1.5 GB/s had 0.15, with pauses of 40 ms, and Kafka's consumer too.
+    BBR sends at a bandwidth that it has to guess. Over loopback, with a send buffer of some hundred KiB, it guesses far too little:
+    consumers of Firn and of Kafka then wait up to 40 ms (``--only fetch --keep-congestion-control`` shows it on such a machine).
 
-    Yields: what was in use before, if that has been changed.
+    Nothing changes if the machine uses cubic already, or if this process may not change it.
+
+    Yields: what was in use before, if it has been changed.
     """
     before = setting.read_text().strip()
     if before == USUAL_CONGESTION_CONTROL:
@@ -56,7 +63,7 @@ def usual_congestion_control(setting: Path = CONGESTION_CONTROL) -> Iterator[str
         return
     try:
         setting.write_text(USUAL_CONGESTION_CONTROL)
-    except OSError:  # Not root's process, or a kernel without it: the page says what was in use.
+    except OSError:  # Not root's process, or a kernel without cubic. The page says what was in use.
         yield None
         return
     try:

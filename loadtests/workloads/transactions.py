@@ -41,7 +41,7 @@ def commits(lab: Lab) -> list[Case]:
                     kind: partial(generate, peer, "produce", f"{topic}-{kind}", commit_ms=commit_ms, **options)
                     for kind, commit_ms in KINDS.items()
                 }
-                if size == sizes[0]:
+                if size == sizes[0]:  # Java has compiled what the other cases need, too
                     for run in runs.values():
                         lab.warm(peer, partial(_rate, run), BRIEF_WARM_UP)
                 cases.append(_case(lab, f"{size}, a commit every {COMMIT_MS} ms, {system}", peer, runs))

@@ -421,9 +421,11 @@ class Bench:
         monkeypatch.setattr(bench, "LOOK_AROUND_S", 0.0)
         monkeypatch.setattr(bench, "cores_busy", lambda _: 0.0)
         monkeypatch.setattr(bench, "usual_congestion_control", self._usual_congestion_control)
+        monkeypatch.setattr(bench, "congestion_control", lambda: "cubic" if self.usual else "bbr")
         self.usual = False
-        """Whether the machine's congestion control is as figures want it; ``measured_usually``: the groups measured by that."""
+        """Whether the machine's congestion control is cubic now."""
         self.measured_usually = list[str]()
+        """The groups that were measured with cubic."""
         (directory / "results").mkdir()
 
     @contextmanager
@@ -493,9 +495,22 @@ def test_a_run_that_is_for_figures_has_the_usual_congestion_control_also_if_it_i
     assert not benched.usual
     benched.measured_usually.clear()
     benched.ends_in = None
-    assert not benched("--quick")
-    assert benched.measured == ["bounds", "produce", "fetch"]
-    assert not benched.measured_usually
+    assert "congestion control was" not in benched.page
+    for left_alone in ("--quick", "--keep-congestion-control"):
+        assert not benched(left_alone)
+        assert benched.measured == ["bounds", "produce", "fetch"]
+        assert not benched.measured_usually
+
+
+def test_a_group_that_was_measured_with_another_congestion_control_says_so(benched: Bench) -> None:
+    assert not benched()
+    assert not benched("--only", "fetch", "--keep-congestion-control")
+    assert {name: len(group.notes) for name, group in benched.results.groups.items()} == {
+        "bounds": 0,
+        "produce": 0,
+        "fetch": 1,
+    }
+    assert benched.page.count("TCP's congestion control was bbr, not cubic") == 1
 
 
 def test_a_run_of_another_commit_is_not_continued_and_one_of_all_groups_keeps_nothing_older(benched: Bench) -> None:
