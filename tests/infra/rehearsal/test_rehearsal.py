@@ -179,7 +179,7 @@ def test_whatever_the_rehearsal_started_ends_with_it(tmp_path: Path, number: sig
     (tmp_path / "x").touch()
     outer = "import sys; from infra.rehearsal.__main__ import in_name_spaces; sys.exit(in_name_spaces(sys.argv[1:]))"
     command = [sys.executable, "-c", outer, sys.executable, "-c", inner, str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, preexec_fn=mind_ctrl_c)
     group = process.pid
     until(lambda: (tmp_path / "started").exists(), "the command began")
     if number == signal.SIGINT:
@@ -189,6 +189,11 @@ def test_whatever_the_rehearsal_started_ends_with_it(tmp_path: Path, number: sig
     process.wait(DEADLINE_S)
     until(lambda: (tmp_path / "cleaned").exists(), "the command had its turn to end what it started")
     until(lambda: not running_in(group), "nothing of it runs any more")
+
+
+def mind_ctrl_c() -> None:
+    """As at a terminal. A shell has what it starts in the background ignore SIGINT, these tests among it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def running_in(session: int) -> list[int]:
