@@ -7,11 +7,13 @@ A thousand silent connections would therefore stop its health checks. So here:
 - A response that nobody reads ends its connection after ``transfer_timeout_ms``. Request bodies: see ``app/http/bodies.py``.
 - Past ``connections_max`` a new connection replaces one without a request under way. Those that never had one go first.
 - If there is none, it gets one of ``RESERVED`` places. There, health checks are answered, and all else is 503.
+- A client that is still sending when it gets the last answer of its connection can read that answer (``Lingering``).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +32,8 @@ RESERVED: Final = 64
 """Connections past the limit, for health checks."""
 SETTLING_S: Final = 1.0
 """A younger connection may have sent a request that was not read yet, so it is closed last."""
+LINGER_S: Final = 2.0
+"""More than a round trip on any network, so that a client that reads while it sends has its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +104,68 @@ class Door:
         connection.transport.abort()
 
 
+class Lingering(asyncio.Transport):
+    """A connection's transport, whose ``close`` loses no answer that was written before (RFC 9112, section 9.6).
+
+    The kernel resets a connection that is closed with bytes unread, or that gets bytes after it was closed. A client that is
+    still sending then fails, and may never read the answer. So where more bytes may come, only this side's end is closed. What
+    comes is thrown away until the client closes its end, for at most ``LINGER_S``.
+    """
+
+    def __init__(self, transport: asyncio.Transport, more_may_come: Callable[[], bool]) -> None:
+        super().__init__()
+        self._transport = transport
+        self._more_may_come = more_may_come
+        self._timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if not self._more_may_come():
+            self._transport.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+        self._transport.resume_reading()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has reset the connection: nobody is left to read an answer
+            self._transport.abort()
+
+    def close_at_once(self) -> None:
+        """Close where no answer can be lost."""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._timer is not None or self._transport.is_closing()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def closed(self) -> None:
+        """The connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._timer is None:
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        if self._timer is None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection. ``door`` is set in the subclass that ``connection_class`` makes."""
 
     door: Door
+    transport: Lingering
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -119,10 +181,14 @@ class HttpConnection(HttpToolsProtocol):
     def _under_way(self) -> bool:
         return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
 
+    def _more_may_come(self) -> bool:
+        """Whether the client may be sending: the message that it began has no end yet, or others were not read."""
+        return self._message_open or self._unparsed_bytes > 0 or bool(self.pipeline)
+
     # --- the transport's callbacks --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(Lingering(transport, self._more_may_come))
         self._await_head()
         if not self.door.enter(self, self.loop.time()):
             self.app = _health_only(self.app)
@@ -131,9 +197,12 @@ class HttpConnection(HttpToolsProtocol):
         self.door.leave(self)
         self._stop_timers()
         self._unset_keepalive_if_required()
+        self.transport.closed()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         self._spoke = True
         self._unparsed_bytes += len(data)
         super().data_received(data)
@@ -227,7 +296,9 @@ class HttpConnection(HttpToolsProtocol):
             body = RestAnswer(status, status, message).body()
             head = f"HTTP/1.1 {status} \r\ncontent-type: {JSON_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
-        self.transport.close()
+            self.transport.close()
+        else:
+            self.transport.close_at_once()
 
 
 def connection_class(door: Door) -> type[HttpConnection]:

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from app.http import connections
 from app.http.application import create_app
-from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
+from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
+from app.limits import MIB
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from tests.http.test_process import head, http_process
@@ -134,6 +136,49 @@ async def test_a_head_that_comes_by_drops_is_answered_408(broker_port: int) -> N
         finally:
             dripping.cancel()
         await server.closed_for("header_timeout")
+
+
+REFUSED_WHILE_IT_SENDS = {
+    "a head too late": (408, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"),
+    "a head too large": (431, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\na: " + b"a" * HEAD_BYTES_MAX),
+    "no head": (400, b"\0"),
+    "a body that nobody reads": (
+        421,
+        b"POST / HTTP/1.1\r\nHost: elsewhere\r\nContent-Length: 1000000000\r\n\r\n" + b"a" * 100_000,
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "start"), REFUSED_WHILE_IT_SENDS.values(), ids=REFUSED_WHILE_IT_SENDS)
+async def test_a_client_that_is_still_sending_can_read_its_refusal(
+    broker_port: int, status: int, start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_S", 120.0)  # a slow machine must not end it sooner than this client
+    loop = asyncio.get_running_loop()
+    async with serving(broker_port, header_ms=200 if status == 408 else LONG_MS) as server:
+        with socket.socket() as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", server.port))
+            answered = asyncio.Event()
+            loop.add_reader(client, answered.set)
+            async with asyncio.timeout(60):
+                await loop.sock_sendall(client, start)
+                await answered.wait()
+                loop.remove_reader(client)
+                await loop.sock_sendall(client, b"a" * (16 * MIB))  # more than the kernel holds
+            assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 %d " % status)
+        await server.until("firn_http_connections", 0)
+
+
+async def test_a_client_that_does_not_close_its_end_is_not_waited_for_for_ever(
+    broker_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_S", 0.05)
+    async with serving(broker_port) as server:
+        reader, writer = await server.connect()
+        writer.write(b"\0")
+        assert (await head(reader))[0] == 400
+        await server.until("firn_http_connections", 0)
 
 
 async def test_the_next_head_on_a_connection_has_the_same_time(broker_port: int) -> None:
