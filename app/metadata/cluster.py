@@ -4,8 +4,11 @@ Every record has the whole state of its key. Kinds (first element of the key), a
 
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
-    27 group configs, <group id>
-    23 access control  24 quota  25 SCRAM user  26 feature          reserved: kept in snapshots, otherwise ignored
+    26 feature, <name>             27 group configs, <group id>    28 counters
+    23 access control  24 quota  25 SCRAM user                      reserved: kept in snapshots, otherwise ignored
+
+Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
+brokers need (ADR 0023).
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -41,6 +44,11 @@ from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, Produc
 ALL_BROKERS: Final = -1
 """Node id of the configs that apply to every broker."""
 
+LEVEL_FEATURE: Final = "firn.version"
+"""The feature whose level says what may be written."""
+LEVEL_MAX: Final = 1
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas."""
+
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -63,13 +71,14 @@ class Kind(IntEnum):
     SCRAM_USER = 25
     FEATURE = 26
     GROUP_CONFIGS = 27
+    COUNTERS = 28
 
 
 # --- records --------------------------------------------------------------------------------------------------------
 
 
 class ClusterRecord(Versioned, array_like=True, frozen=True):
-    """Which cluster this is."""
+    """Which cluster this is. Version 2 says the same; it is written from level 1 on, so that programs of level 0 refuse the log."""
 
     cluster_id: str
     created_ms: TimestampMs
@@ -107,6 +116,21 @@ class BrokerRecord(Versioned, array_like=True, frozen=True):
     """The operator's name of the machine (``firn.instance.id``), to ask a cloud whether the machine still exists."""
 
 
+class MemberRecord(BrokerRecord, array_like=True, frozen=True):
+    """The registration of one broker of several (level 1)."""
+
+    fenced: bool = False
+    """Whether it may lead nothing and be in no in-sync set: it has just registered, or is not heard."""
+    stopping: bool = False
+    """Whether it is about to stop in order, so that it gets no leadership."""
+    changed_at: int = -1
+    """Number of the entry that registered or fenced it. It must have applied that entry before it is unfenced (M7)."""
+    boot_id: str = ""
+    """The boot of its machine; empty if unknown."""
+    level_max: int = 0
+    """The highest level that its program understands."""
+
+
 class TopicRecord(Versioned, array_like=True, frozen=True):
     """A topic without its partitions. When it is ``deleting``, its name is free. The record stays until the bucket has no
     object of the topic."""
@@ -129,8 +153,20 @@ class PartitionRecord(Versioned, array_like=True, frozen=True):
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     eligible: tuple[BrokerId, ...] = ()
-    """Eligible leader replicas (KIP-966); reserved."""
+    """Eligible leader replicas (KIP-966): not in sync, and have all committed records."""
     last_known_eligible: tuple[BrokerId, ...] = ()
+    """The last leader, if nobody is in sync or eligible any more."""
+
+
+class ChangingPartitionRecord(PartitionRecord, array_like=True, frozen=True):
+    """A partition that is being reassigned, or whose leader was elected uncleanly (level 1)."""
+
+    adding: tuple[BrokerId, ...] = ()
+    """Replicas that a reassignment adds; they are among ``replicas``."""
+    removing: tuple[BrokerId, ...] = ()
+    """Replicas that a reassignment removes when it is complete; they are among ``replicas``."""
+    recovering: bool = False
+    """Whether the leader was elected without being in sync, and has not confirmed that it holds on to the tier (E3)."""
 
 
 class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
@@ -153,14 +189,29 @@ class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
     """The broker that got the last block."""
 
 
-_clusters = ValueDecoder(ClusterRecord, 1, "cluster")
+class FeatureRecord(Versioned, array_like=True, frozen=True):
+    """The finalised level of a feature (KIP-584)."""
+
+    level: int
+
+
+class CountersRecord(Versioned, array_like=True, frozen=True):
+    """What is given away once and never again."""
+
+    next_node_id: int
+    """The lowest node id that no broker with ``--node-id auto`` ever had."""
+
+
+_clusters = ValueDecoder(ClusterRecord, 2, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
-_brokers = ValueDecoder(BrokerRecord, 1, "broker")
+_brokers = ValueDecoder(MemberRecord, 1, "broker")
 _topics = ValueDecoder(TopicRecord, 1, "topic")
-_partitions = ValueDecoder(PartitionRecord, 1, "partition")
+_partitions = ValueDecoder(ChangingPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
+_features = ValueDecoder(FeatureRecord, 1, "feature")
+_counters = ValueDecoder(CountersRecord, 1, "counters")
 
 _TOPIC_PREFIX: Final = encode_key(Kind.TOPIC, UUID(int=0))[:-16]
 
@@ -173,8 +224,8 @@ def controller_change(record: ControllerRecord) -> KeyValue:
     return encode_key(Kind.CONTROLLER), encode_value(record)
 
 
-def broker_change(broker_id: int, record: BrokerRecord) -> KeyValue:
-    return encode_key(Kind.BROKER, broker_id), encode_value(record)
+def broker_change(broker_id: int, record: BrokerRecord | None) -> KeyValue:
+    return encode_key(Kind.BROKER, broker_id), None if record is None else encode_value(record)
 
 
 def topic_change(topic_id: UUID, record: TopicRecord | None) -> KeyValue:
@@ -201,6 +252,15 @@ def producer_ids_change(record: ProducerIdsRecord) -> KeyValue:
     return encode_key(Kind.PRODUCER_IDS), encode_value(record)
 
 
+def feature_change(name: str, level: int) -> KeyValue:
+    """Level 0 takes the feature away."""
+    return encode_key(Kind.FEATURE, name), encode_value(FeatureRecord(1, level)) if level else None
+
+
+def counters_change(record: CountersRecord) -> KeyValue:
+    return encode_key(Kind.COUNTERS), encode_value(record)
+
+
 # --- image ----------------------------------------------------------------------------------------------------------
 
 
@@ -215,10 +275,15 @@ class PartitionImage(NamedTuple):
     isr: tuple[BrokerId, ...]
     eligible: tuple[BrokerId, ...] = ()
     last_known_eligible: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+    recovering: bool = False
 
     def record(self) -> PartitionRecord:
-        """The record of this state."""
-        return PartitionRecord(1, *self[1:])
+        """The record of this state: the short form unless the long one says more."""
+        if self.adding or self.removing or self.recovering:
+            return ChangingPartitionRecord(1, *self[1:])
+        return PartitionRecord(1, *self[1:9])
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +329,35 @@ class BrokerImage:
     rack: str | None
     registered_ms: TimestampMs
     instance_id: str = ""
+    fenced: bool = False
+    stopping: bool = False
+    changed_at: int = -1
+    boot_id: str = ""
+    level_max: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether it may be elected and enter in-sync sets (M6)."""
+        return not self.fenced and not self.stopping
+
+    def record(self, **changes: object) -> MemberRecord:
+        """The record of this state, with some fields changed (level 1)."""
+        record = MemberRecord(
+            1,
+            self.directory_id,
+            self.incarnation,
+            self.broker_epoch,
+            self.endpoints,
+            self.rack,
+            self.registered_ms,
+            self.instance_id,
+            self.fenced,
+            self.stopping,
+            self.changed_at,
+            self.boot_id,
+            self.level_max,
+        )
+        return msgspec.structs.replace(record, **changes)
 
     @property
     def host(self) -> str:
@@ -307,6 +401,15 @@ class ClusterImage:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Overrides by group id."""
     producer_id_next: ProducerId = FIRST_PRODUCER_ID
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalised levels by the names of features."""
+    next_node_id: int = 0
+    """The lowest node id that was never given to a broker that asked for any."""
+
+    @property
+    def level(self) -> int:
+        """The finalised level: 0 for one broker, 1 for several."""
+        return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of that name, unless it is being deleted."""
@@ -346,6 +449,7 @@ class ImageDelta(NamedTuple):
     brokers: bool
     broker_configs: bool
     deleting: bool
+    features: bool = False
 
     @classmethod
     def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
@@ -362,6 +466,7 @@ class ImageDelta(NamedTuple):
             old.brokers is not new.brokers and old.brokers != new.brokers,
             old.broker_configs is not new.broker_configs and old.broker_configs != new.broker_configs,
             old.deleting is not new.deleting and old.deleting != new.deleting,
+            old.features is not new.features and old.features != new.features,
         )
 
 
@@ -379,6 +484,8 @@ class ImageDraft:
         self._cluster_id = base.cluster_id
         self._controller = base.controller
         self._producer_id_next = base.producer_id_next
+        self._features: dict[str, int] = base.features  # type: ignore[assignment]
+        self._next_node_id = base.next_node_id
         self._sequence = base.sequence
         self._topics_by_name: dict[str, TopicImage] = base.topics_by_name  # type: ignore[assignment] # until copied
         self._topics_by_id: dict[UUID, TopicImage] = base.topics_by_id  # type: ignore[assignment]
@@ -420,6 +527,18 @@ class ImageDraft:
     @property
     def producer_id_next(self) -> ProducerId:
         return self._producer_id_next
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        return self._features
+
+    @property
+    def level(self) -> int:
+        return self._features.get(LEVEL_FEATURE, 0)
+
+    @property
+    def next_node_id(self) -> int:
+        return self._next_node_id
 
     def topic(self, name: str) -> TopicImage | None:
         return self._topics_by_name.get(name)
@@ -475,6 +594,8 @@ class ImageDraft:
             broker_configs=self._broker_configs,
             group_configs=self._group_configs,
             producer_id_next=self._producer_id_next,
+            features=self._features,
+            next_node_id=self._next_node_id,
         )
 
     def _take(self, parts: list[object], value: bytes | None) -> None:
@@ -503,6 +624,16 @@ class ImageDraft:
                     self._group_configs.pop(_text(parts[1]), None)
                 else:
                     self._group_configs[_text(parts[1])] = _group_configs.decode(value).configs
+            case Kind.FEATURE:
+                self._features = dict(self._features)
+                if value is None:
+                    self._features.pop(_text(parts[1]), None)
+                else:
+                    self._features[_text(parts[1])] = _features.decode(value).level
+            case Kind.COUNTERS:
+                if value is None:
+                    raise CorruptionError("the record of counters is gone")
+                self._next_node_id = _counters.decode(value).next_node_id
             case Kind.CLUSTER:
                 if value is None:
                     raise CorruptionError("the cluster's record is gone")
@@ -540,6 +671,9 @@ class ImageDraft:
             record.isr,
             record.eligible,
             record.last_known_eligible,
+            record.adding,
+            record.removing,
+            record.recovering,
         )
 
     def _take_broker(self, broker_id: int, value: bytes | None) -> None:
@@ -558,6 +692,11 @@ class ImageDraft:
             record.rack,
             record.registered_ms,
             record.instance_id,
+            record.fenced,
+            record.stopping,
+            record.changed_at,
+            record.boot_id,
+            record.level_max,
         )
 
     def _topic_in_the_making(self, topic_id: UUID) -> _TopicInTheMaking:
