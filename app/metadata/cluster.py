@@ -283,7 +283,7 @@ class PartitionImage(NamedTuple):
         """The record of this state: the short form unless the long one says more."""
         if self.adding or self.removing or self.recovering:
             return ChangingPartitionRecord(1, *self[1:])
-        return PartitionRecord(1, *self[1:9])
+        return PartitionRecord(1, *self[1:8])
 
 
 @dataclass(frozen=True, slots=True)
