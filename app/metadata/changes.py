@@ -40,10 +40,11 @@ from app.metadata.cluster import (
     topic_change,
 )
 from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
-from app.metadata.log_format import KeyValue
+from app.metadata.log_format import NOTHING_APPLIED, KeyValue
 from app.units import (
     BrokerId,
     LeaderEpoch,
+    LogSequence,
     PartitionIndex,
     ProducerId,
     TimestampMs,
@@ -122,6 +123,8 @@ class Surroundings:
     now_ms: TimestampMs
     placement_start: int
     """Index in ``live_brokers`` of a new topic's first leader. Any number is allowed."""
+    sequence: LogSequence = NOTHING_APPLIED
+    """Number of the entry that is planned."""
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from app.metadata.log_format import KeyValue
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
 from app.seams import Clock
-from app.units import BrokerId, LeaderEpoch, TopicId, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
 
@@ -288,7 +288,7 @@ class Controller(ClusterChanges):
                 await self._become_writer()
             # Its number is taken before: it shows whether others wrote while the changes were planned.
             sequence = log.next_sequence
-            decisions.begin(log.state.image, self._surroundings(), self._lacking())
+            decisions.begin(log.state.image, self._surroundings(sequence), self._lacking())
             while True:
                 more = decisions.plan(PLANNED_AT_ONCE)
                 if not more:
@@ -320,8 +320,10 @@ class Controller(ClusterChanges):
             except StorageUnavailable as error:
                 self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(self._view.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16))
+    def _surroundings(self, sequence: LogSequence) -> Surroundings:
+        return Surroundings(
+            self._view.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16), sequence
+        )
 
     def _live_brokers(self) -> Sequence[BrokerId]:
         """The brokers that may get new partitions. Without a registry of live brokers this is only the controller's broker."""
