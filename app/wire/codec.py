@@ -35,7 +35,7 @@ from app.wire.primitives import (
     uvarint,
 )
 from app.wire.schema import Rows
-from app.wire.versions import PRIVATE
+from app.wire.versions import OPAQUE
 
 Decoder = Callable[[Buffer], Any]
 Encoder = Callable[[Any], bytes]
@@ -98,7 +98,7 @@ def _encode(key: int, version: int, message: Any, is_request: bool) -> bytes:
 def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder, bool, str]:
     name = message_name(key, version, is_request)
     made: tuple[Decoder, bool, str]
-    if key in PRIVATE and version == 0:
+    if key in OPAQUE and version == 0:
         made = (decode_opaque, True, name)
     else:
         shape = shape_of(key, version)
@@ -115,7 +115,7 @@ def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder,
 def _compile_encoder(key: int, version: int, is_request: bool) -> tuple[Encoder, str]:
     name = message_name(key, version, is_request)
     made: tuple[Encoder, str]
-    if key in PRIVATE and version == 0:
+    if key in OPAQUE and version == 0:
         made = (encode_opaque, name)
     else:
         shape = shape_of(key, version)

@@ -15,7 +15,7 @@ from app.limits import CLIENT_ID_BYTES_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
 from app.wire.primitives import TROUBLES, Buffer, explain, refuse_length, skip_tagged_fields
-from app.wire.versions import PRIVATE
+from app.wire.versions import OPAQUE
 
 REQUEST: Final = Struct(">hhih")
 """API key, version, correlation id, length of the client id."""
@@ -23,7 +23,7 @@ RESPONSE: Final = Struct(">i")
 RESPONSE_FLEXIBLE: Final = Struct(">ix")
 
 FLEXIBLE_FIRST: Final[dict[int, int]] = {key: api.flexible_first for key, api in APIS.items()} | dict.fromkeys(
-    PRIVATE, 0
+    OPAQUE, 0
 )
 
 

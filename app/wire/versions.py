@@ -75,7 +75,23 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_DRAIN,
     }
 )
-"""Firn's own keys: version 0 only, flexible headers, a body of one compact bytes field."""
+"""Firn's own keys that every client may send: version 0 only, flexible headers, a body of one compact bytes field."""
+
+BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
+    {
+        ApiKey.ALTER_PARTITION: (2, 3),
+        ApiKey.ENVELOPE: (0, 0),
+        ApiKey.BROKER_HEARTBEAT: (0, 1),
+        ApiKey.FIRN_ENTRIES: (0, 0),
+        ApiKey.FIRN_MEMBERS: (0, 0),
+        ApiKey.FIRN_REGISTER: (0, 0),
+    }
+)
+"""First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three on
+the listener of its controllers. WriteTxnMarkers is not among them, because Kafka's brokers list it."""
+
+OPAQUE: Final[frozenset[int]] = PRIVATE | {ApiKey.FIRN_ENTRIES, ApiKey.FIRN_MEMBERS, ApiKey.FIRN_REGISTER}
+"""All of Firn's own keys, whoever may send them."""
 
 
 def is_served(key: int, version: int) -> bool:
@@ -91,7 +107,7 @@ def first_flexible(key: int) -> int:
 
     Raises: KeyError for a key that has no schema.
     """
-    return 0 if key in PRIVATE else APIS[key].flexible_first
+    return 0 if key in OPAQUE else APIS[key].flexible_first
 
 
 def is_flexible(key: int, version: int) -> bool:

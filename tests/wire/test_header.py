@@ -27,7 +27,7 @@ from app.wire.header import (
     parse_response_header,
     response_header,
 )
-from app.wire.versions import ADVERTISED, PRIVATE, SERVED
+from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.wire import reference
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -100,7 +100,7 @@ def test_a_client_id_that_is_not_utf8_is_refused() -> None:
         parse_request_header(b"\x00\x03\x00\x00\x00\x00\x00\x01\x00\x01\xff")
 
 
-@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_006])
+@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_009])
 def test_an_unknown_key_is_refused_by_its_code(key: int) -> None:
     data = key.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x00\x00\x01\xff\xff"
     with pytest.raises(ProtocolError) as caught:
@@ -119,7 +119,7 @@ def test_random_bytes_are_a_header_or_refused(data: bytes) -> None:
 
 
 def test_private_keys_have_flexible_headers() -> None:
-    for key in PRIVATE:
+    for key in OPAQUE:
         data = encode_request_header(key, 0, 5, "firn")
         assert data.endswith(b"firn\0")
         assert parse_request_header(data).body_start == len(data)
@@ -164,6 +164,21 @@ def test_private_keys_are_served_but_not_advertised() -> None:
     assert not versions.is_served(12_345, 0)
 
 
+def test_what_brokers_alone_send_is_not_advertised_and_has_a_header_and_a_codec() -> None:
+    assert not set(BETWEEN_BROKERS) & set(ADVERTISED)
+    assert {key for key in BETWEEN_BROKERS if key not in APIS} == OPAQUE - PRIVATE
+    for key, (first, last) in BETWEEN_BROKERS.items():
+        if key in APIS:
+            assert APIS[key].version_first <= first <= last <= APIS[key].version_last
+        else:
+            assert (first, last) == (0, 0)
+            assert codec.decode_request(key, 0, codec.encode_request(key, 0, b"abc")) == b"abc"
+        for version in range(first, last + 1):
+            data = encode_request_header(key, version, 5, "firn")
+            assert parse_request_header(data) == (key, version, 5, "firn", len(data))
+            assert versions.is_flexible(key, version)
+
+
 def test_an_api_versions_request_from_the_future_is_answered_so_that_an_old_reader_understands() -> None:
     assert negotiation.is_api_versions_known(4)
     assert not negotiation.is_api_versions_known(5)
@@ -193,7 +208,7 @@ def test_the_committed_modules_are_what_the_script_writes() -> None:
 
 
 def test_every_api_has_a_key_by_its_name() -> None:
-    assert {int(key) for key in ApiKey} == set(APIS) | PRIVATE
+    assert {int(key) for key in ApiKey} == set(APIS) | OPAQUE
     assert all(ApiKey(key).name.lower() == api.module for key, api in APIS.items())
 
 
