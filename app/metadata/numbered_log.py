@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -82,6 +83,10 @@ DELETE_PAGE_KEYS = 1000
 
 READS_AT_ONCE = 64
 """Entries fetched at the same time."""
+
+RECENT_ENTRIES_MAX = 1024
+RECENT_BYTES_MAX = 8 * 1024 * 1024
+"""Own entries that are kept to be handed on. Who is further behind reads the bucket."""
 
 RELOADS_MAX = 8
 """Maximum restarts of a load because of concurrent compaction."""
@@ -177,6 +182,9 @@ class NumberedLog(Generic[S]):
         """Highest number under which we have sent an entry."""
         self._failure = ""
         """Why the last attempt of a write is undecided, for people."""
+        self._recent: deque[tuple[int, bytes]] = deque()
+        self._recent_bytes = 0
+        self._on_entry: Callable[[], None] | None = None
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -273,6 +281,61 @@ class NumberedLog(Generic[S]):
         """
         async with self._turn:
             return await self._catch_up()
+
+    async def confirm(self) -> None:
+        """Make sure that no other writer has gone on, if we are the writer. One GET if nobody has, since the next number of a
+        replaced writer is its successor's seal.
+
+        Raises: as ``poll``.
+        """
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._timings.attempt_timeout_s):
+                    await self._store.get(layout.entry_key(self.prefix, self.next_sequence))
+            except ObjectMissing:
+                return
+            except TimeoutError:
+                raise StorageUnavailable(f"{self.prefix} was not confirmed in time") from None
+            await self._catch_up()
+
+    # --- handing on (ADR 0023, "Spreading the log") -----------------------------------------------------------------
+
+    def on_own_entry(self, listener: Callable[[], None]) -> None:
+        """Keep the bytes of own entries for ``recent`` from now on, and call ``listener`` after each."""
+        self._on_entry = listener
+
+    def recent(self, start: int, bytes_max: int) -> list[bytes] | None:
+        """The bytes of the own entries from number ``start`` on, at least one; None if they are not all at hand."""
+        if not self._recent or start < self._recent[0][0]:
+            return None
+        found: list[bytes] = []
+        for sequence, body in self._recent:
+            if sequence >= start:
+                bytes_max -= len(body)
+                if found and bytes_max < 0:
+                    break
+                found.append(body)
+        return found
+
+    async def take(self, body: bytes) -> bool:
+        """Apply the next entry from its bytes, which another broker has handed on; they are checked as if read from the store.
+
+        Returns: whether it was applied. If it is not the next one, or does not follow, ``poll`` finds out what is so.
+        Raises: CorruptionError.
+        """
+        async with self._turn:
+            at = self._at
+            sequence = at.applied + 1
+            entry = decode_entry(layout.entry_key(self.prefix, sequence), sequence, body)
+            if at.broken or not self._follows(at, sequence, entry):
+                return False
+            self._apply(at, entry)
+            self._notice_overtaking()
+            return True
+
+    def step_down(self) -> None:
+        """Accept that another writer has taken over; we may seal again later, above its epoch."""
+        self._sealed = self._ever_sealed = False
 
     def to_cache(self) -> bytes:
         """The known state as bytes for ``load`` after a restart. Takes time in proportion to the live records."""
@@ -565,7 +628,20 @@ class NumberedLog(Generic[S]):
             raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
         self._apply(self._at, decode_entry(key, sequence, body))
         self._sealed = self._ever_sealed = True
+        if self._on_entry is not None:
+            self._keep(sequence, body)
+            self._on_entry()
         return sequence
+
+    def _keep(self, sequence: int, body: bytes) -> None:
+        recent = self._recent
+        if recent and recent[-1][0] != sequence - 1:
+            recent.clear()
+            self._recent_bytes = 0
+        recent.append((sequence, body))
+        self._recent_bytes += len(body)
+        while len(recent) > RECENT_ENTRIES_MAX or (self._recent_bytes > RECENT_BYTES_MAX and len(recent) > 1):
+            self._recent_bytes -= len(recent.popleft()[1])
 
     async def _put(self, key: str, data: bytes) -> PutOutcome:
         try:

@@ -56,6 +56,8 @@ class ClusterView:
         self._checks: list[Callable[[], str | None]] = [self._why_replaced]
         self._on_fenced: list[Callable[[FencedError], None]] = []
         self._fenced: FencedError | None = None
+        self.registered = True
+        """Whether the log should have this start of this broker. False while one broker of several has not registered yet."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -94,6 +96,14 @@ class ClusterView:
             for listener in self._listeners:
                 listener(image, delta)
 
+    def check_place(self) -> None:
+        """Check by what is known that no other broker has this broker's place. Raises: FencedError."""
+        self.check_not_fenced()
+        for check in self._checks:
+            why = check()
+            if why is not None:
+                raise self.fence(why)
+
     async def look(self) -> None:
         """Read new entries of the cluster log. When this returns, no other broker has this broker's place.
 
@@ -102,10 +112,7 @@ class ClusterView:
         self.check_not_fenced()
         await self.log.poll()
         self.publish()
-        for check in self._checks:
-            why = check()
-            if why is not None:
-                raise self.fence(why)
+        self.check_place()
 
     # --- being fenced -------------------------------------------------------------------------------------------------
 
@@ -136,6 +143,8 @@ class ClusterView:
         self._checks.append(check)
 
     def _why_replaced(self) -> str | None:
+        if not self.registered:
+            return None
         mine = self.identity
         bound = self.log.state.image.brokers.get(mine.broker_id)
         if bound is not None and (bound.directory_id, bound.incarnation) == (mine.directory_id, mine.incarnation):
