@@ -208,8 +208,8 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
     """Bring the session of a request up to date, if it has one, and say what it asks for."""
     asked: list[AskedPartition] = []
     for topic, partitions in request.topics:
-        for index, epoch, offset, last_epoch, _, max_bytes in partitions:
-            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch))
+        for index, epoch, offset, last_epoch, _, max_bytes, stored_end in partitions:
+            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end))
     return context.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,

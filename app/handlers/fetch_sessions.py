@@ -41,6 +41,8 @@ class AskedPartition(NamedTuple):
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
+    stored_end: int = -1
+    """Of the follower that asks (ADR 0024, S1); -1 from consumers."""
 
 
 class CachedPartition:
@@ -54,6 +56,7 @@ class CachedPartition:
         "log_start_offset",
         "max_bytes",
         "partition",
+        "stored_end",
         "topic",
     )
 
@@ -69,6 +72,7 @@ class CachedPartition:
         self.max_bytes = asked.max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.stored_end = asked.stored_end
 
     @property
     def key(self) -> PartitionKey:
@@ -175,7 +179,10 @@ class FetchSessions:
         privileged: bool = False,
         now_ms: int,
     ) -> FetchPlan:
-        """Bring the session up to date with a request, and say what it asks for."""
+        """Bring the session up to date with a request, and say what it asks for.
+
+        ``privileged``: a follower asks, which the caller has checked. A new session then may take the place of a consumer's.
+        """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION:
                 self._remove(session_id)

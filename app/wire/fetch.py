@@ -32,6 +32,7 @@ from app.wire.primitives import (
     refuse_count,
     refuse_length,
     refuse_null,
+    refuse_rest,
     refuse_tag_size,
     skip_tagged_fields,
     tagged_field_count,
@@ -41,6 +42,8 @@ from app.wire.primitives import (
 from app.wire.produce import TopicRef
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from app.wire.apis.fetch import FetchResponse
 
 VERSION_FIRST: Final = 4
@@ -62,6 +65,9 @@ HIGH_WATERMARKS: Final = 18
 
 HIGH_WATERMARK_UNSUPPORTED: Final = (1 << 63) - 1
 
+STORED_END_TAG: Final = 10_000
+"""Firn's own tagged field of a partition in a request: ``stored_end``, an int64 (ADR 0024, S1). Kafka skips it."""
+
 
 class FetchPartition(NamedTuple):
     """What is asked of one partition."""
@@ -73,6 +79,8 @@ class FetchPartition(NamedTuple):
     log_start_offset: int = -1
     """Of the follower that asks; -1 from consumers."""
     partition_max_bytes: int = 1 << 20
+    stored_end: int = -1
+    """Below it the follower that asks has stored everything as the topic asks (ADR 0024, S1); -1 if it does not say."""
 
 
 @dataclass(slots=True)
@@ -109,6 +117,9 @@ PARTITION_5: Final = Struct(">iqqi")
 PARTITION_9: Final = Struct(">iiqqi")
 PARTITION_FLEXIBLE: Final = Struct(">iiqiqiB")
 """Index, leader's epoch, offset, last fetched epoch, log start, bytes at most; first byte of the tagged fields."""
+PARTITION_STORED_END: Final = Struct(">iiqiqiB3sq")
+"""… with the one tagged field ``stored_end``: how many there are, its tag and size, its value."""
+STORED_END: Final = Struct(">q")
 INDEX: Final = Struct(">i")
 LIMITS: Final = Struct(">iiib")
 """Wait, bytes at least and at most, isolation level."""
@@ -180,15 +191,15 @@ def _decode_classic(version: int, view: Buffer) -> FetchRequest:
         if version >= 9:
             for start in range(position, stop, partition_bytes):
                 index, epoch, offset, log_start, max_bytes = unpack(view, start)
-                partitions.append(_new(FetchPartition, (index, epoch, offset, -1, log_start, max_bytes)))
+                partitions.append(_new(FetchPartition, (index, epoch, offset, -1, log_start, max_bytes, -1)))
         elif version >= 5:
             for start in range(position, stop, partition_bytes):
                 index, offset, log_start, max_bytes = unpack(view, start)
-                partitions.append(_new(FetchPartition, (index, -1, offset, -1, log_start, max_bytes)))
+                partitions.append(_new(FetchPartition, (index, -1, offset, -1, log_start, max_bytes, -1)))
         else:
             for start in range(position, stop, partition_bytes):
                 index, offset, max_bytes = unpack(view, start)
-                partitions.append(_new(FetchPartition, (index, -1, offset, -1, -1, max_bytes)))
+                partitions.append(_new(FetchPartition, (index, -1, offset, -1, -1, max_bytes, -1)))
         position = stop
         request.topics.append((topic, partitions))
     if version >= SESSIONS:
@@ -272,9 +283,12 @@ def _decode_flexible(version: int, view: Buffer) -> FetchRequest:
         for _ in range(partition_count):
             index, epoch, offset, last_epoch, log_start, max_bytes, tags = unpack(view, position)
             position += 33
+            stored_end = -1
             if tags:
-                position = _check_partition_tags(version, view, position - 1)
-            partitions.append(_new(FetchPartition, (index, epoch, offset, last_epoch, log_start, max_bytes)))
+                stored_end, position = _read_partition_tags(version, view, position - 1)
+            partitions.append(
+                _new(FetchPartition, (index, epoch, offset, last_epoch, log_start, max_bytes, stored_end))
+            )
         position = skip_tagged_fields(view, position) if view[position] else position + 1
         request.topics.append((topic, partitions))
     count, position = read_uvarint(view, position)
@@ -317,8 +331,9 @@ def _read_topic(version: int, view: Buffer, position: int) -> tuple[TopicRef, in
     return str(view[position:stop], "utf-8"), stop
 
 
-def _check_partition_tags(version: int, view: Buffer, position: int) -> int:
-    """The position after the tagged fields of a partition; ``position`` is that of their count."""
+def _read_partition_tags(version: int, view: Buffer, position: int) -> tuple[int, int]:
+    """The stored end and the position after the tagged fields of a partition; ``position`` is that of their count."""
+    stored_end = -1
     count, position = tagged_field_count(view, position)
     tag = -1
     for _ in range(count):
@@ -327,7 +342,11 @@ def _check_partition_tags(version: int, view: Buffer, position: int) -> int:
             raise refuse_tag_size("replica_directory_id")
         if tag == 1 and version >= HIGH_WATERMARKS and position - start != 8:
             raise refuse_tag_size("high_watermark")
-    return position
+        if tag == STORED_END_TAG:
+            if position - start != STORED_END.size:
+                raise refuse_tag_size("stored_end")
+            (stored_end,) = STORED_END.unpack_from(view, start)
+    return stored_end, position
 
 
 REPLICA: Final = Struct(">iq")
@@ -502,6 +521,8 @@ def _put_partition_tags(parts: list[bytes], diverging: tuple[int, int] | None, l
 
 # --- the client's direction -------------------------------------------------------------------------------------------
 
+STORED_END_HEAD: Final = uvarint(STORED_END_TAG) + uvarint(STORED_END.size)
+
 
 def encode_fetch_request(version: int, correlation_id: int, client_id: str | None, request: FetchRequest) -> bytes:
     """The whole request, frame and header included. Raises: ValueError if it cannot be said in this version."""
@@ -527,8 +548,11 @@ def encode_fetch_body(version: int, request: FetchRequest) -> bytes:
     for topic, partitions in request.topics:
         _put_topic(version, parts, topic)
         parts.append(_count(flexible, len(partitions)))
-        for index, epoch, offset, last_epoch, log_start, max_bytes in partitions:
-            if flexible:
+        for index, epoch, offset, last_epoch, log_start, max_bytes, stored_end in partitions:
+            if flexible and stored_end >= 0:
+                asked = (index, epoch, offset, last_epoch, log_start, max_bytes)
+                parts.append(PARTITION_STORED_END.pack(*asked, 1, STORED_END_HEAD, stored_end))
+            elif flexible:
                 parts.append(PARTITION_FLEXIBLE.pack(index, epoch, offset, last_epoch, log_start, max_bytes, 0))
             elif version >= 9:
                 parts.append(PARTITION_9.pack(index, epoch, offset, log_start, max_bytes))
@@ -586,3 +610,146 @@ def decode_fetch_response(version: int, view: memoryview) -> FetchResponse:
     """The response that ``view`` is, without its header; records are slices of ``view``. Raises: ProtocolError."""
     response: FetchResponse = decode_response(ApiKey.FETCH, version, view)
     return response
+
+
+# --- the follower's direction -----------------------------------------------------------------------------------------
+
+
+class FetchedPartition(NamedTuple):
+    """What a leader answers a follower about one partition."""
+
+    topic_id: UUID
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    diverging_epoch: tuple[int, int] | None
+    """``(epoch, end offset)``: the follower truncates its log to there before it appends (ADR 0024, A2)."""
+    current_leader: tuple[int, int] | None
+    """``(broker id, leader epoch)``, if the leader knows another."""
+    records: memoryview
+    """Whole batches, as a slice of the response. Empty if there are none."""
+
+
+class Fetched(NamedTuple):
+    """The response to a follower."""
+
+    throttle_time_ms: int
+    error_code: int
+    """Of the session; nothing else is said then."""
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
+FETCHED_HEAD: Final = Struct(">ihi")
+"""Throttle time, error, session id."""
+NO_RECORDS: Final = memoryview(b"")
+PAIR: Final = Struct(">iq")
+"""Epoch and offset."""
+
+
+def decode_fetched(version: int, view: memoryview) -> Fetched:
+    """The response that ``view`` is, without its header, as a follower reads it: versions 13 to 18, which name topics by id.
+
+    It is the same as ``decode_fetch_response`` without what only consumers need (last stable offsets, aborted transactions,
+    preferred replicas) and without the addresses of leaders, which a broker knows. Records are slices of ``view``.
+    Raises: ProtocolError, with UNSUPPORTED_VERSION outside of these versions.
+    """
+    try:
+        if not TOPIC_IDS <= version <= VERSION_LAST:
+            raise ProtocolError("followers do not speak this version", ErrorCode.UNSUPPORTED_VERSION)
+        return _decode_fetched(view)
+    except TROUBLES as trouble:
+        raise explain(trouble, f"Fetch v{version} response") from None
+
+
+def _decode_fetched(view: memoryview) -> Fetched:
+    end = len(view)
+    left = MESSAGE_ELEMENTS_MAX
+    throttle_time_ms, error_code, session_id = FETCHED_HEAD.unpack_from(view)
+    topic_count, position = _read_count(view, FETCHED_HEAD.size, "responses", 18, left)
+    left -= topic_count
+    partitions: list[FetchedPartition] = []
+    unpack = DATA_FLEXIBLE.unpack_from
+    for _ in range(topic_count):
+        if position + 16 > end:
+            raise refuse_length(16, "topic_id")
+        topic_id = uuid_of(bytes(view[position : position + 16]))
+        partition_count, position = _read_count(view, position + 16, "partitions", 37, left)
+        left -= partition_count
+        for _ in range(partition_count):
+            index, error, high_watermark, _, log_start, aborted, _ = unpack(view, position)
+            if aborted > 1:
+                position, left = _skip_aborted(view, position + DATA_5.size, left)
+            else:
+                position += DATA_FLEXIBLE.size
+            size, position = read_uvarint(view, position)
+            records = NO_RECORDS
+            if size > 1:
+                stop = position + size - 1
+                if stop > end:
+                    raise refuse_length(size - 1, "records")
+                records = view[position:stop]
+                position = stop
+            diverging = leader = None
+            if view[position]:
+                diverging, leader, position = _read_answer_tags(view, position)
+            else:
+                position += 1
+            partitions.append(
+                _new(
+                    FetchedPartition,
+                    (topic_id, index, error, high_watermark, log_start, diverging, leader, records),
+                )
+            )
+        position = skip_tagged_fields(view, position)
+    position = skip_tagged_fields(view, position)
+    if position != end:
+        raise refuse_rest(end - position)
+    return Fetched(throttle_time_ms, error_code, session_id, partitions)
+
+
+def _read_count(view: memoryview, position: int, name: str, bytes_min: int, left: int) -> tuple[int, int]:
+    """The count of a compact array at ``position``, whose elements have ``bytes_min`` bytes at least, and the position after it."""
+    count, position = read_uvarint(view, position)
+    count -= 1
+    if count < 0:
+        raise refuse_null(name)
+    if count * bytes_min > len(view) - position or count > left:
+        raise refuse_count(count, name)
+    return count, position
+
+
+def _skip_aborted(view: memoryview, position: int, left: int) -> tuple[int, int]:
+    """The position after aborted transactions and the preferred replica, and how many elements the rest may have."""
+    count, position = _read_count(view, position, "aborted_transactions", ABORTED_FLEXIBLE.size, left)
+    for _ in range(count):
+        position = skip_tagged_fields(view, position + ABORTED.size)
+    return position + INT32.size, left - count
+
+
+def _read_answer_tags(view: memoryview, position: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
+    """Diverging epoch, current leader, and the position after the tagged fields of a partition, whose count is at ``position``."""
+    diverging: tuple[int, int] | None = None
+    leader: tuple[int, int] | None = None
+    count, position = tagged_field_count(view, position)
+    tag = -1
+    for _ in range(count):
+        tag, start, position = next_tagged_field(view, position, tag)
+        if tag == 0:
+            diverging = PAIR.unpack_from(view, start)
+            start += PAIR.size
+        elif tag == 1:
+            leader = TWO_INTS.unpack_from(view, start)
+            start += TWO_INTS.size
+        elif tag == 2:  # a snapshot of Kafka's metadata quorum
+            start += PAIR.size
+        else:
+            continue
+        if skip_tagged_fields(view, start) != position:
+            raise refuse_tag_size(("diverging_epoch", "current_leader", "snapshot_id")[tag])
+    return (
+        None if diverging == (-1, -1) else diverging,
+        None if leader == (-1, -1) else leader,
+        position,
+    )

@@ -87,8 +87,8 @@ BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.FIRN_REGISTER: (0, 0),
     }
 )
-"""First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three on
-the listener of its controllers. WriteTxnMarkers is not among them, because Kafka's brokers list it."""
+"""First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three
+on the listener of its controllers. WriteTxnMarkers is not among them, because Kafka's brokers list it."""
 
 OPAQUE: Final[frozenset[int]] = PRIVATE | {ApiKey.FIRN_ENTRIES, ApiKey.FIRN_MEMBERS, ApiKey.FIRN_REGISTER}
 """All of Firn's own keys, whoever may send them."""

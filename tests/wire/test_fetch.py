@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import struct
 from itertools import pairwise
@@ -20,7 +21,7 @@ from app.wire.endpoints import NodeEndpoint
 from app.wire.fetch import FetchPartition, FetchRequest, PartitionData, RecordsRef
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
-from app.wire.primitives import STRING_BYTES_MAX
+from app.wire.primitives import STRING_BYTES_MAX, uvarint
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
@@ -151,6 +152,35 @@ def test_a_followers_tagged_fields_must_have_their_size(version: int, tag: int, 
             assert fetch.decode_fetch(version, data) == via_codec(version, data)
 
 
+def test_a_follower_tells_its_stored_end_and_its_epoch_in_bytes_that_kafka_skips() -> None:
+    topic = UUID(int=7)
+    told = FetchPartition(3, 5, 100, 4, 0, 1 << 20, 99)
+    plain = FetchPartition(4, 5, 100, 4, 0, 1 << 20)
+    request = FetchRequest(2, 77, 500, 1, 1 << 20, topics=[(topic, [told, plain])])
+    body = fetch.encode_fetch_body(17, request)
+    assert body.count(b"\x01\x90\x4e\x08" + struct.pack(">q", 99)) == 1
+    assert body.endswith(b"\x01\x01\x0d" + struct.pack(">iq", 2, 77) + b"\0")
+    assert fetch.decode_fetch(17, body) == request
+    kafka = via_codec(17, body)
+    assert kafka.topics == [(topic, [told._replace(stored_end=-1), plain])]
+    assert (kafka.replica_id, kafka.replica_epoch) == (2, 77)
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+@pytest.mark.parametrize("size", [0, 7, 9, 200])
+def test_a_stored_end_that_is_no_int64_is_refused(version: int, size: int) -> None:
+    asked = FetchPartition(0, 1, 2, 3, 4, 5, 6)
+    body = fetch.encode_fetch_body(
+        version, FetchRequest(topics=[(ZERO_UUID if version >= fetch.TOPIC_IDS else "t", [asked])])
+    )
+    tag = b"\x90\x4e\x08" + struct.pack(">q", 6)
+    with pytest.raises(ProtocolError, match="stored_end is not as long as it says"):
+        fetch.decode_fetch(version, body.replace(tag, b"\x90\x4e" + uvarint(size) + bytes(size)))
+    for cut in range(body.index(tag), len(body)):
+        with pytest.raises(ProtocolError):
+            fetch.decode_fetch(version, body[:cut])
+
+
 @pytest.mark.parametrize("version", [-1, 3, 19])
 def test_versions_that_are_not_served_are_refused_by_their_code(version: int) -> None:
     with pytest.raises(ProtocolError) as caught:
@@ -162,11 +192,12 @@ def test_versions_that_are_not_served_are_refused_by_their_code(version: int) ->
 @given(data=st.data(), version=versions)
 def test_a_request_that_the_client_writes_is_what_the_broker_reads(data: st.DataObject, version: int) -> None:
     partitions = st.lists(
-        st.builds(FetchPartition, int32s, int32s, int64s, int32s, int64s, int32s).map(
+        st.builds(FetchPartition, int32s, int32s, int64s, int32s, int64s, int32s, st.integers(-1, (1 << 63) - 1)).map(
             lambda asked: asked._replace(
                 current_leader_epoch=asked.current_leader_epoch if version >= 9 else -1,
                 last_fetched_epoch=asked.last_fetched_epoch if version >= 12 else -1,
                 log_start_offset=asked.log_start_offset if version >= 5 else -1,
+                stored_end=asked.stored_end if version >= fetch.FLEXIBLE else -1,
             )
         ),
         max_size=3,
@@ -194,7 +225,11 @@ def test_a_request_that_the_client_writes_is_what_the_broker_reads(data: st.Data
     body = memoryview(frame)[4 + header.body_start :]
     assert fetch.decode_fetch(version, body) == request
     message = codec.decode_request(ApiKey.FETCH, version, body)
-    assert codec.encode_request(ApiKey.FETCH, version, message) == body
+    untold = [(topic, [asked._replace(stored_end=-1) for asked in items]) for topic, items in request.topics]
+    told_by_kafka = fetch.encode_fetch_body(version, dataclasses.replace(request, topics=untold))
+    assert codec.encode_request(ApiKey.FETCH, version, message) == told_by_kafka
+    if untold == request.topics:
+        assert body == told_by_kafka
 
 
 def test_a_request_of_a_version_that_is_not_known_is_our_own_mistake() -> None:
@@ -301,3 +336,119 @@ def test_a_response_longer_than_a_frame_can_be_is_our_own_mistake() -> None:
     huge = PartitionData(0, records=RecordsRef(1 << 30))
     with pytest.raises(ValueError, match="bytes"):
         fetch.encode_fetch_response(12, 1, [("t", [huge, huge])])
+
+
+# --- what a follower reads --------------------------------------------------------------------------------------------
+
+followers_versions = st.sampled_from(range(fetch.TOPIC_IDS, fetch.VERSION_LAST + 1))
+
+
+def fetched_via_codec(version: int, view: memoryview) -> fetch.Fetched:
+    """What the codec reads, in the shape of the follower's reader."""
+    message = fetch.decode_fetch_response(version, view)
+
+    def pair(first: int, second: int) -> tuple[int, int] | None:
+        return None if (first, second) == (-1, -1) else (first, second)
+
+    return fetch.Fetched(
+        message.throttle_time_ms,
+        message.error_code,
+        message.session_id,
+        [
+            fetch.FetchedPartition(
+                topic.topic_id,
+                data.partition_index,
+                data.error_code,
+                data.high_watermark,
+                data.log_start_offset,
+                pair(data.diverging_epoch.epoch, data.diverging_epoch.end_offset),
+                pair(data.current_leader.leader_id, data.current_leader.leader_epoch),
+                memoryview(data.records or b""),
+            )
+            for topic in message.responses
+            for data in topic.partitions
+        ],
+    )
+
+
+def assert_fetched_alike(version: int, data: bytes) -> None:
+    try:
+        expected = fetched_via_codec(version, memoryview(data))
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            fetch.decode_fetched(version, memoryview(data))
+        return
+    assert fetch.decode_fetched(version, memoryview(data)) == expected
+
+
+def answer_to_follower(version: int, chance: random.Random, *, full: bool, unknown: Any = ()) -> bytes:
+    """Without the addresses of leaders, of which a follower reads nothing."""
+    subject = Subject(ApiKey.FETCH, version, False)
+    message = reference.make(subject, chance, full=full)
+    message.node_endpoints = []
+    return reference.encode(subject, message, unknown).data
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, (1 << 32) - 1), version=followers_versions)
+def test_a_follower_reads_responses_whole_and_mutated_as_the_codec_reads_them(seed: int, version: int) -> None:
+    chance = random.Random(seed)
+    tags = reference.UNKNOWN_TAGS if seed % 2 else ()
+    data = answer_to_follower(version, chance, full=seed % 3 == 0, unknown=tags)
+    assert fetch.decode_fetched(version, memoryview(data)) == fetched_via_codec(version, memoryview(data))
+    for _ in range(10):
+        mutated = bytearray(data)
+        mutated[chance.randrange(len(data))] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        assert_fetched_alike(version, bytes(mutated))
+
+
+@pytest.mark.parametrize("version", range(fetch.TOPIC_IDS, fetch.VERSION_LAST + 1))
+def test_a_response_to_a_follower_cut_lengthened_or_changed_at_any_byte_is_read_as_the_codec_reads_it(
+    version: int,
+) -> None:
+    data = answer_to_follower(version, random.Random(7), full=True)
+    for cut in range(len(data)):
+        with pytest.raises(ProtocolError, match=f"Fetch v{version} response"):
+            fetch.decode_fetched(version, memoryview(data[:cut]))
+    with pytest.raises(ProtocolError, match="1 bytes follow"):
+        fetch.decode_fetched(version, memoryview(data + b"\0"))
+    for position in range(len(data)):
+        for value in (0, 1, 2, 0x7F, 0x80, 0xFF):
+            assert_fetched_alike(version, data[:position] + bytes([value]) + data[position + 1 :])
+
+
+@pytest.mark.parametrize("version", range(fetch.TOPIC_IDS, fetch.VERSION_LAST + 1))
+def test_hostile_counts_and_lengths_of_a_response_are_refused_by_a_follower(version: int) -> None:
+    subject = Subject(ApiKey.FETCH, version, False)
+    message = reference.make(subject, random.Random(7), full=True)
+    message.node_endpoints = []
+    for _, data in attacks(subject, reference.encode(subject, message)):
+        with pytest.raises(ProtocolError, match=f"{REFUSED_AT_ONCE}|is not as long as it says"):
+            fetch.decode_fetched(version, memoryview(data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), version=followers_versions)
+def test_a_follower_reads_what_a_leader_writes(data: st.DataObject, version: int) -> None:
+    topics = data.draw(st.lists(st.tuples(st.uuids(), st.lists(answers, max_size=3)), max_size=3))
+    endpoints = data.draw(st.lists(nodes, max_size=2))
+    pieces = fetch.encode_fetch_response(version, 9, topics, throttle_time_ms=4, session_id=6, node_endpoints=endpoints)
+    frame = b"".join(piece if isinstance(piece, bytes) else piece.source for piece in pieces)  # type: ignore[misc]
+    view = memoryview(frame)[9:]
+    assert fetch.decode_fetched(version, view) == fetched_via_codec(version, view)
+
+
+def test_a_follower_reads_records_as_slices_of_what_it_received() -> None:
+    answer = PartitionData(1, 0, 10, 9, 2, records=RecordsRef(3, b"abc"))
+    pieces = fetch.encode_fetch_response(17, 1, [(UUID(int=5), [answer])])
+    frame = b"".join(piece if isinstance(piece, bytes) else piece.source for piece in pieces)  # type: ignore[misc]
+    (read,) = fetch.decode_fetched(17, memoryview(frame)[9:]).partitions
+    assert read == (UUID(int=5), 1, 0, 10, 2, None, None, b"abc")
+    assert read.records.obj is frame
+
+
+@pytest.mark.parametrize("version", [4, 12, 19])
+def test_a_follower_does_not_read_versions_that_it_does_not_speak(version: int) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        fetch.decode_fetched(version, memoryview(bytes(100)))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
