@@ -447,6 +447,16 @@ def test_a_follower_reads_records_as_slices_of_what_it_received() -> None:
     assert read.records.obj is frame
 
 
+def test_a_leader_or_a_divergence_that_is_none_is_read_as_none() -> None:
+    known = fetch.LEADER.pack(1, fetch.LEADER_BYTES, -1, -1), fetch.DIVERGING.pack(0, fetch.DIVERGING_BYTES, -1, -1)
+    for tag in known:
+        head = fetch.FETCHED_HEAD.pack(0, 0, 0) + b"\2" + bytes(16) + b"\2"
+        data = memoryview(head + fetch.DATA_FLEXIBLE.pack(0, 0, 0, 0, 0, 0, -1) + b"\0" + b"\1" + tag + b"\0\0")
+        (read,) = fetch.decode_fetched(17, data).partitions
+        assert (read.diverging_epoch, read.current_leader) == (None, None)
+        assert fetch.decode_fetched(17, data) == fetched_via_codec(17, data)
+
+
 @pytest.mark.parametrize("version", [4, 12, 19])
 def test_a_follower_does_not_read_versions_that_it_does_not_speak(version: int) -> None:
     with pytest.raises(ProtocolError) as caught:
