@@ -85,12 +85,18 @@ BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.FIRN_ENTRIES: (0, 0),
         ApiKey.FIRN_MEMBERS: (0, 0),
         ApiKey.FIRN_REGISTER: (0, 0),
+        ApiKey.FIRN_CHANGE: (0, 0),
     }
 )
 """First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three
 on the listener of its controllers. WriteTxnMarkers is not among them, because Kafka's brokers list it."""
 
-OPAQUE: Final[frozenset[int]] = PRIVATE | {ApiKey.FIRN_ENTRIES, ApiKey.FIRN_MEMBERS, ApiKey.FIRN_REGISTER}
+OPAQUE: Final[frozenset[int]] = PRIVATE | {
+    ApiKey.FIRN_ENTRIES,
+    ApiKey.FIRN_MEMBERS,
+    ApiKey.FIRN_REGISTER,
+    ApiKey.FIRN_CHANGE,
+}
 """All of Firn's own keys, whoever may send them."""
 
 

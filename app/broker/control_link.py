@@ -1,0 +1,188 @@
+"""How a broker reaches the other brokers of its cluster: ``ControlLink`` over Kafka's protocol.
+
+A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
+connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, and fetches. A connection that
+failed is opened again by the next request. Nothing is sent twice (F1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
+from app.client.firn_api import pack, unpack
+from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.metadata.cluster import BrokerImage, Endpoint
+from app.metadata.control import (
+    ChangeRequest,
+    ChangeResponse,
+    EntriesRequest,
+    EntriesResponse,
+    HeardRequest,
+    HeardResponse,
+    Heartbeat,
+    HeartbeatAnswer,
+    InSyncAnswer,
+    InSyncAsked,
+    RegisterRequest,
+    RegisterResponse,
+)
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    BrokerState,
+)
+from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
+from app.wire.versions import BETWEEN_BROKERS
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+CONNECT_MS: Final = 1_000
+"""A broker that does not accept within it counts as not answering, for now."""
+BEAT_MS: Final = 2_000
+CHANGE_MS: Final = 30_000
+REGISTER_MS: Final = 20_000
+"""The controller tries the broker's endpoints first."""
+SEQUENCE: Final = Struct(">q")
+"""Before the answer in an Envelope: the number of the newest entry when the answer was made."""
+LANES: Final = ("beat", "entries", "change", "fetch")
+
+
+class NotSent(BrokerUnavailable):
+    """A broker cannot be reached, and no byte of the request has left: it may be sent elsewhere."""
+
+
+class KafkaControlLink:
+    """Over TCP. Belongs to one event loop."""
+
+    def __init__(self, *, dial: Dialer = dial_tcp) -> None:
+        self._dial = dial
+        self._lanes: dict[tuple[str, int, str], KafkaConnection] = {}
+        self._opening: dict[tuple[str, int, str], asyncio.Lock] = {}
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    async def register(self, to: BrokerImage, asked: RegisterRequest) -> RegisterResponse:
+        return await self._ask(to, "change", ApiKey.FIRN_REGISTER, asked, RegisterResponse, REGISTER_MS)
+
+    async def heartbeat(self, to: BrokerImage, beat: Heartbeat) -> HeartbeatAnswer:
+        message = BrokerHeartbeatRequest(
+            broker_id=beat.broker_id,
+            broker_epoch=beat.broker_epoch,
+            current_metadata_offset=beat.applied,
+            want_shut_down=beat.wants_stop,
+        )
+        answer: BrokerHeartbeatResponse = await self._send(to, "beat", ApiKey.BROKER_HEARTBEAT, message, BEAT_MS)
+        return HeartbeatAnswer(
+            ErrorCode(answer.error_code), answer.is_caught_up, answer.is_fenced, answer.should_shut_down
+        )
+
+    async def heard(self, to: BrokerImage, asked: HeardRequest) -> HeardResponse:
+        return await self._ask(to, "beat", ApiKey.FIRN_MEMBERS, asked, HeardResponse, BEAT_MS)
+
+    async def entries(self, to: BrokerImage, asked: EntriesRequest) -> EntriesResponse:
+        return await self._ask(to, "entries", ApiKey.FIRN_ENTRIES, asked, EntriesResponse, asked.wait_ms + BEAT_MS)
+
+    async def change(self, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse:
+        return await self._ask(to, "change", ApiKey.FIRN_CHANGE, asked, ChangeResponse, CHANGE_MS)
+
+    async def alter_in_sync(
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[InSyncAsked]
+    ) -> Sequence[InSyncAnswer]:
+        topics: dict[UUID, AlterPartitionRequestTopicData] = {}
+        for one in asked:
+            topic = topics.setdefault(one.topic_id, AlterPartitionRequestTopicData(topic_id=one.topic_id))
+            topic.partitions.append(
+                AlterPartitionRequestPartitionData(
+                    partition_index=one.partition,
+                    leader_epoch=one.leader_epoch,
+                    partition_epoch=one.partition_epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(broker_id=member.broker_id, broker_epoch=member.broker_epoch)
+                        for member in one.members
+                    ],
+                )
+            )
+        message = AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
+        answer: AlterPartitionResponse = await self._send(to, "change", ApiKey.ALTER_PARTITION, message, CHANGE_MS)
+        if answer.error_code:
+            raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the changes of in-sync sets.")
+        return [
+            InSyncAnswer(topic.topic_id, one.partition_index, ErrorCode(one.error_code))
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+
+    async def pass_on(
+        self, to: BrokerImage, frame: bytes, principal: bytes, client_address: bytes
+    ) -> tuple[int, bytes]:
+        message = EnvelopeRequest(request_data=frame, request_principal=principal, client_host_address=client_address)
+        answer: EnvelopeResponse = await self._send(to, "change", ApiKey.ENVELOPE, message, CHANGE_MS)
+        if answer.error_code:
+            raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the request.")
+        data = bytes(answer.response_data or b"")
+        if len(data) < SEQUENCE.size:
+            raise BrokerUnavailable(f"{_named(to)} sent an answer that is too short.")
+        return SEQUENCE.unpack_from(data)[0], data[SEQUENCE.size :]
+
+    async def refuses(self, endpoint: Endpoint) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
+
+    async def connection(self, to: BrokerImage, lane: str) -> KafkaConnection:
+        """An open connection to a broker. Raises: NotSent."""
+        assert lane in LANES, lane
+        place = (to.host, to.port, lane)
+        lock = self._opening.setdefault(place, asyncio.Lock())
+        async with lock:
+            found = self._lanes.get(place)
+            if found is not None and found.usable:
+                return found
+            if found is not None:
+                await found.close()
+                del self._lanes[place]
+            try:
+                opened = await open_connection(
+                    to.host, to.port, client_id=f"firn-{lane}", timeout_ms=CONNECT_MS, dial=self._dial
+                )
+            except (BrokerUnavailable, RequestRejected) as error:
+                raise NotSent(str(error)) from None
+            self._lanes[place] = opened
+            return opened
+
+    async def close(self) -> None:
+        lanes = list(self._lanes.values())
+        self._lanes.clear()
+        await asyncio.gather(*(one.close() for one in lanes))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, to: BrokerImage, lane: str, key: ApiKey, asked: msgspec.Struct, answer: type[T], timeout_ms: int
+    ) -> T:
+        return unpack(answer, await self._send(to, lane, key, pack(asked), timeout_ms))
+
+    async def _send(self, to: BrokerImage, lane: str, key: ApiKey, message: Any, timeout_ms: int) -> Any:
+        connection = await self.connection(to, lane)
+        return await connection.request(key, message, version=BETWEEN_BROKERS[key][1], timeout_ms=timeout_ms)
+
+
+def _named(broker: BrokerImage) -> str:
+    return f"broker {broker.broker_id} at {broker.host}:{broker.port}"

@@ -1,0 +1,170 @@
+"""What brokers of one cluster ask each other, and the seam through which they do (ADR 0023).
+
+``ControlLink`` reaches other brokers. The composition root implements it with Kafka's protocol; tests and the simulation bring
+their own network. Messages are arrays, so that fields may be appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+import msgspec
+
+from app.errors import ErrorCode
+from app.metadata.cluster import BrokerImage, Endpoint
+
+
+class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Asks the controller to register a broker: ``RegistrationAsked`` on the wire."""
+
+    cluster_id: str
+    broker_id: int
+    directory_id: UUID
+    incarnation: UUID
+    replaces: int
+    clean_epoch: int
+    run_epoch: int
+    run_boot_id: str
+    boot_id: str
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    instance_id: str
+    level_min: int
+    level_max: int
+    force: bool = False
+
+
+class RegisterResponse(msgspec.Struct, array_like=True, frozen=True):
+    """The registration, or why it was refused."""
+
+    error: int = 0
+    message: str = ""
+    broker_id: int = -1
+    broker_epoch: int = -1
+    sequence: int = -1
+    """Number of the entry that this broker must have applied."""
+
+
+class HeardRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Asks a broker whether it has heard the controller (C3)."""
+
+    cluster_id: str
+    broker_id: int
+
+
+class HeardResponse(msgspec.Struct, array_like=True, frozen=True):
+    heard: bool
+    controller_epoch: int
+    """The highest that it knows."""
+    next_sequence: int
+
+
+class EntriesRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Asks the controller for entries of the cluster log from a number on; waits for the next one."""
+
+    cluster_id: str
+    start: int
+    wait_ms: int
+
+
+class EntriesResponse(msgspec.Struct, array_like=True, frozen=True):
+    error: int = 0
+    entries: tuple[bytes, ...] = ()
+    lost: bool = False
+    """The controller does not have them at hand: read the bucket."""
+
+
+class ChangeRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A change that a broker asks for by itself, not for a client."""
+
+    cluster_id: str
+    broker_id: int
+    broker_epoch: int
+    name: str
+    body: bytes
+
+
+class ChangeResponse(msgspec.Struct, array_like=True, frozen=True):
+    error: int = 0
+    message: str = ""
+    sequence: int = -1
+    """The broker answers whoever asked when it has applied this entry (F2)."""
+    body: bytes = b""
+
+
+class Heartbeat(NamedTuple):
+    """What BrokerHeartbeat (API 63) is asked with."""
+
+    broker_id: int
+    broker_epoch: int
+    applied: int
+    """Number of the last entry that the broker has applied."""
+    wants_stop: bool
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What BrokerHeartbeat is answered with."""
+
+    error: ErrorCode = ErrorCode.NONE
+    caught_up: bool = False
+    fenced: bool = True
+    may_stop: bool = False
+
+
+class MemberEpoch(NamedTuple):
+    """A member of a proposed in-sync set, with its broker epoch (KIP-903)."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class InSyncAsked(NamedTuple):
+    """A partition's proposed in-sync set (AlterPartition)."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    members: tuple[MemberEpoch, ...]
+
+
+class InSyncAnswer(NamedTuple):
+    """The answer for one partition. The image says what became of it; this says whether to ask again."""
+
+    topic_id: UUID
+    partition: int
+    error: ErrorCode
+
+
+class ControlLink(Protocol):
+    """Connections to other brokers of the cluster. Each method raises BrokerUnavailable, with ``sent`` telling whether the request
+    may have been carried out, and ProtocolError."""
+
+    async def register(self, to: BrokerImage, asked: RegisterRequest) -> RegisterResponse: ...
+
+    async def heartbeat(self, to: BrokerImage, beat: Heartbeat) -> HeartbeatAnswer: ...
+
+    async def heard(self, to: BrokerImage, asked: HeardRequest) -> HeardResponse: ...
+
+    async def entries(self, to: BrokerImage, asked: EntriesRequest) -> EntriesResponse: ...
+
+    async def change(self, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse: ...
+
+    async def alter_in_sync(
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[InSyncAsked]
+    ) -> Sequence[InSyncAnswer]: ...
+
+    async def pass_on(
+        self, to: BrokerImage, frame: bytes, principal: bytes, client_address: bytes
+    ) -> tuple[int, bytes]:
+        """Pass a client's request on in an Envelope. Returns: the number of the newest entry when it was answered, and the answer's
+        frame. Raises also RequestRejected."""
+        ...
+
+    async def refuses(self, endpoint: Endpoint) -> bool:
+        """Whether the address refuses connections: the machine is there, and nobody listens (L2)."""
+        ...
+
+    async def close(self) -> None: ...
