@@ -1,11 +1,13 @@
 """The controller: the writer of the cluster log.
 
-A single broker is its own controller, with the same code as a future cluster. It seals the cluster log, registers itself in the
-entry after the seal, and then groups the requested changes: while one entry is under way, changes wait, and together they become
-the next entry (``decisions.py``).
+It groups the requested changes: while one entry is under way, changes wait, and together they become the next entry
+(``decisions.py``). A single broker (level 0) is its own controller: it seals the cluster log, registers itself in the entry after the
+seal, and ends when another broker takes over. Of several brokers each has a controller, and one of them is *active*: it ``takes
+office`` with a seal, and when another has sealed it steps down and goes on as a broker (ADR 0023, C1, C2, C8).
 
 Handlers and coordinators ask for changes by ``ClusterChanges`` (``cluster_changes.py``). They do not know whether the controller
-is on this broker.
+is on this broker. What a broker asks for by itself goes ``elsewhere`` while this one is not active; what its clients ask for is passed
+on before it comes here.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from app.errors import (
     ConflictError,
     CorruptionError,
+    ErrorCode,
     FencedError,
     FirnError,
     LimitExceeded,
+    RequestRejected,
     StorageUnavailable,
     copy_of,
 )
@@ -52,6 +56,25 @@ START_TRIES_MAX: Final = 16
 _logger = logging.getLogger(__name__)
 
 
+def not_controller() -> RequestRejected:
+    """The refusal of a change by a broker that is not the controller. Nothing of it was made."""
+    return RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+
+
+class Elsewhere(Protocol):
+    """The active controller on another broker, for what a broker asks for by itself. Raises: as ``ClusterChanges``."""
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str | None], factor: int, fewer_replicas: bool
+    ) -> TopicImage: ...
+
+    async def allocate_producer_ids(self) -> range: ...
+
+    async def bump_leader_epochs(
+        self, partitions: Sequence[TopicIdPartition], above: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, LeaderEpoch]: ...
+
+
 class Controller(ClusterChanges):
     """Makes changes of the cluster, one entry at a time. Belongs to one event loop: call ``start``, then keep ``run`` running."""
 
@@ -73,6 +96,14 @@ class Controller(ClusterChanges):
         """Who waits for the answer of which change."""
         self._before_answering: Callable[[UUID], Awaitable[None]] | None = None
         self._work_waits = asyncio.Event()
+        self._in_office = asyncio.Lock()
+        """Held while an entry is under way, and from a seal until the entry after it (C1)."""
+        self.active = True
+        """Whether this broker is the controller, as far as it knows. Always for a single broker."""
+        self.elsewhere: Elsewhere | None = None
+        """Where the active controller of several brokers is asked."""
+        self.confirmed_s = 0.0
+        """Loop time at which the log was last known to have no other writer (C6)."""
         view.check_on_look(self._why_deposed)
         view.on_fenced(self.refuse_waiting)
 
@@ -110,6 +141,52 @@ class Controller(ClusterChanges):
             return
         raise StorageUnavailable("the cluster log is written by others again and again")
 
+    async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
+        """Seal the cluster log with a higher controller epoch, and name this broker in the entry after the seal, with ``first`` (C1).
+
+        Returns: whether this broker is the active controller now; if not, another one was faster. The log must have been loaded.
+        Raises: StorageUnavailable, CorruptionError: it is not known whether the seal is there.
+        """
+        log = self._log
+        async with self._in_office:
+            log.step_down()
+            try:
+                sequence = await self._seal()
+                await log.append(sequence + 1, [self._controllership(), *first])
+            except (ConflictError, FencedError):
+                log.step_down()
+                await log.poll()
+                self._view.publish()
+                return False
+            self.active = True
+            self.confirmed_s = asyncio.get_running_loop().time()
+        self._view.publish()
+        return True
+
+    def step_down(self) -> None:
+        """Another broker is the controller: make no more changes, and tell whoever waits (C8)."""
+        self.active = False
+        self._log.step_down()
+        self.refuse_waiting(not_controller())
+
+    def notice_successor(self) -> None:
+        """Step down if the log has a seal of another writer, as far as it was read (C9)."""
+        if self.active and self._several and self._log.writer.writer_id != self._view.writer_id:
+            self.step_down()
+
+    async def confirm(self) -> None:
+        """Make sure that nobody else has sealed (C6). One GET. Raises: StorageUnavailable, CorruptionError."""
+        before_s = asyncio.get_running_loop().time()
+        await self._log.confirm()
+        self._view.publish()
+        self.notice_successor()
+        if self.active:
+            self.confirmed_s = before_s
+
+    @property
+    def _several(self) -> bool:
+        return self._log.state.image.level > 0
+
     async def run(self) -> None:
         """Make changes until cancelled. Raises: FencedError."""
         try:
@@ -117,7 +194,11 @@ class Controller(ClusterChanges):
                 await self._work_waits.wait()
                 self._work_waits.clear()
                 while self._decisions.waiting:
-                    await self._make_entry()
+                    if not self.active:
+                        self.refuse_waiting(not_controller())
+                        break
+                    async with self._in_office:
+                        await self._make_entry()
         finally:
             self.refuse_waiting(StorageUnavailable("the broker is stopping"))
 
@@ -134,6 +215,10 @@ class Controller(ClusterChanges):
         fewer_replicas: bool = False,
         validate_only: bool = False,
     ) -> TopicImage:
+        if self.elsewhere is not None and not self.active:
+            return await self.elsewhere.create_topic(
+                name, partitions, configs or {}, replication_factor, fewer_replicas
+            )
         topic_id = TopicId(UUID(bytes=self._rng.randbytes(16), version=4))
         topic = await self.submit(
             lambda draft, around: changes.create_topic(
@@ -225,8 +310,11 @@ class Controller(ClusterChanges):
     async def settle(self) -> None:
         await self.submit(lambda _draft, _around: changes.Planned((), None))
 
-    async def allocate_producer_ids(self) -> range:
-        return await self.submit(lambda draft, _: changes.allocate_producer_ids(draft, self._view.identity.broker_id))
+    async def allocate_producer_ids(self, broker_id: BrokerId | None = None) -> range:
+        if self.elsewhere is not None and not self.active:
+            return await self.elsewhere.allocate_producer_ids()
+        owner = broker_id if broker_id is not None else self._view.identity.broker_id
+        return await self.submit(lambda draft, _: changes.allocate_producer_ids(draft, owner))
 
     async def bump_leader_epochs(
         self,
@@ -239,6 +327,8 @@ class Controller(ClusterChanges):
         More than ``EPOCH_BUMPS_PER_CHANGE_MAX`` partitions need several changes. Some may succeed although others fail.
         """
         wanted = list(partitions)
+        if self.elsewhere is not None and not self.active:
+            return await self.elsewhere.bump_leader_epochs(wanted, above or {})
         epochs: dict[TopicIdPartition, LeaderEpoch] = {}
         for start in range(0, len(wanted), EPOCH_BUMPS_PER_CHANGE_MAX):
             page = wanted[start : start + EPOCH_BUMPS_PER_CHANGE_MAX]
@@ -257,6 +347,8 @@ class Controller(ClusterChanges):
         StorageUnavailable (undecided), FencedError.
         """
         self._view.check_not_fenced()
+        if not self.active:
+            raise not_controller()
         number = self._decisions.submit(plan, validate_only=validate_only)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asking[number] = done
@@ -302,6 +394,9 @@ class Controller(ClusterChanges):
             return
         except FencedError:
             decisions.overtaken()
+            if self._several:
+                self.step_down()
+                return
             raise self._view.fence("Another broker has taken over the cluster; this broker stops.") from None
         except (StorageUnavailable, CorruptionError, LimitExceeded) as error:
             answers = decisions.undecided(error)
@@ -312,6 +407,7 @@ class Controller(ClusterChanges):
                 decisions.undecided(StorageUnavailable("the broker is stopping; the change may have been made"))
             )
             raise
+        self.confirmed_s = asyncio.get_running_loop().time()
         self._view.publish()
         self._answer(decisions.durable())
         if log.snapshot_due:
@@ -326,8 +422,11 @@ class Controller(ClusterChanges):
         )
 
     def _live_brokers(self) -> Sequence[BrokerId]:
-        """The brokers that may get new partitions. Without a registry of live brokers this is only the controller's broker."""
-        return (self._view.identity.broker_id,)
+        """The brokers that may get new partitions; of level 0 this one."""
+        image = self._log.state.image
+        if not image.level:
+            return (self._view.identity.broker_id,)
+        return [broker.broker_id for _, broker in sorted(image.brokers.items()) if broker.active]
 
     # --- being the writer ---------------------------------------------------------------------------------------------
 
@@ -348,6 +447,9 @@ class Controller(ClusterChanges):
     async def _become_writer(self) -> None:
         """Seal again after an append that stayed undecided. Raises: as ``ClusterView.look`` and ``NumberedLog.seal``."""
         await self._view.look()
+        self.notice_successor()
+        if not self.active:
+            raise FencedError("another broker is the controller")
         await self._seal()
         self._view.publish()
 
@@ -356,7 +458,10 @@ class Controller(ClusterChanges):
             await self._view.look()
         except (StorageUnavailable, CorruptionError) as error:
             self.refuse_waiting(error)
+        self.notice_successor()
 
     def _why_deposed(self) -> str | None:
+        if self._several:
+            return None  # it goes on as a broker (C8)
         writer = self._log.writer.writer_id
         return None if writer == self._view.writer_id else f"{writer} has taken over the cluster; this broker stops."
