@@ -38,7 +38,6 @@ from app.metadata.replica_changes import (
     altered,
     fenced,
     lost,
-    min_in_sync_changed,
     registered,
     stopping,
     unchanged,
@@ -174,7 +173,6 @@ def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -
     INVALID_REQUEST in a cluster of one broker.
     """
     broker = _require_broker(draft, broker_id)
-    _require_several(draft)
     records = [broker_change(broker_id, None)]
     if draft.next_node_id <= broker_id:
         # M10: the id stands in lists of replicas, so it is given to no other broker.
@@ -354,16 +352,6 @@ def alter_in_sync(
     return Planned(records, answers)
 
 
-def clear_eligible(topics: Iterable[TopicImage]) -> list[KeyValue]:
-    """The records that go with a change of ``min.insync.replicas`` of these topics, in the same entry (R9)."""
-    return [
-        partition_change(topic.topic_id, after.partition_index, after.record())
-        for topic in topics
-        for image in topic.partitions
-        if (after := min_in_sync_changed(image)) is not image
-    ]
-
-
 # --- what plans share -----------------------------------------------------------------------------------------------
 
 
@@ -396,7 +384,8 @@ class _Changed:
     """One pass over the draft's partitions, with the brokers as they are after the change."""
 
     def __init__(self, draft: ImageDraft, around: Surroundings, after: Mapping[int, BrokerImage | None]) -> None:
-        """``after``: the brokers that change; None for one that leaves."""
+        """``after``: the brokers that change; None for one that leaves. Raises: RequestRejected INVALID_REQUEST at level 0."""
+        _require_several(draft)
         self.records: list[KeyValue] = []
         self.unclean: list[TopicIdPartition] = []
         self._draft = draft

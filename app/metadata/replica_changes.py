@@ -6,12 +6,13 @@ happened inside. All of them end in the same two steps: who is eligible (R9), an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage, PartitionImage
+from app.metadata.cluster import BrokerImage, PartitionImage, TopicImage, partition_change
 from app.metadata.elections import NOBODY, Active, elect, stamped
+from app.metadata.log_format import KeyValue
 from app.units import BrokerId
 
 
@@ -97,6 +98,16 @@ def min_in_sync_changed(partition: PartitionImage) -> PartitionImage:
     While nobody is in sync, nothing can be committed whatever the setting. Then the eligible ones stay: they have all records.
     """
     return stamped(partition, partition._replace(eligible=())) if partition.isr else partition
+
+
+def clear_eligible(topics: Iterable[TopicImage]) -> list[KeyValue]:
+    """The records that belong into the entry that changes ``min.insync.replicas`` of these topics (R9)."""
+    return [
+        partition_change(topic.topic_id, after.partition_index, after.record())
+        for topic in topics
+        for image in topic.partitions
+        if (after := min_in_sync_changed(image)) is not image
+    ]
 
 
 def unchanged(partition: PartitionImage) -> PartitionImage:
