@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from app.errors import (
     ErrorCode,
@@ -30,7 +30,9 @@ from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
 from app.handlers.fetch_shape import learn
-from app.handlers.partitions import check_leader_epoch, check_reader, led_log, node_endpoints, topic_name
+from app.handlers.followers import check_follower, compare, find_follower, note_position
+from app.handlers.followers import read as read_for_follower
+from app.handlers.partitions import check_leader_epoch, node_endpoints, topic_name
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.units import LeaderEpoch
@@ -53,7 +55,9 @@ if TYPE_CHECKING:
     from app.handlers.client import Client
     from app.handlers.context import Context
     from app.handlers.fetch_fan_out import FanOut, FetchKind
+    from app.handlers.followers import Follower, Tailed
     from app.hot.log import PartitionLog
+    from app.replication.partition import Partition
     from app.replication.reading import PartitionRead
     from app.transport.core import Slot
     from app.transport.sending import Part, Parts, SendableRange
@@ -94,6 +98,7 @@ class Attempt:
         "at_once",
         "awaits_store",
         "client",
+        "follower",
         "found",
         "logs",
         "misses",
@@ -107,6 +112,8 @@ class Attempt:
 
     def __init__(self, client: Client, out_of_time: bool) -> None:
         self.client = client
+        self.follower: Follower | None = None
+        """The broker that asks, if it was found to be one."""
         self.found: list[Found] = []
         self.logs: list[PartitionLog] = []
         """Whose growth could add to the answer."""
@@ -186,7 +193,9 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         rights = connection.caller.rights
         shape = learn(rights, version, client_id, frame, request, plan, partitions_asked, max_bytes)
         connection.fetch_shape = shape
-    attempt = look(connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0)
+    attempt = look(
+        connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0, notes_position=True
+    )
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
         or attempt.at_once
@@ -196,7 +205,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         connection.replaying = attempt.replays is True
         if shape is not None and shape.kind is not None and attempt.shareable is not None:
             share(context.fan_out, shape.kind, attempt.shareable, attempt.found[0])
-        throttle_time_ms = connection.charge(client_id, FETCH, attempt.record_bytes)
+        throttle_time_ms = charge(connection, client_id, attempt)
         return answer(context, Asked(version, correlation_id, throttle_time_ms), plan, attempt)
     slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
     asked = Asked(version, correlation_id)
@@ -210,14 +219,23 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
     for topic, partitions in request.topics:
         for index, epoch, offset, last_epoch, _, max_bytes, stored_end in partitions:
             asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end))
+    follower = None
+    if request.replica_id >= 0:
+        follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
     return context.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,
         asked,
         [(topic, index) for topic, indexes in request.forgotten for index in indexes],
         uses_topic_ids=version >= TOPIC_IDS,
+        follower=follower,
         now_ms=context.clock.now_ms(),
     )
+
+
+def charge(connection: Client, client_id: str | None, attempt: Attempt) -> int:
+    """As ``Client.charge``, for the records of an attempt. What a follower gets is no client's share."""
+    return 0 if attempt.follower is not None else connection.charge(client_id, FETCH, attempt.record_bytes)
 
 
 class ParkedFetch:
@@ -274,8 +292,12 @@ class ParkedFetch:
         """Wait for whatever could make the next attempt find more."""
         attempt.release()
         self._logs = attempt.logs
-        for log in self._logs:
-            log.add_waiter(self._wake)
+        if self._request.replica_id < 0:
+            for log in self._logs:
+                log.add_waiter(self._wake)
+        else:
+            for tailed in cast("list[Tailed]", self._logs):
+                tailed.add_tail_waiter(self._wake)
         if attempt.awaits_store and not self._awaited_store:
             self._awaited_store = True
             self._hurry(self._connection.context.effective.remote_fetch_max_wait_ms)
@@ -301,8 +323,12 @@ class ParkedFetch:
             self._wake()
 
     def _unpark(self) -> None:
-        for log in self._logs:
-            log.remove_waiter(self._wake)
+        if self._request.replica_id < 0:
+            for log in self._logs:
+                log.remove_waiter(self._wake)
+        else:
+            for tailed in cast("list[Tailed]", self._logs):
+                tailed.remove_tail_waiter(self._wake)
         self._logs = []
         for cancel in self._remote_cancels:
             cancel()
@@ -343,7 +369,7 @@ class ParkedFetch:
         self.cancel()
         connection = self._connection
         connection.replaying = attempt.replays is True
-        throttle_time_ms = connection.charge(self._client_id, FETCH, attempt.record_bytes)
+        throttle_time_ms = charge(connection, self._client_id, attempt)
         asked = self._asked._replace(throttle_time_ms=throttle_time_ms)
         connection.complete(self._slot, answer(connection.context, asked, self._plan, attempt))
 
@@ -368,14 +394,18 @@ def look(
     *,
     out_of_time: bool,
     disk_error: FirnError | None = None,
+    notes_position: bool = False,
 ) -> Attempt:
     """Collect what there is for every partition, within the limits.
 
     ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``disk_error``: partitions that need the disk
-    are answered with it, and the disk is not asked again.
+    are answered with it, and the disk is not asked again. ``notes_position``: the request has just come, so what a follower says of
+    itself is of now.
     """
     context = connection.context
     attempt = Attempt(connection, out_of_time)
+    if request.replica_id >= 0:
+        attempt.follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
     left = max_bytes
     for cached in partitions:
         limit = min(cached.max_bytes, left)
@@ -384,8 +414,12 @@ def look(
             name = topic_name(context, cached.topic)
             if name is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
-            log = led_log(context, name, cached.partition)
-            found = read_partition(context, request, attempt, log, cached, limit, disk_error)
+            partition = context.partitions.require(name, cached.partition)
+            log = partition.log
+            if request.replica_id < 0:
+                found = read_partition(context, request, attempt, log, cached, limit, disk_error)
+            else:
+                found = read_followed(context, request, attempt, partition, cached, limit, disk_error, notes_position)
         except FirnError as error:
             code = kafka_code(error)
             leader = None
@@ -416,9 +450,8 @@ def read_partition(
     limit: int,
     disk_error: FirnError | None,
 ) -> Found:
-    """What one partition has. Raises: FirnError, answered for this partition alone."""
+    """What one partition has for a consumer. Raises: FirnError, answered for this partition alone."""
     check_leader_epoch(log, cached.current_leader_epoch)
-    check_reader(log, request.replica_id, cached.current_leader_epoch)
     offset = cached.fetch_offset
     high_watermark = log.high_watermark
     stable = log.last_stable_offset
@@ -471,6 +504,55 @@ def read_partition(
     )
 
 
+def read_followed(
+    context: Context,
+    request: FetchRequest,
+    attempt: Attempt,
+    partition: Partition,
+    cached: CachedPartition,
+    limit: int,
+    disk_error: FirnError | None,
+    notes_position: bool,
+) -> Found:
+    """What one partition has for a follower: all that is on this disk. Raises: as ``read_partition``."""
+    log = partition.log
+    follower = check_follower(
+        context.image,
+        partition,
+        attempt.follower,
+        request.replica_id,
+        request.replica_epoch,
+        cached.current_leader_epoch,
+    )
+    refused = compare(context, log, cached)
+    if refused is not None:
+        attempt.at_once = True
+        return Found(
+            cached,
+            refused.error,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            diverging=refused.diverging,
+        )
+    if notes_position:
+        note_position(partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
+    marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+    try:
+        read = read_for_follower(log, cached.fetch_offset, limit, min_one_batch=attempt.record_bytes == 0)
+    except PageMiss as miss:
+        if disk_error is not None:
+            raise copy_of(disk_error) from None
+        attempt.misses.append(without_frames(miss))
+        return Found(cached, ErrorCode.NONE, *marks)
+    if read.at_end:
+        attempt.logs.append(log)
+    if read.range is None:
+        return Found(cached, ErrorCode.NONE, *marks)
+    span = read.end_offset - cached.fetch_offset
+    return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span)
+
+
 # --- answering ----------------------------------------------------------------------------------------------------------
 
 
@@ -518,8 +600,11 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
             topics[cached.topic] = [data]
         else:
             of_topic.append(data)
-    context.metrics.bytes_out.value += attempt.record_bytes
-    context.metrics.records_out.value += attempt.offset_span
+    if attempt.follower is None:
+        context.metrics.bytes_out.value += attempt.record_bytes
+        context.metrics.records_out.value += attempt.offset_span
+    else:
+        context.metrics.replication_bytes_out.value += attempt.record_bytes
     return unwrap(
         encode_fetch_response(
             version,

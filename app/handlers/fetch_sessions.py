@@ -29,6 +29,8 @@ CACHED_PARTITIONS_MAX: Final = 1_000_000
 
 TopicKey = str | UUID
 PartitionKey = tuple[TopicKey, int]
+FollowerKey = tuple[int, int]
+"""Broker id and broker epoch."""
 
 
 class AskedPartition(NamedTuple):
@@ -82,19 +84,24 @@ class CachedPartition:
 class FetchSession:
     """One session. ``epoch`` is what the next incremental request has to say."""
 
-    __slots__ = ("counted", "created_ms", "epoch", "id", "partitions", "privileged", "used_ms", "uses_topic_ids")
+    __slots__ = ("counted", "created_ms", "epoch", "follower", "id", "partitions", "used_ms", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, privileged: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, follower: FollowerKey | None, now_ms: int) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
-        self.privileged = privileged
-        """Followers' sessions are not pushed out by consumers'."""
+        self.follower = follower
+        """Whose it is; None for a consumer's. Nobody else goes on with it."""
         self.created_ms = now_ms
         self.used_ms = now_ms
         self.epoch = 1
         self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
         self.counted = 0
         """Partitions that the cache has counted for this session."""
+
+    @property
+    def privileged(self) -> bool:
+        """Followers' sessions are not pushed out by consumers'."""
+        return self.follower is not None
 
 
 class FetchPlan:
@@ -176,24 +183,25 @@ class FetchSessions:
         forgotten: Iterable[PartitionKey],
         *,
         uses_topic_ids: bool,
-        privileged: bool = False,
+        follower: FollowerKey | None = None,
         now_ms: int,
     ) -> FetchPlan:
         """Bring the session up to date with a request, and say what it asks for.
 
-        ``privileged``: a follower asks, which the caller has checked. A new session then may take the place of a consumer's.
+        ``follower``: who asks, if it is a follower; the caller has checked that. A new session of it may take the place of a
+        consumer's. A session has the positions of its follower (ADR 0024, R6), so it is not found by others.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if session_id != NO_SESSION:
+            if self._of(session_id, follower) is not None:
                 self._remove(session_id)
             wanted: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
             for one in asked:
                 wanted[one.topic, one.partition] = CachedPartition(one)
             session = None
             if epoch == INITIAL_EPOCH and wanted:
-                session = self._create(wanted, uses_topic_ids, privileged, now_ms)
+                session = self._create(wanted, uses_topic_ids, follower, now_ms)
             return FetchPlan(wanted.values(), session=session)
-        session = self._sessions.get(session_id)
+        session = self._of(session_id, follower)
         if session is None:
             return FetchPlan((), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -219,22 +227,26 @@ class FetchSessions:
         self._sessions.move_to_end(session_id)
         return FetchPlan(partitions.values(), session=session, incremental=True)
 
+    def _of(self, session_id: int, follower: FollowerKey | None) -> FetchSession | None:
+        session = self._sessions.get(session_id)
+        return session if session is not None and session.follower == follower else None
+
     def _create(
         self,
         partitions: OrderedDict[PartitionKey, CachedPartition],
         uses_topic_ids: bool,
-        privileged: bool,
+        follower: FollowerKey | None,
         now_ms: int,
     ) -> FetchSession | None:
         """A new session, if there is or can be made room for one; without, the client goes on with full requests."""
         if self.partitions + len(partitions) > CACHED_PARTITIONS_MAX:
             return None
-        if len(self._sessions) >= self._slots and not self._make_room(privileged, len(partitions), now_ms):
+        if len(self._sessions) >= self._slots and not self._make_room(follower is not None, len(partitions), now_ms):
             return None
         session_id = self._rng.randrange(1, EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, EPOCH_MAX)
-        session = FetchSession(session_id, uses_topic_ids, privileged, now_ms)
+        session = FetchSession(session_id, uses_topic_ids, follower, now_ms)
         session.partitions = partitions
         session.counted = len(partitions)
         self.partitions += len(partitions)

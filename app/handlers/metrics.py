@@ -52,6 +52,9 @@ class ApiMetrics:
             "firn_records_out_total",
             "Records sent to consumers, counted by offset, so markers and records that compaction removed count too.",
         )
+        self.replication_bytes_out: Counter = registry.counter(
+            "firn_replication_bytes_out_total", "Bytes of record batches sent to followers."
+        )
         self.produce_errors: Counter = registry.counter(
             "firn_produce_partition_errors_total", "Partitions of Produce requests whose response was an error."
         )

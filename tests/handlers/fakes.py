@@ -112,6 +112,7 @@ class FakeLog:
         self.handle = FakeHandle(self.file)
         self.sent_bytes = self.sent_records = 0
         self.waiters: list[Callable[[], None]] = []
+        self.tail_waiters: list[Callable[[], None]] = []
         self.unstored: list[asyncio.Future[None]] | None = None
         """Set by ``store_slowly``."""
         self.asked_to_store_to = 0
@@ -195,6 +196,23 @@ class FakeLog:
     def remove_waiter(self, callback: Callable[[], None]) -> None:
         if callback in self.waiters:
             self.waiters.remove(callback)
+
+    def add_tail_waiter(self, callback: Callable[[], None]) -> None:
+        self.tail_waiters.append(callback)
+
+    def remove_tail_waiter(self, callback: Callable[[], None]) -> None:
+        if callback in self.tail_waiters:
+            self.tail_waiters.remove(callback)
+
+    def append_uncommitted(self, records: bytes) -> None:
+        """An append of a leader that waits for its followers."""
+        before = self.high_watermark, self.last_stable_offset
+        waiting, self.waiters = self.waiters, []
+        self.append_as_leader(memoryview(bytearray(records)), now_ms=0)
+        self.waiters = waiting
+        self.high_watermark, self.last_stable_offset = before
+        for waiter in list(self.tail_waiters):
+            waiter()
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         return (epoch, self.log_end_offset) if epoch == self.leader_epoch else (self.leader_epoch, 0)
@@ -300,6 +318,7 @@ class FakeImage:
         self.topics: dict[str, Any] = {}
         self.topics_by_name = self.topics
         self.cluster_id = "fake"
+        self.level = 0
         self.brokers: dict[int, Any] = {}
 
     def topic(self, name: str) -> Any:

@@ -146,7 +146,7 @@ def test_a_larger_session_pushes_out_a_smaller_grown_up_one():
 def test_a_follower_pushes_out_a_young_consumer_but_not_the_reverse():
     cache = sessions(1)
     consumer = plan(cache, 0, 0, asked(0), asked(1))
-    follower = plan(cache, 0, 0, asked(0), privileged=True)
+    follower = plan(cache, 0, 0, asked(0), follower=(2, 7))
     assert follower.session_id
     assert plan(cache, consumer.session_id, 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert plan(cache, 0, 0, *[asked(n) for n in range(50)], now=NOW + EVICTION_MS - 1).session_id == 0

@@ -1,0 +1,183 @@
+"""How a leader answers the Fetch of a follower: who may ask, what its position is, and what it is given (ADR 0024).
+
+A follower reads to the end of the log, past the committed records. So whoever claims to be one is checked in every request. The
+position that its request tells is noted before the read, so that its answer has the high watermark that this position makes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.partitions import check_leader_epoch, check_reader
+from app.hot.reads import FileRange
+from app.units import LeaderEpoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.handlers.context import Context
+    from app.handlers.fetch_sessions import CachedPartition
+    from app.hot.log import PartitionLog
+    from app.metadata.cluster import ClusterImage
+    from app.replication.partition import Partition
+
+LEVEL_OF_FOLLOWERS: Final = 1
+"""Below this level of ``firn.version`` there is one broker, and nobody is a follower."""
+
+
+class Follower(NamedTuple):
+    """A broker that was found to be registered as it says."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class Counting(Protocol):
+    """Who counts which replica has stored what, while this broker leads a partition."""
+
+    def note_follower(
+        self, broker_id: int, broker_epoch: int, *, fetch_offset: int, stored_end: int, log_end: int, now_ms: int
+    ) -> None:
+        """A follower has everything below ``fetch_offset``, with this log's history, and has stored what is below ``stored_end``.
+
+        ``log_end`` is the end of this log as it asked, and ``now_ms`` is the time of the loop, which never steps.
+        """
+        ...
+
+
+class Counted(Protocol):
+    """A partition with followers."""
+
+    @property
+    def counting(self) -> Counting | None: ...
+
+
+class Tailed(Protocol):
+    """A log whose followers wait for appends, committed or not."""
+
+    def add_tail_waiter(self, callback: Callable[[], None]) -> None: ...
+
+    def remove_tail_waiter(self, callback: Callable[[], None]) -> None: ...
+
+
+# --- who asks ---------------------------------------------------------------------------------------------------------
+
+
+def find_follower(image: ClusterImage, node_id: int, replica_id: int, replica_epoch: int) -> Follower | None:
+    """The broker that a request claims to be from, if it is registered under this broker epoch (A5) and is not this one."""
+    if image.level < LEVEL_OF_FOLLOWERS or replica_id == node_id:
+        return None
+    broker = image.brokers.get(replica_id)
+    if broker is None or broker.broker_epoch != replica_epoch:
+        return None
+    return Follower(replica_id, replica_epoch)
+
+
+def check_follower(
+    image: ClusterImage,
+    partition: Partition,
+    follower: Follower | None,
+    replica_id: int,
+    replica_epoch: int,
+    epoch: int,
+) -> Follower:
+    """The broker that asks for ``partition`` in leader ``epoch``, if it may read uncommitted records.
+
+    Raises: RequestRejected. FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH: the follower or this broker is behind. A follower always
+    names the leader epoch (A2). Else as Kafka: NOT_LEADER_OR_FOLLOWER for a broker epoch that is over; UNKNOWN_LEADER_EPOCH for a
+    broker or a replica that this broker does not know, since its image may be the older one.
+    """
+    log = partition.log
+    if follower is None:
+        check_leader_epoch(log, epoch)
+        broker = image.brokers.get(replica_id) if image.level >= LEVEL_OF_FOLLOWERS else None
+        if broker is not None and replica_epoch < broker.broker_epoch:
+            raise RequestRejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker epoch {replica_epoch} of broker {replica_id} is over; it is {broker.broker_epoch} now",
+            )
+        check_reader(log, replica_id, epoch)  # refuses
+        raise AssertionError(f"{replica_id} is no broker")
+    if epoch < 0:
+        raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"broker {replica_id} names no leader epoch")
+    check_leader_epoch(log, epoch)
+    if follower.broker_id not in partition.replicas:
+        check_reader(log, replica_id, epoch)
+    return follower
+
+
+# --- what it has, and what it is given --------------------------------------------------------------------------------
+
+
+class FollowerRead(NamedTuple):
+    """What the log has for a follower. Release the range after use."""
+
+    error: ErrorCode = ErrorCode.NONE
+    diverging: tuple[int, int] | None = None
+    """The greatest epoch not above the follower's last one, and where it ended."""
+    range: FileRange | None = None
+    end_offset: int = -1
+    """The end of the range, or what the follower asked for."""
+    at_end: bool = False
+    """Whether only an append can add to it."""
+
+
+def note_position(partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int) -> None:
+    """Count what a follower says that it has. Call it once a request, when its history was found to be this log's (A2, R7).
+
+    A follower that names no epoch has no records, or a history that cannot be compared. The first is sure at the log start alone;
+    elsewhere it is counted with its next fetch, which names an epoch. More than it fetched it cannot have stored.
+    """
+    counting = cast("Counted", partition).counting
+    log = partition.log
+    if counting is None or (asked.last_fetched_epoch < 0 and asked.fetch_offset > log.log_start_offset):
+        return
+    counting.note_follower(
+        follower.broker_id,
+        follower.broker_epoch,
+        fetch_offset=asked.fetch_offset,
+        stored_end=min(asked.stored_end, asked.fetch_offset),
+        log_end=log.log_end_offset,
+        now_ms=now_ms,
+    )
+
+
+def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:
+    """What a follower is told before it may read: that it is outside of the log, or where its history ends (A2). None if neither.
+
+    Below the local log start the records are in the tier, where a follower reads for itself: OFFSET_MOVED_TO_TIERED_STORAGE.
+    """
+    offset = asked.fetch_offset
+    if offset < log.log_start_offset:
+        return FollowerRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if asked.last_fetched_epoch >= 0:
+        epoch, end = context.reads.epoch_end(log, LeaderEpoch(asked.last_fetched_epoch))
+        if epoch < 0 or end < 0:
+            return FollowerRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < asked.last_fetched_epoch or end < offset:
+            return FollowerRead(diverging=(epoch, end))
+    if offset > log.log_end_offset:
+        return FollowerRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+    if offset < log.local_log_start_offset:
+        return FollowerRead(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+    return None
+
+
+def read(log: PartitionLog, offset: int, bytes_max: int, *, min_one_batch: bool) -> FollowerRead:
+    """Whole batches of one local segment from ``offset`` on, up to the log end. ``offset`` is on this disk, or the log end.
+
+    Raises: PageMiss, with which bytes to fetch first; FirnError, answered for this partition alone.
+    """
+    end = log.log_end_offset
+    if offset >= end:
+        return FollowerRead(end_offset=offset, at_end=True)
+    if bytes_max <= 0 and not min_one_batch:
+        return FollowerRead(end_offset=offset)
+    local = log.plan_read(offset, bytes_max, end_offset=end, min_one_batch=min_one_batch)
+    if not local.length:
+        return FollowerRead(end_offset=offset)
+    # Records that are not committed may be truncated, and others written in their place, while the response is on its way.
+    lasting = local.end_offset <= log.high_watermark
+    found = FileRange(local.handle, local.position, local.length, warm=local.warm, lasting=lasting)
+    return FollowerRead(range=found, end_offset=local.end_offset, at_end=local.end_offset >= end)

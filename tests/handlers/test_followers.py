@@ -1,0 +1,366 @@
+"""Fetch by followers: who is believed to be one, what is counted, and what followers are given (ADR 0024)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode, NotLeader, StorageUnavailable
+from app.handlers.fetch_sessions import AskedPartition, CachedPartition
+from app.handlers.followers import find_follower, note_position, read
+from app.hot.reads import PageMiss
+from app.units import BrokerId, LeaderEpoch
+from app.wire.fetch import FetchPartition
+from tests.handlers.conversation import Talk, batch
+from tests.handlers.fakes import Bench, FakeFile, FakeLog
+from tests.handlers.test_fetch import FETCH, ask, offsets, only, ref, request, send, until
+
+VERSION = 17
+EPOCH = 4
+"""Of the leader."""
+BROKERS = {1: 10, 2: 20, 3: 30, 4: 40}
+"""Broker epochs of the registered brokers by node id; broker 1 leads."""
+
+
+class Counting:
+    """Counts followers as a test says."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.noted: list[dict[str, int]] = []
+        self.commits = False
+        self._log = log
+
+    def note_follower(self, broker_id: int, broker_epoch: int, *, now_ms: int, **told: int) -> None:
+        assert now_ms > 0
+        self.noted.append({"id": broker_id, "epoch": broker_epoch, **told})
+        if self.commits:
+            self._log.high_watermark = self._log.last_stable_offset = told["stored_end"]
+
+
+class Led:
+    """A partition of three replicas that this broker leads in epoch 4, on a bench of level 1."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        image = bench.controller.image
+        image.level = 1
+        image.brokers = {
+            node_id: SimpleNamespace(broker_id=node_id, broker_epoch=epoch, host="h", port=1, rack=None)
+            for node_id, epoch in BROKERS.items()
+        }
+        self.bench = bench
+        self.log = bench.logs.add("t")
+        self.log.leader_epoch = EPOCH
+        self.counting = Counting(self.log)
+        self.refused: Exception | None = None
+        followed = SimpleNamespace(log=self.log, replicas=(1, 2, 3), counting=self.counting)
+
+        def require(topic: str, index: int) -> Any:
+            assert (topic, index) == ("t", 0)
+            if self.refused is not None:
+                raise self.refused
+            return followed
+
+        monkeypatch.setattr(bench.logs.table, "require", require)
+
+    def request(self, offset: int = 0, *, broker: int = 2, **fields: Any) -> Any:
+        partition = {
+            name: fields.pop(name)
+            for name in ("current_leader_epoch", "last_fetched_epoch", "stored_end")
+            if name in fields
+        }
+        asked = FetchPartition(0, fetch_offset=offset, **{"current_leader_epoch": EPOCH, **partition})
+        fields = {"replica_id": broker, "replica_epoch": BROKERS.get(broker, 50), **fields}
+        return request(asked, topic=ref(self.bench, VERSION), **fields)
+
+    def incremental(self, session_id: int, epoch: int, broker: int, *partitions: FetchPartition, **fields: Any) -> Any:
+        fields = {"replica_id": broker, "replica_epoch": BROKERS.get(broker, -1), **fields}
+        topic = ref(self.bench, VERSION)
+        return request(*partitions, topic=topic, session_id=session_id, session_epoch=epoch, **fields)
+
+
+@pytest.fixture
+async def led(start, monkeypatch) -> Led:
+    return Led(await start(max_incremental_fetch_session_cache_slots=1), monkeypatch)
+
+
+@pytest.fixture
+async def client(led, connect) -> Talk:
+    return await connect(led.bench)
+
+
+# --- who asks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"replica_epoch": 19}, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # the process before
+        ({"replica_epoch": -1}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ({"replica_epoch": 21}, ErrorCode.UNKNOWN_LEADER_EPOCH),  # registered, as this broker does not know yet
+        ({"broker": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"broker": 4}, ErrorCode.UNKNOWN_LEADER_EPOCH),  # no replica
+        ({"broker": 1}, ErrorCode.UNKNOWN_LEADER_EPOCH),  # the leader itself
+        ({"current_leader_epoch": EPOCH - 1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": EPOCH + 1}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"current_leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": EPOCH - 1, "replica_epoch": 19}, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+async def test_who_is_no_follower_of_now_is_refused_and_not_counted(led, client, fields, code):
+    led.log.append_uncommitted(batch(3))
+    for _ in range(2):  # the second looks like the first
+        found = only(await ask(client, VERSION, led.request(**fields, wait_ms=60_000)))
+        assert (found.error_code, found.records or b"") == (code, b"")
+    assert led.counting.noted == []
+
+
+async def test_at_level_0_nobody_is_a_follower(led, client):
+    led.bench.controller.image.level = 0
+    led.log.append_uncommitted(batch(3))
+    found = only(await ask(client, VERSION, led.request()))
+    assert (found.error_code, found.records or b"") == (ErrorCode.UNKNOWN_LEADER_EPOCH, b"")
+    assert led.counting.noted == []
+
+
+@pytest.mark.parametrize("version", [11, 14])
+async def test_a_version_without_broker_epochs_makes_no_follower(led, client, version):
+    asked = FetchPartition(0, current_leader_epoch=EPOCH)
+    found = only(await ask(client, version, request(asked, topic=ref(led.bench, version), replica_id=2)))
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_broker_is_who_it_says_only_under_its_broker_epoch():
+    image: Any = SimpleNamespace(level=1, brokers={2: SimpleNamespace(broker_epoch=20)})
+    assert find_follower(image, 1, 2, 20) == (2, 20)
+    assert find_follower(image, 1, 2, 19) is find_follower(image, 2, 2, 20) is find_follower(image, 1, 3, 20) is None
+
+
+# --- what it has, and what it is given --------------------------------------------------------------------------------
+
+
+async def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark(led, client):
+    led.log.append_uncommitted(batch(3))
+    led.log.append_uncommitted(batch(2))
+    led.log.high_watermark = led.log.last_stable_offset = 3
+    found = only(await ask(client, VERSION, led.request()))
+    assert (found.error_code, offsets(found.records), found.high_watermark) == (0, [0, 3], 3)
+    assert bytes(found.records) == bytes(led.log.file.data)
+    found = only(await ask(client, VERSION, request(FetchPartition(0), topic=ref(led.bench, VERSION))))
+    assert offsets(found.records) == [0]
+    assert led.log.handle.users == 0
+
+
+async def test_a_position_counts_before_the_answer_is_made(led, client):
+    led.log.append_uncommitted(batch(3))
+    led.log.append_uncommitted(batch(2))
+    led.counting.commits = True
+    found = only(await ask(client, VERSION, led.request(3, last_fetched_epoch=EPOCH, stored_end=3)))
+    assert (offsets(found.records), found.high_watermark, found.last_stable_offset) == ([3], 3, 3)
+    assert led.counting.noted == [{"id": 2, "epoch": 20, "fetch_offset": 3, "stored_end": 3, "log_end": 5}]
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "stored", "counted"),
+    [
+        (3, EPOCH, 1, (3, 1)),  # S1
+        (3, EPOCH, -1, (3, -1)),
+        (3, EPOCH, 5, (3, 3)),  # nobody has stored what it did not fetch
+        (1, -1, 1, (1, 1)),  # nothing is there that could be of another history
+        (2, -1, 2, None),  # R7: its history is not known
+    ],
+)
+def test_what_counts_of_a_follower(offset, last_epoch, stored, counted):
+    log: Any = FakeLog("t")
+    log.append_uncommitted(batch(5))
+    log.log_start_offset = 1
+    counting = Counting(log)
+    asked = CachedPartition(AskedPartition("t", 0, offset, 1 << 20, EPOCH, last_epoch, stored))
+    note_position(SimpleNamespace(log=log, counting=counting), find_follower_2(), asked, 7)
+    assert [(one["fetch_offset"], one["stored_end"]) for one in counting.noted] == (
+        [] if counted is None else [counted]
+    )
+    note_position(SimpleNamespace(log=log, counting=None), find_follower_2(), asked, 7)
+
+
+def find_follower_2() -> Any:
+    return find_follower(SimpleNamespace(level=1, brokers={2: SimpleNamespace(broker_epoch=20)}), 1, 2, 20)  # type: ignore[arg-type]
+
+
+async def test_a_follower_at_the_end_waits_for_an_append_that_is_not_committed_and_counts_once(led, client):
+    send(client, VERSION, led.request(wait_ms=60_000))
+    await until(lambda: led.log.tail_waiters)
+    assert not led.log.waiters
+    led.log.append_uncommitted(batch(2))
+    found = only((await client.answer(FETCH, VERSION))[1])
+    assert (offsets(found.records), found.high_watermark) == ([0], 0)
+    assert not led.log.tail_waiters
+    assert len(led.counting.noted) == 1
+
+
+async def test_a_follower_that_waits_is_checked_again_and_told_when_another_leads(led, client):
+    send(client, VERSION, led.request(wait_ms=60_000))
+    await until(lambda: led.log.tail_waiters)
+    led.bench.controller.image.brokers[2].broker_epoch = 21
+    led.log.append_uncommitted(batch(2))
+    found = only((await client.answer(FETCH, VERSION))[1])
+    assert (found.error_code, found.records or b"") == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+    led.log.file.data.clear()
+    led.log.log_end_offset = 0
+    send(client, VERSION, led.request(replica_epoch=21, wait_ms=60_000))
+    await until(lambda: led.log.tail_waiters)
+    led.refused = NotLeader("broker 3 leads", BrokerId(3), LeaderEpoch(5))
+    led.log.tail_waiters[0]()
+    found = only((await client.answer(FETCH, VERSION))[1])
+    assert (found.error_code, found.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+
+
+async def test_a_follower_of_another_history_is_told_where_it_parts_and_is_not_counted(led, client):
+    led.log.append_uncommitted(batch(3))
+    led.log.epoch_end_offset = lambda epoch: (2, 1)
+    asked = led.request(3, last_fetched_epoch=3, stored_end=3, wait_ms=60_000)
+    found = only(await ask(client, VERSION, asked))
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2, 1)
+    assert led.counting.noted == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "code"),
+    [
+        (1, EPOCH, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (1, 3, ErrorCode.OFFSET_OUT_OF_RANGE),  # also if its history parts
+        (2, EPOCH, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE),
+        (3, EPOCH, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE),
+        (7, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (4, 9, ErrorCode.OFFSET_OUT_OF_RANGE),  # no such epoch
+    ],
+)
+async def test_outside_of_the_local_log_a_follower_is_told_its_ends_and_the_store_is_not_asked(
+    led, client, offset, last_epoch, code
+):
+    log = led.log
+    log.append_uncommitted(batch(6))
+    log.high_watermark = log.last_stable_offset = 6
+    log.log_start_offset, log.local_log_start_offset = 2, 4
+    log.epoch_end_offset = lambda epoch: (-1, -1) if epoch > EPOCH else (epoch, 6 if epoch == EPOCH else 0)
+    asked = led.request(offset, last_fetched_epoch=last_epoch, wait_ms=60_000)
+    found = only(await ask(client, VERSION, asked))
+    assert (found.error_code, found.high_watermark, found.log_start_offset) == (code, 6, 2)
+    assert found.records in (None, b"")
+    assert (led.bench.remote.asked, led.counting.noted) == ([], [])
+    found = only(await ask(client, VERSION, led.request(4, last_fetched_epoch=EPOCH)))
+    assert found.error_code == 0
+
+
+async def test_what_followers_get_is_neither_consumption_nor_charged_to_a_client(led, client):
+    charged: list[int] = []
+
+    class Quotas:
+        def charge(self, caller: Any, client_id: str | None, api_key: int, size_bytes: int) -> int:
+            charged.append(api_key)
+            return 0
+
+    led.log.append_uncommitted(batch(3))
+    size = len(led.log.file.data)
+    led.bench.context.quotas = Quotas()
+    await ask(client, VERSION, led.request())
+    bench = led.bench
+    assert bench.counter("firn_replication_bytes_out_total") == size
+    assert bench.counter("firn_bytes_out_total") == bench.counter("firn_records_out_total") == 0
+    assert (led.log.sent_bytes, led.log.sent_records, charged) == (0, 0, [])
+    led.log.high_watermark = 3
+    await ask(client, VERSION, request(FetchPartition(0), topic=ref(bench, VERSION)))
+    assert bench.counter("firn_bytes_out_total") == bench.counter("firn_replication_bytes_out_total") == size
+    assert (led.log.sent_bytes, charged) == (size, [FETCH])
+
+
+async def test_indexes_that_are_not_in_memory_are_read_first_and_a_fault_of_the_disk_is_told(led, client, monkeypatch):
+    led.log.append_uncommitted(batch(3))
+    whole, faults = led.log.plan_read, 0
+
+    async def fetch(miss: PageMiss, pool: Any) -> None:
+        nonlocal faults
+        if faults:
+            raise StorageUnavailable("the disk is gone")
+        led.log.plan_read = whole
+
+    def not_in_memory(*_: Any, **__: Any) -> Any:
+        raise PageMiss(SimpleNamespace(deleted=False), lambda: None, lambda _: None)
+
+    monkeypatch.setattr(PageMiss, "fetch", fetch)
+    led.log.plan_read = not_in_memory
+    assert offsets(only(await ask(client, VERSION, led.request())).records) == [0]
+    led.log.plan_read, faults = not_in_memory, 1
+    assert only(await ask(client, VERSION, led.request(wait_ms=60_000))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class CachedFile(FakeFile):
+    def is_cached(self, position: int, length: int) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 99
+
+
+def test_only_committed_records_are_sent_by_reference():
+    log: Any = FakeLog("t")
+    log.file = log.handle.file = CachedFile()
+    log.append_uncommitted(batch(3))
+    log.append_uncommitted(batch(3))
+    for high_watermark, sent_by in ((6, 99), (5, -1), (0, -1)):
+        log.high_watermark = high_watermark
+        found = read(log, 0, 1 << 20, min_one_batch=True)
+        assert found.range is not None
+        assert (found.range.reference(0, 10), found.end_offset, found.at_end) == (sent_by, 6, True)
+        found.range.release()
+    first = read(log, 0, 1, min_one_batch=True)
+    assert first.range is not None
+    assert (first.end_offset, first.at_end) == (3, False)
+    first.range.release()
+    assert read(log, 0, 0, min_one_batch=False) == (ErrorCode.NONE, None, None, 0, False)
+    assert read(log, 6, 1 << 20, min_one_batch=True).at_end
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_keeps_the_position_and_tells_it_anew_with_each_request(led, client):
+    led.log.append_uncommitted(batch(3))
+    full = await ask(client, VERSION, led.request(session_epoch=0))
+    assert full.session_id
+    moved = FetchPartition(0, EPOCH, 3, EPOCH, -1, 1 << 20, 2)
+    for epoch, told in ((1, [moved]), (2, [])):
+        await ask(client, VERSION, led.incremental(full.session_id, epoch, 2, *told))
+    assert [(one["fetch_offset"], one["stored_end"]) for one in led.counting.noted] == [(0, -1), (3, 2), (3, 2)]
+
+
+async def test_a_checked_follower_takes_the_place_of_a_consumers_session_and_a_liar_does_not(led, client, connect):
+    topic = ref(led.bench, VERSION)
+    stranger = await connect(led.bench)
+    consumer = await ask(client, VERSION, request(FetchPartition(0), topic=topic, session_epoch=0))
+    assert consumer.session_id
+    for fields in ({"replica_epoch": 19}, {"broker": 1}, {"broker": 9}):
+        assert (await ask(stranger, VERSION, led.request(session_epoch=0, **fields))).session_id == 0
+    follower = await ask(stranger, VERSION, led.request(session_epoch=0))
+    assert follower.session_id
+    gone = await ask(client, VERSION, request(topic=topic, session_id=consumer.session_id, session_epoch=1))
+    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (await ask(client, VERSION, request(FetchPartition(0), topic=topic, session_epoch=0))).session_id == 0
+
+
+async def test_nobody_goes_on_with_the_session_of_a_follower_or_ends_it(led, client, connect):
+    stranger = await connect(led.bench)
+    session_id = (await ask(client, VERSION, led.request(session_epoch=0))).session_id
+    noted = len(led.counting.noted)
+    for broker, fields in ((3, {}), (-1, {}), (2, {"replica_epoch": 19})):
+        answer = await ask(stranger, VERSION, led.incremental(session_id, 1, broker, **fields))
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        await ask(stranger, VERSION, led.incremental(session_id, -1, broker, FetchPartition(0), **fields))
+    assert len(led.counting.noted) == noted
+    mine = await ask(client, VERSION, led.incremental(session_id, 1, 2))
+    assert (mine.error_code, mine.session_id) == (0, session_id)
+    await ask(client, VERSION, led.incremental(session_id, -1, 2))
+    assert (await ask(client, VERSION, led.incremental(session_id, 2, 2))).error_code == (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
