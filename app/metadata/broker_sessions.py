@@ -1,0 +1,180 @@
+"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2).
+
+Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. Who is to be fenced and
+unfenced comes out. The owner makes the changes, and tells what the image has afterwards (``follow``). A controller makes a new
+``BrokerSessions`` when it takes office, so every session begins anew (C5).
+
+Nothing here makes anything safe (L3). A wrong result costs a needless election, or a late one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.errors import ErrorCode
+from app.metadata.cluster import BrokerImage
+
+SESSION_TIMEOUT_S: Final = 3.0
+"""Default of ``broker.session.timeout.ms``."""
+
+TICK_INTERVAL_S: Final = 0.1
+PAUSE_S_MIN: Final = 1.0
+"""Time beyond a tick interval in which nothing was called. From here on it counts as a pause of the controller (L1)."""
+
+REFUSALS: Final = 3
+REFUSALS_WITHIN_S: Final = 0.5
+"""So many refused connections within so short a time count as silence (L2)."""
+
+NOTHING_APPLIED: Final = -1
+
+
+@dataclass(slots=True)
+class _Session:
+    """A broker under one broker epoch."""
+
+    broker_epoch: int
+    alive_s: float
+    """When its session began, or was prolonged."""
+    fenced: bool = False
+    changed_at: int = NOTHING_APPLIED
+    """The entry that registered it, or fenced it last (M7)."""
+    has_beaten: bool = False
+    applied: int = NOTHING_APPLIED
+    wants_stop: bool = False
+    wants_fence: bool = False
+    refusals_s: list[float] = field(default_factory=list)
+    """The newest, at most ``REFUSALS``."""
+    refused_s: float | None = None
+    """Since when its address counts as refusing."""
+
+
+class BrokerSessions:
+    """Sessions of the registered brokers."""
+
+    def __init__(
+        self,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        now_s: float = 0.0,
+        *,
+        tick_interval_s: float = TICK_INTERVAL_S,
+    ) -> None:
+        self._session_timeout_s = session_timeout_s
+        self._pause_s_min = tick_interval_s + PAUSE_S_MIN
+        self._tick_interval_s = tick_interval_s
+        self._now_s = now_s
+        self._sessions: dict[int, _Session] = {}
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def follow(self, brokers: Mapping[int, BrokerImage], now_s: float) -> None:
+        """Take over the brokers of the newest image. A broker epoch that was not known begins a session."""
+        self._pass_time(now_s)
+        for broker_id in self._sessions.keys() - brokers.keys():
+            del self._sessions[broker_id]
+        for broker_id, broker in brokers.items():
+            session = self._sessions.get(broker_id)
+            if session is None or session.broker_epoch != broker.broker_epoch:
+                session = self._sessions[broker_id] = _Session(broker.broker_epoch, now_s)
+            session.fenced = broker.fenced
+            session.changed_at = broker.changed_at
+
+    def heard(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        now_s: float,
+        *,
+        applied: int,
+        wants_stop: bool = False,
+        wants_fence: bool = False,
+    ) -> ErrorCode:
+        """A heartbeat. ``applied``: number of the newest entry that the broker has applied.
+
+        Returns: NONE, or BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH. Then the heartbeat counts for nothing (M5).
+        """
+        self._pass_time(now_s)
+        session = self._sessions.get(broker_id)
+        if session is None:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED
+        if session.broker_epoch != broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        session.has_beaten = True
+        session.alive_s = now_s
+        # Heartbeats may overtake each other. What was applied stays applied, and a broker that stops does not change its mind.
+        session.applied = max(session.applied, applied)
+        session.wants_stop |= wants_stop
+        session.wants_fence = wants_fence
+        session.refusals_s.clear()
+        session.refused_s = None
+        return ErrorCode.NONE
+
+    def refused(self, broker_id: int, broker_epoch: int, now_s: float) -> None:
+        """A connection to the broker's address was refused: nobody listens there (L2).
+
+        C5 does not hold this back. It is about heartbeats that went to the predecessor, and this controller saw the refusal itself.
+        """
+        self._pass_time(now_s)
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            return
+        session.refusals_s = [*session.refusals_s[1 - REFUSALS :], now_s]
+        if len(session.refusals_s) == REFUSALS and now_s - session.refusals_s[0] <= REFUSALS_WITHIN_S:
+            session.refused_s = now_s
+
+    def tick(self, now_s: float) -> None:
+        """To be called every ``tick_interval_s``, so that a pause of the controller's loop is noticed (L1)."""
+        self._pass_time(now_s)
+
+    def _pass_time(self, now_s: float) -> None:
+        """L1: take a pause of the controller off. Every call shows that the loop runs, so whichever comes first after a pause finds
+        it, also a heartbeat that waited in a socket."""
+        if now_s - self._now_s > self._pause_s_min:
+            pause_s = now_s - self._now_s - self._tick_interval_s
+            for session in self._sessions.values():
+                session.alive_s = min(session.alive_s + pause_s, now_s)
+        self._now_s = max(self._now_s, now_s)
+
+    # --- what follows from it -----------------------------------------------------------------------------------------
+
+    def expired(self, now_s: float) -> list[int]:
+        """Unfenced brokers that are to be fenced: silent (L1), refusing (L2), or at their own wish. Named until they are fenced."""
+        self._pass_time(now_s)
+        return [broker_id for broker_id, one in self._sessions.items() if not one.fenced and self._due_s(one) <= now_s]
+
+    def to_unfence(self) -> list[int]:
+        """Fenced brokers that are to be unfenced: alive, not about to stop, and with the entry applied that registered or fenced
+        them (M7). As of the last call that named a time."""
+        return [
+            broker_id
+            for broker_id, one in self._sessions.items()
+            if one.fenced
+            and one.has_beaten
+            and not one.wants_stop
+            and one.applied >= one.changed_at
+            and self._due_s(one) > self._now_s
+        ]
+
+    def next_deadline_s(self) -> float | None:
+        """When ``expired`` may name a broker next, if nothing is heard until then; in the past if one is to be fenced already.
+        None: no broker is unfenced."""
+        return min((self._due_s(one) for one in self._sessions.values() if not one.fenced), default=None)
+
+    def applied(self, broker_id: int) -> int:
+        """Number of the newest entry that the broker has applied, as far as it told this controller."""
+        session = self._sessions.get(broker_id)
+        return NOTHING_APPLIED if session is None else session.applied
+
+    @property
+    def stopping(self) -> frozenset[int]:
+        """Brokers that want to stop (M13)."""
+        return frozenset(broker_id for broker_id, one in self._sessions.items() if one.wants_stop)
+
+    def _due_s(self, session: _Session) -> float:
+        """When the broker is to be fenced."""
+        if session.wants_fence:
+            return session.alive_s
+        if session.refused_s is not None:
+            return session.refused_s
+        return session.alive_s + self._session_timeout_s
