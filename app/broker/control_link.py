@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from struct import Struct
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from app.client.firn_api import pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.metadata.cluster import BrokerImage, Endpoint
 from app.metadata.control import (
+    ENVELOPE_SEQUENCE,
     ChangeRequest,
     ChangeResponse,
     EntriesRequest,
@@ -30,6 +30,7 @@ from app.metadata.control import (
     HeartbeatAnswer,
     InSyncAnswer,
     InSyncAsked,
+    NotSent,
     RegisterRequest,
     RegisterResponse,
 )
@@ -53,13 +54,7 @@ BEAT_MS: Final = 2_000
 CHANGE_MS: Final = 30_000
 REGISTER_MS: Final = 20_000
 """The controller tries the broker's endpoints first."""
-SEQUENCE: Final = Struct(">q")
-"""Before the answer in an Envelope: the number of the newest entry when the answer was made."""
 LANES: Final = ("beat", "entries", "change", "fetch")
-
-
-class NotSent(BrokerUnavailable):
-    """A broker cannot be reached, and no byte of the request has left: it may be sent elsewhere."""
 
 
 class KafkaControlLink:
@@ -131,9 +126,9 @@ class KafkaControlLink:
         if answer.error_code:
             raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the request.")
         data = bytes(answer.response_data or b"")
-        if len(data) < SEQUENCE.size:
+        if len(data) < ENVELOPE_SEQUENCE.size:
             raise BrokerUnavailable(f"{_named(to)} sent an answer that is too short.")
-        return SEQUENCE.unpack_from(data)[0], data[SEQUENCE.size :]
+        return ENVELOPE_SEQUENCE.unpack_from(data)[0], data[ENVELOPE_SEQUENCE.size :]
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:

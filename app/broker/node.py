@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
@@ -39,8 +40,9 @@ from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
-from app.machine.files import DirectoryLock, FileSystem
+from app.machine.files import DirectoryLock, FileSystem, storage_error
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
+from app.metadata.control import ControlLink
 from app.metadata.liveness import Liveness, ObjectLiveness
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
@@ -99,6 +101,12 @@ class Surroundings:
     """Seconds since an arbitrary moment, precise enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
     """With None, logs are compacted slowly in ``pool``."""
+    new_link: Callable[[], ControlLink] | None = None
+    """Reaches the other brokers of a cluster. With None, this broker is always alone."""
+    boot_id: str = ""
+    """The boot of this machine; empty if unknown."""
+    new_level: int = 0
+    """The level of a cluster that this broker creates (ADR 0023): 0 for one broker, 1 for several."""
 
 
 class Node:
@@ -183,6 +191,7 @@ class Node:
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
+        self._last_registration: LastRegistration = None  # type: ignore[assignment]
         self.port = config.listen_port
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
@@ -219,6 +228,8 @@ class Node:
         if listen:
             self._bind()
         directory_id = meta.directory_id if meta is not None else uuid.UUID(bytes=around.rng.randbytes(16), version=4)
+        last_registration = self._last_registration = LastRegistration(around.fs, f"{config.data_dir}/{OWN_DIRECTORY}")
+        last_run = await around.pool.run(last_registration.read)
         self.membership = member = Membership(
             around.store,
             config=config,
@@ -233,6 +244,11 @@ class Node:
             places=around.places,
             log_line=self._log_line,
             faults=self.faults,
+            link=around.new_link() if around.new_link is not None else None,
+            boot_id=around.boot_id,
+            last_run=(last_run.broker_epoch, last_run.clean, last_run.boot_id),
+            last_runs=self,
+            new_level=around.new_level,
         )
         member.view.on_fenced(self._on_fenced)
         # Before the registration: who stands still after it may have been replaced.
@@ -348,6 +364,11 @@ class Node:
         self.context.drain.on_end = self.request_stop
         self.cluster.on_change(self._follow_settings)
         self._apis = Apis()
+        self.context.apis = self._apis
+        if member.member is not None:
+            self.context.desk, self.context.passes_on = member.member.desk, member.member
+            self.context.hears_controller = member.member.hears_controller
+            self.context.starting = True
         self.server = KafkaServer(
             self.context,
             self._apis,
@@ -427,6 +448,11 @@ class Node:
                     tasks.create_task(self.remote_reader.run()),
                 ]
                 report = self.load_report
+                member = self.membership.member
+                if member is not None:
+                    # The controller tries this broker's address before it registers it.
+                    await self._listen()
+                    await member.joined()
                 await self.partitions.take_over_all(
                     clean=report is not None and report.clean,
                     new_directory=self._new_directory,
@@ -455,16 +481,21 @@ class Node:
                 self.cluster.on_change(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
                 try:
-                    if self._socket is not None:
-                        await self.server.listen(self._socket)
+                    if member is None:
+                        await self._listen()
                     else:
-                        self.server.attach()
+                        self.context.starting = False
+                        member.ready()
                     if ready is not None:
                         ready()
                     await self._stopping.wait()
+                    if member is not None and self._fenced is None:
+                        await member.leave_in_order()
                 finally:
                     self.context.drain.interrupt()
                     await self.server.close()
+                if member is not None and self._fenced is None:
+                    await member.left()
                 for task in background:
                     task.cancel()
         except BaseExceptionGroup as failures:
@@ -478,6 +509,20 @@ class Node:
                 await self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
+
+    async def _listen(self) -> None:
+        if self._socket is not None:
+            await self.server.listen(self._socket)
+        else:
+            self.server.attach()
+
+    async def registered(self, broker_epoch: int) -> None:
+        """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""
+        boot_id = self._around.boot_id
+        try:
+            await self._around.pool.run(lambda: self._last_registration.write(broker_epoch, boot_id, clean=False))
+        except OSError as error:
+            raise storage_error(error, "noting the registration in the data directory") from error
 
     async def _tell_what_stays_behind(self) -> None:
         """Name the records that the new broker does not have, as far as the manifests can be read now."""
@@ -591,8 +636,20 @@ class Node:
         if self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.
             await self.logs.close(clean=self._leads or self.load_report.clean)
+            await self._note_clean_stop()
         else:
             self.logs.lock().close()
+
+    async def _note_clean_stop(self) -> None:
+        """One of several brokers has closed its logs in order: its next registration is kept (M4)."""
+        member = self.membership.member if self.membership is not None else None
+        if member is None or not self._leads or self._fenced is not None or member.broker_epoch < 0:
+            return
+        epoch, boot_id = member.broker_epoch, self._around.boot_id
+        try:
+            await self._around.pool.run(lambda: self._last_registration.write(epoch, boot_id, clean=True))
+        except OSError as error:
+            self._log_line(f"the next start counts as one after an unclean stop: {error}")
 
 
 def first_error(failures: BaseExceptionGroup[BaseException]) -> BaseException:

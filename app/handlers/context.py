@@ -8,7 +8,7 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,12 +28,15 @@ from app.units import BrokerId
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share_coordinator import ShareCoordinator
+    from app.handlers.api import Api
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
+    from app.handlers.passing_on import PassesOn
     from app.handlers.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
     from app.metadata.cluster_changes import ClusterChanges
+    from app.metadata.desk import Desk
     from app.metadata.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
@@ -74,6 +77,16 @@ class Context:
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
     """Says who a connection speaks for."""
+    apis: Mapping[int, Api] = field(default_factory=dict)
+    """Who answers which API."""
+    desk: Desk | None = None
+    """Where other brokers ask the controller; None on a broker that is alone."""
+    passes_on: PassesOn | None = None
+    """The way to the controller of several brokers; None on a broker that is alone."""
+    starting: bool = False
+    """Whether this broker, one of several, answers only what other brokers ask, because it is not registered yet."""
+    hears_controller: Callable[[], bool] | None = None
+    """Whether this broker has just heard the controller of several brokers."""
     quotas: Quotas | None = None
     """What clients may ask for in a while; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))

@@ -58,6 +58,15 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.LIST_CONFIG_RESOURCES,
     ),
     "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DELETE_RECORDS),
+    "controlling": (
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.FIRN_ENTRIES,
+        ApiKey.FIRN_MEMBERS,
+        ApiKey.FIRN_REGISTER,
+        ApiKey.FIRN_CHANGE,
+    ),
+    "passing_on": (ApiKey.ENVELOPE,),
     "firn_api": (
         ApiKey.FIRN_METRICS,
         ApiKey.FIRN_TIER_STATUS,

@@ -16,17 +16,20 @@ from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.client import Client
 from app.handlers.context import Request
 from app.handlers.fetch import FETCH, serve_fetch
+from app.handlers.passing_on import PASSED_ON, principal_of
 from app.handlers.produce import PRODUCE, serve_produce, serve_shaped
 from app.handlers.produce_shape import PREFIX_START
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
+from app.wire.apikeys import ApiKey
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
 from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
-from app.wire.versions import is_served
+from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
 
 if TYPE_CHECKING:
     from app.handlers.metrics import ApiMeter
+    from app.handlers.passing_on import PassesOn
 
 FRAME_HEAD: Final = Struct(">ihhi")
 """Size prefix, API key, API version, correlation id: common to every request header."""
@@ -34,6 +37,8 @@ FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 unpack_head = FRAME_HEAD.unpack_from
 
 API_VERSIONS: Final = 18
+WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
+"""What one of several brokers answers before it is registered."""
 
 
 class Session(Client):
@@ -140,14 +145,22 @@ class Session(Client):
             self.answer(unknown_api_versions_frame(correlation_id))
             return
         api = server.apis.get(api_key)
-        if api is None or not is_served(api_key, api_version):
+        if api is None or not (is_served(api_key, api_version) or is_between_brokers(api_key, api_version)):
             raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+        if self.context.starting and api_key not in WHILE_STARTING:
+            self.fail(f"closing the connection of {self.peer}: the broker is not registered yet")
+            return
         header = parse_request_header(frame)
         throttle_time_ms = self.charge(header.client_id, api_key, len(frame))
         request = Request(
             api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
         )
         message = decode_request(api_key, api_version, frame[header.body_start :])
+        passes_on = self.context.passes_on
+        if passes_on is not None and api_key in PASSED_ON and passes_on.needed():
+            slot = self.open_slot(meter, stops_parsing=True)
+            server.spawn(self._pass_on(slot, meter, passes_on, bytes(frame), api.refuse, request, message), self)
+            return
         try:
             result = api.handle(self.context, request, message)
         except FirnError as error:
@@ -173,6 +186,30 @@ class Session(Client):
             self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
         elif not self.closed:
             self.complete(slot, self._encode(request, result, meter))
+
+    async def _pass_on(
+        self,
+        slot: Slot,
+        meter: ApiMeter,
+        passes_on: PassesOn,
+        frame: bytes,
+        refuse: Any,
+        request: Request,
+        message: Any,
+    ) -> None:
+        """Have the controller answer a request, and put its answer into the slot."""
+        try:
+            answer = await passes_on.pass_on(frame, principal_of(request), self.peer.encode())
+        except FirnError as error:
+            refused = self._refused(refuse, request, message, error, meter)
+            if refused is None:
+                self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot be refused")
+            elif not self.closed:
+                self.complete(slot, self._encode(request, refused, meter))
+            return
+        if not self.closed:
+            meter.response_bytes.value += len(answer) + FRAME_SIZE.size
+            self.complete(slot, FRAME_SIZE.pack(len(answer)) + answer)
 
     def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
         meter.errors.value += 1

@@ -7,12 +7,13 @@ their own network. Messages are arrays, so that fields may be appended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
-from app.errors import ErrorCode
+from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.cluster import BrokerImage, Endpoint
 
 
@@ -94,6 +95,47 @@ class ChangeResponse(msgspec.Struct, array_like=True, frozen=True):
     body: bytes = b""
 
 
+class CreateTopicChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of the change ``create-topic``: as ``ClusterChanges.create_topic``."""
+
+    name: str
+    partitions: int
+    configs: dict[str, str | None]
+    factor: int
+    fewer_replicas: bool
+
+
+class ProducerIdsChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of the answer to ``producer-ids``: ids from ``start`` up to ``end`` are the broker's."""
+
+    start: int
+    end: int
+
+
+class RaiseChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of ``raise-epochs``, and of its answer: leader epochs by partition, to rise above, or as they are now."""
+
+    epochs: tuple[tuple[UUID, int, int], ...]
+
+
+class ForgetTopicChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of ``forget-topic``: nothing of a deleted topic is left in the bucket."""
+
+    topic_id: UUID
+
+
+CREATE_TOPIC: Final = "create-topic"
+PRODUCER_IDS: Final = "producer-ids"
+RAISE_EPOCHS: Final = "raise-epochs"
+FORGET_TOPIC: Final = "forget-topic"
+LEAVE: Final = "leave"
+"""Names of changes. ``leave``: the broker has stopped in order."""
+
+
+ENVELOPE_SEQUENCE: Final = Struct(">q")
+"""Before the answer in an Envelope: number of the newest entry when it was answered (F2)."""
+
+
 class Heartbeat(NamedTuple):
     """What BrokerHeartbeat (API 63) is asked with."""
 
@@ -138,9 +180,13 @@ class InSyncAnswer(NamedTuple):
     error: ErrorCode
 
 
+class NotSent(BrokerUnavailable):
+    """A broker cannot be reached, and no byte of the request has left: it may be sent elsewhere (F1)."""
+
+
 class ControlLink(Protocol):
-    """Connections to other brokers of the cluster. Each method raises BrokerUnavailable, with ``sent`` telling whether the request
-    may have been carried out, and ProtocolError."""
+    """Connections to other brokers of the cluster. Each method raises NotSent, BrokerUnavailable (the request may have been carried
+    out) and ProtocolError."""
 
     async def register(self, to: BrokerImage, asked: RegisterRequest) -> RegisterResponse: ...
 

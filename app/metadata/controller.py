@@ -13,6 +13,7 @@ on before it comes here.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -33,7 +34,16 @@ from app.errors import (
 from app.faults import Faults
 from app.metadata import changes
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
-from app.metadata.cluster import ControllerRecord, ImageDraft, TopicImage, controller_change
+from app.metadata.cluster import (
+    LEVEL_FEATURE,
+    ClusterRecord,
+    ControllerRecord,
+    ImageDraft,
+    TopicImage,
+    cluster_change,
+    controller_change,
+    feature_change,
+)
 from app.metadata.cluster_changes import ClusterChanges
 from app.metadata.decisions import Answer, Decisions
 from app.metadata.log_format import KeyValue
@@ -114,14 +124,13 @@ class Controller(ClusterChanges):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, registration: Registration) -> None:
-        """Read the cluster log, become its writer, and register this broker in the same entry.
+        """Become the writer of the cluster log, which must be loaded, and register this broker in the same entry.
 
-        An empty prefix becomes a new cluster. Costs a LIST, reads of the log, a PUT for a heartbeat and two PUTs.
+        An empty prefix becomes a new cluster. Costs a PUT for a heartbeat, two PUTs and a LIST.
 
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
         log = self._log
-        await log.load()
         for _ in range(START_TRIES_MAX):
             before = log.state.image
             await registration.prepare(before)
@@ -140,6 +149,16 @@ class Controller(ClusterChanges):
             await registration.registered(before)
             return
         raise StorageUnavailable("the cluster log is written by others again and again")
+
+    async def create_cluster(self, level: int) -> None:
+        """Make an empty prefix a cluster of several brokers, unless another broker is doing so. Raises: StorageUnavailable,
+        CorruptionError."""
+        # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
+        cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
+        await self.take_office(
+            [cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())), feature_change(LEVEL_FEATURE, level)]
+        )
+        self._log.step_down()
 
     async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
         """Seal the cluster log with a higher controller epoch, and name this broker in the entry after the seal, with ``first`` (C1).

@@ -1,4 +1,4 @@
-"""What a broker is in the cluster: its view, its registration, and the controller."""
+"""What a broker is in the cluster: its view, its registration, the controller, and its part among several brokers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.errors import FencedError
 from app.faults import Faults
-from app.metadata.cluster import Endpoint
+from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, Endpoint
+from app.metadata.control import ControlLink
 from app.metadata.controller import Controller
 from app.metadata.liveness import Identity, Liveness
+from app.metadata.member import ClusterMember, LastRuns
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
-from app.metadata.registration import Registration
+from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
@@ -44,9 +47,15 @@ class Membership:
         places: Places | None = None,
         log_line: Callable[[str], None] = _logger.warning,
         faults: Faults | None = None,
+        link: ControlLink | None = None,
+        boot_id: str = "",
+        last_run: tuple[int, bool, str] = (-1, False, ""),
+        last_runs: LastRuns | None = None,
+        new_level: int = 0,
     ) -> None:
-        """``directory_id`` is the permanent id of the data directory. The rest: as ``ClusterView``, ``Registration`` and
-        ``Controller``."""
+        """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of several
+        is refused. ``new_level``: the level of a cluster that is created. The rest: as ``ClusterView``, ``Registration``,
+        ``Controller`` and ``ClusterMember``."""
         timings = timings if timings is not None else LogTimings()
         identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
         self.view = ClusterView(store, config=config, identity=identity, rng=rng, clock=clock, timings=timings)
@@ -64,18 +73,65 @@ class Membership:
             faults=faults,
         )
         self.controller = Controller(self.view, rng=rng, clock=clock, faults=faults)
+        self.member: ClusterMember | None = None
+        """This broker as one of several; None while it is alone (level 0)."""
+        self._new_level = new_level
+        self._new_member = (
+            None
+            if link is None
+            else partial(
+                ClusterMember,
+                self.view,
+                self.controller,
+                self.registration,
+                link,
+                endpoints=endpoints,
+                signs=liveness,
+                places=places,
+                rng=rng,
+                boot_id=boot_id,
+                last_run=last_run,
+                last_runs=last_runs,
+                take_over=take_over,
+                log_line=log_line,
+                faults=faults,
+            )
+        )
 
     async def start(self) -> None:
-        """Read the cluster log and register this broker. Raises: StartRefused, StorageUnavailable, CorruptionError."""
-        await self.controller.start(self.registration)
+        """Read the cluster log, and register this broker if it is alone. One of several is registered by ``run``, because it must
+        answer the controller meanwhile: see ``ClusterMember.joined``.
+
+        Raises: StartRefused, StorageUnavailable, CorruptionError.
+        """
+        await self.view.log.load()
+        image = self.view.log.state.image
+        if not image.cluster_id and self._new_level:
+            await self.controller.create_cluster(self._new_level)
+            image = self.view.log.state.image
+        if not image.level:
+            await self.controller.start(self.registration)
+            return
+        if image.level > LEVEL_MAX:
+            raise StartRefused(
+                f"The cluster's {LEVEL_FEATURE} is {image.level}, and this program understands {LEVEL_MAX} at most: start a newer"
+                " version."
+            )
+        if self._new_member is None:
+            raise StartRefused("The cluster is of several brokers, and this one cannot reach others.")
+        self.member = self._new_member()
+        self.view.publish()
 
     async def run(self) -> None:
-        """Make changes, give signs of life and watch for a replacement, until cancelled. Raises: FencedError."""
+        """Make changes, give signs of life and watch for a replacement, until cancelled. Raises: FencedError, StartRefused."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.controller.run())
-                group.create_task(self.registration.run())
+                group.create_task(self.registration.run() if self.member is None else self.member.run())
         except BaseExceptionGroup as failures:
+            refused = failures.split(StartRefused)[0]
+            if refused is not None:
+                raise first_of(refused) from None
             if failures.split(FencedError)[0] is None:
                 raise
         self.view.check_not_fenced()
@@ -83,3 +139,11 @@ class Membership:
     async def leave(self) -> None:
         """After the end of ``run``: let another directory start at once. Does nothing if the broker is fenced."""
         await self.registration.leave()
+
+
+def first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group that is not itself a group."""
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

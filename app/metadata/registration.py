@@ -104,6 +104,20 @@ class Registration:
         # Before the registration: a rival that finds this directory bound must find its sign of life, too.
         await self._patiently(lambda: self._liveness.beat(self._view.identity))
 
+    async def prepare_member(self, image: ClusterImage) -> None:
+        """As ``prepare``, for one broker of several: only the place of another directory with this node id is taken, and the
+        controller has the last word (M11).
+
+        Raises: StartRefused, StorageUnavailable.
+        """
+        mine = self._view.identity
+        self._check_cluster(image)
+        bound = image.brokers.get(mine.broker_id)
+        if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
+            await self._check_gone(image, bound)
+        self._predecessor = bound
+        await self._patiently(lambda: self._liveness.beat(mine))
+
     async def registered(self, before: ClusterImage) -> None:
         """The records are durable, and ``before`` was the image without them. Tells whoever had this place."""
         self._predecessor = before.brokers.get(self._view.identity.broker_id)
@@ -111,26 +125,34 @@ class Registration:
 
     async def _check_may_start(self, image: ClusterImage) -> None:
         """Raises: StartRefused, StorageUnavailable."""
-        mine = self._view.identity
+        self._check_cluster(image)
+        if self._take_over:
+            return
+        for broker in self._others(image):
+            await self._check_gone(image, broker)
+
+    def _check_cluster(self, image: ClusterImage) -> None:
+        """Raises: StartRefused."""
         if self._expected_cluster_id is not None and image.cluster_id != self._expected_cluster_id:
             what = f"is of cluster {image.cluster_id}" if image.cluster_id else "is empty"
             raise StartRefused(
                 f"The data directory belongs to cluster {self._expected_cluster_id}, but the store {what}: give the store"
                 " that goes with the directory, or an empty directory."
             )
-        if self._take_over:
-            return
-        for broker in self._others(image):
-            if broker.broker_id == mine.broker_id:
-                what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
-            else:
-                what = f"Broker {broker.broker_id} runs this cluster by itself"
-            await self._check_silent(broker.broker_id, broker.directory_id, what)
-            if await self._ask(image.cluster_id, broker) is not None:
-                raise StartRefused(
-                    f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
-                    " off from the store alone. Stop it and start again, or start with --take-over."
-                )
+
+    async def _check_gone(self, image: ClusterImage, broker: BrokerImage) -> None:
+        """Raises: StartRefused, StorageUnavailable."""
+        mine = self._view.identity
+        if broker.broker_id == mine.broker_id:
+            what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
+        else:
+            what = f"Broker {broker.broker_id} runs this cluster by itself"
+        await self._check_silent(broker.broker_id, broker.directory_id, what)
+        if await self._ask(image.cluster_id, broker) is not None:
+            raise StartRefused(
+                f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
+                " off from the store alone. Stop it and start again, or start with --take-over."
+            )
 
     def _others(self, image: ClusterImage) -> list[BrokerImage]:
         """The places that this start takes: of another directory with this node id, and of another controller."""

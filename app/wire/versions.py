@@ -108,6 +108,12 @@ def is_served(key: int, version: int) -> bool:
     return served is not None and served[0] <= version <= served[1]
 
 
+def is_between_brokers(key: int, version: int) -> bool:
+    """Whether Firn's brokers answer this version of this API to each other."""
+    served = BETWEEN_BROKERS.get(key)  # type: ignore[call-overload]
+    return served is not None and served[0] <= version <= served[1]
+
+
 def first_flexible(key: int) -> int:
     """First version of an API with compact lengths and tagged fields; above its last version if there is none.
 

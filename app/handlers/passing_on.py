@@ -1,0 +1,101 @@
+"""Passing clients' requests on to the controller (ADR 0023, F), and answering those that other brokers pass on.
+
+A request that changes the cluster may come to any broker. One that is not the controller puts it into an Envelope (API 58) with its
+principal, and gives the client the controller's answer when it has applied the entry that the answer speaks of.
+"""
+
+from __future__ import annotations
+
+from inspect import isawaitable
+from typing import Any, Final, Protocol
+
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.metadata.control import ENVELOPE_SEQUENCE
+from app.wire.apikeys import ApiKey
+from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
+from app.wire.codec import decode_request
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.principal import decode_principal, encode_principal
+from app.wire.versions import is_served
+
+PASSED_ON: Final[frozenset[int]] = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.DESCRIBE_QUORUM,
+    }
+)
+"""What the controller alone answers."""
+
+SIZE_BYTES: Final = 4
+
+
+class PassesOn(Protocol):
+    """The way to the controller."""
+
+    def needed(self) -> bool:
+        """Whether another broker is the controller, as far as this one knows."""
+        ...
+
+    async def pass_on(self, frame: bytes, principal: bytes, client_address: bytes) -> bytes:
+        """Have the controller answer a request, given without its size. Returns: the answer's frame without its size.
+
+        Raises: RequestRejected, also REQUEST_TIMED_OUT if it is not known whether the request was carried out.
+        """
+        ...
+
+
+def principal_of(request: Request) -> bytes:
+    """The principal that a request speaks for, as an Envelope carries it."""
+    kind, _, name = request.caller.principal.partition(":")
+    return encode_principal(kind, name)
+
+
+async def handle_envelope(context: Context, request: Request, message: EnvelopeRequest) -> EnvelopeResponse:
+    """A request that another broker passes on. Raises: RequestRejected, ProtocolError."""
+    if context.desk is None or not context.desk.serving:
+        raise RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+    kind, name, _ = decode_principal(message.request_principal or b"")
+    if f"{kind}:{name}" != request.caller.principal:
+        # F3: without authentication everybody is the same, and nobody speaks for another.
+        raise RequestRejected(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {kind}:{name}."
+        )
+    frame = memoryview(message.request_data)
+    header = parse_request_header(frame)
+    if header.api_key not in PASSED_ON or not is_served(header.api_key, header.api_version):
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"API key {header.api_key} is not passed on.")
+    inner = Request(
+        header.api_key, header.api_version, header.correlation_id, header.client_id, request.caller, request.on_close
+    )
+    api = context.apis[header.api_key]
+    asked = decode_request(header.api_key, header.api_version, frame[header.body_start :])
+    answer: Any
+    try:
+        answer = api.handle(context, inner, asked)
+        if isawaitable(answer):
+            answer = await answer
+    except FirnError as error:
+        answer = api.refuse(inner, asked, kafka_code(error), str(error))
+    if answer is None:
+        raise ProtocolError(f"API key {header.api_key} cannot answer what was asked")
+    encoded = response_frame(header.api_key, header.api_version, header.correlation_id, answer)
+    newest = context.cluster.log.next_sequence - 1
+    return EnvelopeResponse(response_data=ENVELOPE_SEQUENCE.pack(newest) + encoded[SIZE_BYTES:])
+
+
+def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> EnvelopeResponse:
+    return EnvelopeResponse(error_code=int(code))
+
+
+APIS: Final[ApiTable] = {ApiKey.ENVELOPE: Api(handle_envelope, _refuse)}

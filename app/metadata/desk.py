@@ -1,0 +1,296 @@
+"""The active controller's desk: where other brokers register, beat, fetch entries and ask for changes (ADR 0023).
+
+It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks is
+told NOT_CONTROLLER and counts this controller as unheard. Who lives is reckoned by ``BrokerSessions``; what follows from it are
+changes like any others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.faults import Faults
+from app.metadata.broker_changes import (
+    AlteredSet,
+    BrokersChanged,
+    ProposedSet,
+    RegistrationAnswer,
+    RegistrationAsked,
+    alter_in_sync,
+    begin_stop,
+    fence_brokers,
+    register_broker,
+    unfence_brokers,
+)
+from app.metadata.broker_sessions import BrokerSessions
+from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
+from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
+from app.metadata.controller import Controller, not_controller
+from app.metadata.leader_changes import preferred_leaders_back
+from app.metadata.place import ASK_S, Places
+from app.metadata.reassignments import completed
+from app.metadata.view import ClusterView
+from app.units import TopicIdPartition
+
+TICK_S: Final = 0.1
+CONFIRM_S: Final = 1.5
+"""After this time without an append, the log is confirmed by a read."""
+UNCONFIRMED_S: Final = 2.0
+ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of one answer; one entry may be longer."""
+REFUSAL_PAUSE_S: Final = 0.15
+LEADERS_BACK_AT_MOST: Final = 1_000
+"""Preferred leaders that take over in one entry."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Desk:
+    """Belongs to one event loop. Keep ``run`` running while the controller is active."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        controller: Controller,
+        link: ControlLink,
+        *,
+        places: Places | None,
+        session_timeout_s: float,
+        log_line: Callable[[str], None] = _logger.warning,
+        faults: Faults | None = None,
+    ) -> None:
+        self._view = view
+        self.controller = controller
+        self._link = link
+        self._places = places
+        self._session_timeout_s = session_timeout_s
+        self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
+        self._sessions: BrokerSessions | None = None
+        self._new_entry = asyncio.Event()
+        self._probing: dict[int, asyncio.Task[None]] = {}
+        self.unclean_elections = 0
+        """Leaders that were elected although they may lack committed records, by this controller."""
+        view.log.on_own_entry(self._see_entry)
+        view.on_change(self._follow)
+
+    @property
+    def serving(self) -> bool:
+        """Whether this broker is the controller, and sure enough of it."""
+        now_s = asyncio.get_running_loop().time()
+        return self.controller.active and now_s - self.controller.confirmed_s <= UNCONFIRMED_S
+
+    def _check(self) -> None:
+        """Raises: RequestRejected NOT_CONTROLLER."""
+        if not self.serving:
+            raise not_controller()
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fence, unfence and confirm while this broker is the controller; returns when it is not any more."""
+        loop = asyncio.get_running_loop()
+        sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
+        sessions.follow(self._view.image.brokers, loop.time())
+        leaders_back_s = loop.time() + self._leaders_back_every_s()
+        try:
+            while self.controller.active:
+                await asyncio.sleep(TICK_S)
+                now_s = loop.time()
+                sessions.tick(now_s)
+                if now_s - self.controller.confirmed_s >= CONFIRM_S:
+                    await self._confirm()
+                    if not self.controller.active:
+                        break
+                    sessions.tick(loop.time())
+                if self.serving:
+                    await self._settle(sessions)
+                    if now_s >= leaders_back_s:
+                        await self._bring_leaders_back()
+                        leaders_back_s = loop.time() + self._leaders_back_every_s()
+        finally:
+            self._sessions = None
+            for task in self._probing.values():
+                task.cancel()
+            self._probing.clear()
+            self._new_entry.set()
+
+    async def _confirm(self) -> None:
+        try:
+            await self.controller.confirm()
+        except FirnError as error:
+            self._faults.met("confirming", "the cluster log", f"the controller cannot read the cluster log: {error}")
+
+    async def _settle(self, sessions: BrokerSessions) -> None:
+        """Make the changes that the sessions call for."""
+        brokers = self._view.image.brokers
+        expired = [
+            (broker_id, brokers[broker_id].broker_epoch)
+            for broker_id in sessions.expired(asyncio.get_running_loop().time())
+            if broker_id in brokers and not brokers[broker_id].fenced
+        ]
+        back = [
+            (broker_id, broker.broker_epoch, sessions.applied(broker_id))
+            for broker_id in sessions.to_unfence()
+            if (broker := brokers.get(broker_id)) is not None and broker.fenced
+        ]
+        try:
+            if expired:
+                named = ", ".join(str(broker_id) for broker_id, _ in expired)
+                changed = await self.controller.submit(lambda draft, around: fence_brokers(draft, around, expired))
+                self._log_line(f"broker {named} is not heard any more: it is fenced, and others lead what it led")
+                self._count_unclean(changed)
+            if back:
+                changed = await self.controller.submit(lambda draft, around: unfence_brokers(draft, around, back))
+                self._count_unclean(changed)
+        except FirnError as error:
+            self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
+
+    def _leaders_back_every_s(self) -> float:
+        config = self._view.effective_broker_config()
+        return config.leader_imbalance_check_interval_seconds if config.auto_leader_rebalance_enable else 1e9
+
+    async def _bring_leaders_back(self) -> None:
+        try:
+            await self.controller.submit(
+                lambda draft, around: preferred_leaders_back(draft, around, LEADERS_BACK_AT_MOST)
+            )
+        except FirnError as error:
+            self._faults.met("bringing back", "preferred leaders", f"preferred leaders stay away for now: {error}")
+
+    def _count_unclean(self, changed: BrokersChanged | RegistrationAnswer) -> None:
+        if changed.unclean:
+            self.unclean_elections += len(changed.unclean)
+            named = ", ".join(self._named(one) for one in changed.unclean[:10])
+            more = f" and {len(changed.unclean) - 10} more" if len(changed.unclean) > 10 else ""
+            self._log_line(f"unclean election of {named}{more}: their new leaders may lack acknowledged records")
+
+    def _named(self, key: TopicIdPartition) -> str:
+        topic = self._view.image.topic_by_id(key.topic_id)
+        return f"{topic.name if topic is not None else key.topic_id}-{key.partition}"
+
+    def _see_entry(self) -> None:
+        self._new_entry.set()
+        self._new_entry = asyncio.Event()
+
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if delta.brokers and self._sessions is not None:
+            self._sessions.follow(image.brokers, asyncio.get_running_loop().time())
+
+    # --- what brokers ask ---------------------------------------------------------------------------------------------
+
+    async def register(self, asked: RegistrationAsked, *, check_endpoints: bool = True) -> RegistrationAnswer:
+        """Register a broker whose endpoints answer (M1 to M12). Raises: RequestRejected, StorageUnavailable."""
+        self._check()
+        if check_endpoints:
+            await self._check_endpoints(asked)
+        answer = await self.controller.submit(lambda draft, around: register_broker(draft, around, asked))
+        self._count_unclean(answer)
+        return answer
+
+    async def _check_endpoints(self, asked: RegistrationAsked) -> None:
+        """Raises: RequestRejected, naming the endpoint that this broker cannot reach (M12)."""
+        if self._places is None:
+            return
+        if not asked.endpoints:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "The broker names no address.")
+        for endpoint in asked.endpoints:
+            if not await self._answers(endpoint, asked.directory_id, asked.broker_id):
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The controller, broker {self._view.identity.broker_id}, cannot reach the new broker at"
+                    f" {endpoint.host}:{endpoint.port} ({endpoint.listener}): advertise an address that the other brokers"
+                    " can reach (advertised.listeners).",
+                )
+
+    async def _answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> bool:
+        assert self._places is not None
+        try:
+            async with asyncio.timeout(ASK_S):
+                found = await self._places.ask(
+                    endpoint, cluster_id=self._view.image.cluster_id, node_id=broker_id, directory_id=directory_id
+                )
+        except TimeoutError:
+            return False
+        return found is not None and found.directory_id == directory_id
+
+    async def heard(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """A heartbeat. Raises: RequestRejected NOT_CONTROLLER."""
+        if self.controller.active and beat.applied >= self._view.log.next_sequence:
+            await self._confirm()  # it has entries that this controller does not know: another one wrote them (C9)
+        self._check()
+        sessions = self._sessions
+        if sessions is None:
+            raise not_controller()
+        loop = asyncio.get_running_loop()
+        error = sessions.heard(
+            beat.broker_id, beat.broker_epoch, loop.time(), applied=beat.applied, wants_stop=beat.wants_stop
+        )
+        if error is not ErrorCode.NONE:
+            return HeartbeatAnswer(error)
+        may_stop = False
+        if beat.wants_stop:
+            left = await self.controller.submit(
+                lambda draft, around: begin_stop(draft, around, beat.broker_id, beat.broker_epoch)
+            )
+            may_stop = left == 0
+        broker = self._view.image.brokers.get(beat.broker_id)
+        fenced = broker is None or broker.fenced
+        caught_up = broker is not None and beat.applied >= broker.changed_at
+        return HeartbeatAnswer(ErrorCode.NONE, caught_up, fenced, may_stop)
+
+    async def left(self, broker_id: int, broker_epoch: int) -> None:
+        """A broker has stopped in order: fence it at once. Raises: as ``Controller.submit``."""
+        await self.controller.submit(lambda draft, around: fence_brokers(draft, around, [(broker_id, broker_epoch)]))
+
+    def lost_connection(self, broker_id: int) -> None:
+        """A broker's connection to this controller has ended: try its address, for it may be dead (L2)."""
+        if self._sessions is None or not self.controller.active or broker_id in self._probing:
+            return
+        broker = self._view.image.brokers.get(broker_id)
+        if broker is None or broker.fenced or broker_id == self._view.identity.broker_id:
+            return
+        task = asyncio.create_task(self._probe(broker_id, broker.broker_epoch, broker.endpoints))
+        self._probing[broker_id] = task
+        task.add_done_callback(lambda _: self._probing.pop(broker_id, None))
+
+    async def _probe(self, broker_id: int, broker_epoch: int, endpoints: Sequence[Endpoint]) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            if not endpoints or self._sessions is None or not await self._link.refuses(endpoints[0]):
+                return
+            self._sessions.refused(broker_id, broker_epoch, loop.time())
+            await asyncio.sleep(REFUSAL_PAUSE_S)
+
+    async def entries(self, start: int, wait_s: float) -> list[bytes] | None:
+        """The entries from number ``start`` on; waits for the next one if there is none yet. None: they are not at hand, or ``start`` is
+        above what this controller knows. Raises: RequestRejected NOT_CONTROLLER."""
+        self._check()
+        log = self._view.log
+        if start >= log.next_sequence:
+            if start > log.next_sequence:
+                return None
+            appended = self._new_entry
+            try:
+                async with asyncio.timeout(wait_s):
+                    await appended.wait()
+            except TimeoutError:
+                return []
+            self._check()
+            if start >= log.next_sequence:
+                return []
+        return log.recent(start, ENTRIES_BYTES_MAX)
+
+    async def alter_in_sync(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[ProposedSet]
+    ) -> list[AlteredSet]:
+        """Decide in-sync sets that a leader proposes. Raises: RequestRejected, StorageUnavailable."""
+        self._check()
+        return await self.controller.submit(
+            lambda draft, around: alter_in_sync(draft, around, broker_id, broker_epoch, proposals, after=completed)
+        )

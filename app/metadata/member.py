@@ -1,0 +1,632 @@
+"""One broker of several: it registers, beats, follows the cluster log, and becomes the controller if it has to (ADR 0023).
+
+The loops of ``run`` know the controller from the newest seal that they have read. What they ask it goes through the ``ControlLink``;
+if this broker is the controller itself, it goes to its own desk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from app.errors import (
+    BrokerUnavailable,
+    CorruptionError,
+    ErrorCode,
+    FencedError,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageUnavailable,
+)
+from app.faults import Faults
+from app.metadata.broker_changes import ProposedSet, RegistrationAsked
+from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadLog, Seal, Wait
+from app.metadata.cluster import LEVEL_MAX, BrokerImage, ClusterImage, Endpoint, ImageDelta, TopicImage
+from app.metadata.control import (
+    CREATE_TOPIC,
+    FORGET_TOPIC,
+    LEAVE,
+    PRODUCER_IDS,
+    RAISE_EPOCHS,
+    ChangeRequest,
+    ControlLink,
+    CreateTopicChange,
+    EntriesRequest,
+    ForgetTopicChange,
+    HeardRequest,
+    HeardResponse,
+    Heartbeat,
+    HeartbeatAnswer,
+    InSyncAnswer,
+    InSyncAsked,
+    NotSent,
+    ProducerIdsChange,
+    RaiseChange,
+    RegisterRequest,
+)
+from app.metadata.controller import Controller, Elsewhere, not_controller
+from app.metadata.desk import Desk
+from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
+from app.metadata.place import Places
+from app.metadata.registration import Registration, StartRefused
+from app.metadata.replica_changes import Member
+from app.metadata.view import ClusterView
+from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+BEAT_S: Final = 0.5
+"""``broker.heartbeat.interval.ms``."""
+SESSION_TIMEOUT_S: Final = 3.0
+"""``broker.session.timeout.ms``."""
+STEP_S: Final = 0.1
+"""Pause between two looks of a loop that has nothing to do."""
+ENTRIES_WAIT_MS: Final = 2_000
+UNHEARD_READ_S: Final = 1.0
+"""A broker that has not heard the controller for this time reads the bucket, twice a second, for a new seal."""
+CHANGE_S: Final = 30.0
+"""How long a change waits for a controller, and for its entry to be applied here."""
+ASK_S: Final = 1.0
+STOP_S: Final = 10.0
+"""How long a stop in order waits until others lead."""
+
+_logger = logging.getLogger(__name__)
+
+
+class LastRuns(Protocol):
+    """Where a broker keeps under which broker epoch it ran (M4)."""
+
+    def registered(self, broker_epoch: int) -> Awaitable[None]:
+        """A run under this epoch begins. Raises: StorageUnavailable."""
+        ...
+
+
+class ClusterMember(Elsewhere):
+    """Belongs to one event loop. Load the view's log first, then keep ``run`` running. ``joined`` returns when it is registered."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        controller: Controller,
+        registration: Registration,
+        link: ControlLink,
+        *,
+        endpoints: Sequence[Endpoint],
+        signs: Liveness,
+        places: Places | None,
+        rng: random.Random,
+        boot_id: str = "",
+        last_run: tuple[int, bool, str] = (-1, False, ""),
+        last_runs: LastRuns | None = None,
+        take_over: bool = False,
+        log_line: Callable[[str], None] = _logger.warning,
+        faults: Faults | None = None,
+    ) -> None:
+        """``last_run``: broker epoch, whether it was stopped in order, and boot id of the last run in this data directory."""
+        self._view = view
+        self._controller = controller
+        self._registration = registration
+        self._link = link
+        self._endpoints = tuple(endpoints)
+        self._signs = signs
+        self._rng = rng
+        self._boot_id = boot_id
+        self._last_run = last_run
+        self._last_runs = last_runs
+        self._take_over = take_over
+        self._log_line = log_line
+        self._faults = faults if faults is not None else Faults(log_line)
+        self.desk = Desk(
+            view,
+            controller,
+            link,
+            places=places,
+            session_timeout_s=SESSION_TIMEOUT_S,
+            log_line=log_line,
+            faults=self._faults,
+        )
+        self.broker_epoch = -1
+        """Of this registration; -1 before it."""
+        self._joined: asyncio.Event = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._applied = asyncio.Event()
+        self._wants_stop = False
+        self._may_stop = asyncio.Event()
+        self._heard_s = -1e9
+        self._candidacy: Candidacy | None = None
+        controller.active = False
+        controller.elsewhere = self
+        view.registered = False
+        view.on_change(self._see)
+
+    # --- who is the controller ----------------------------------------------------------------------------------------
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._view.image
+
+    def _controller_broker(self) -> BrokerImage | None:
+        """The broker that the newest known record of a controller names, if that is another one."""
+        image = self._image
+        if self._controller.active or image.controller.broker_id == self._view.identity.broker_id:
+            return None
+        return image.brokers.get(image.controller.broker_id)
+
+    def hears_controller(self) -> bool:
+        """Whether this broker has heard the controller within the last two seconds (C3)."""
+        return self.desk.serving or self._now_s() - self._heard_s < 2.0
+
+    def _hear(self) -> None:
+        self._heard_s = self._now_s()
+        if self._candidacy is not None:
+            self._candidacy.heard(self._heard_s)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self._applied.set()
+        self._applied = asyncio.Event()
+
+    async def _read(self) -> None:
+        """Read the bucket. Raises: FencedError."""
+        seal = self._view.log.writer
+        try:
+            await self._view.log.poll()
+        except (StorageUnavailable, CorruptionError) as error:
+            self._faults.met("reading", "the cluster log", f"cannot read the cluster log: {error}")
+            return
+        self._published(seal.seal_sequence)
+
+    def _published(self, sealed_before: int) -> None:
+        """Pass on what was read or taken. Raises: FencedError."""
+        self._view.publish()
+        self._controller.notice_successor()
+        if self._view.log.writer.seal_sequence != sealed_before and not self._controller.active:
+            self._hear()  # the winner's seal is its first sign (C7)
+        self._view.check_place()
+
+    async def wait_applied(self, sequence: int) -> None:
+        """Wait until this broker has applied entry ``sequence`` (F2). Raises: RequestRejected REQUEST_TIMED_OUT."""
+        try:
+            async with asyncio.timeout(CHANGE_S):
+                while self._view.log.next_sequence <= sequence or self._image.sequence < sequence:
+                    await self._applied.wait()
+        except TimeoutError:
+            raise RequestRejected(
+                ErrorCode.REQUEST_TIMED_OUT, "The change was made, and this broker has not heard of it yet."
+            ) from None
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    async def joined(self) -> None:
+        """Wait until this broker is registered, by ``run``."""
+        await self._joined.wait()
+
+    def ready(self) -> None:
+        """The broker can lead and follow: send heartbeats, so that it is unfenced."""
+        self._ready.set()
+
+    async def _join(self) -> None:
+        """Raises: StartRefused, FencedError."""
+        await self._registration.prepare_member(self._image)
+        while True:
+            answer: tuple[int, int] | None = None
+            try:
+                answer = await self._register()
+            except RequestRejected as error:
+                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
+                    raise StartRefused(str(error)) from None
+            except (BrokerUnavailable, ProtocolError, StorageUnavailable):
+                answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
+            if answer is None:
+                await asyncio.sleep(self._rng.uniform(0.1, 0.2))
+                await self._read()
+                continue
+            epoch, sequence = answer
+            while self._view.log.next_sequence <= sequence:
+                await self._read()
+                if self._view.log.next_sequence <= sequence:
+                    await asyncio.sleep(STEP_S)
+            if self._last_runs is not None:
+                await self._last_runs.registered(epoch)
+            self.broker_epoch = epoch
+            self._view.publish()
+            self._view.registered = True
+            self._view.check_place()
+            self._joined.set()
+            return
+
+    async def _register(self) -> tuple[int, int] | None:
+        """One attempt. Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError."""
+        mine = self._view.identity
+        bound = self._image.brokers.get(mine.broker_id)
+        epoch, clean, boot_id = self._last_run
+        asked = RegistrationAsked(
+            mine.broker_id,
+            mine.directory_id,
+            mine.incarnation,
+            self._boot_id,
+            self._endpoints,
+            1,
+            LEVEL_MAX,
+            -1 if bound is None else bound.broker_epoch,
+            epoch if clean else -1,
+            epoch,
+            boot_id,
+            self._view.config.broker_rack,
+            self._view.config.firn_instance_id,
+            self._take_over,
+        )
+        if self._controller.active:
+            made = await self.desk.register(asked, check_endpoints=False)
+            return made.broker_epoch, made.sequence
+        to = self._controller_broker()
+        if to is None:
+            return None
+        answer = await self._link.register(
+            to,
+            RegisterRequest(
+                self._image.cluster_id,
+                asked.broker_id,
+                asked.directory_id,
+                asked.incarnation,
+                asked.replaces,
+                asked.clean_epoch,
+                asked.run_epoch,
+                asked.run_boot_id,
+                asked.boot_id,
+                asked.endpoints,
+                asked.rack,
+                asked.instance_id,
+                asked.level_min,
+                asked.level_max,
+                asked.force,
+            ),
+        )
+        self._hear_unless(answer.error)
+        if answer.error:
+            raise RequestRejected(ErrorCode(answer.error), answer.message)
+        return answer.broker_epoch, answer.sequence
+
+    def _hear_unless(self, error: int) -> None:
+        if error != ErrorCode.NOT_CONTROLLER:
+            self._hear()
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Register, then be a member until cancelled. Raises: StartRefused, FencedError, in an ExceptionGroup."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._hold_office())
+                group.create_task(self._stand())
+                group.create_task(self._join())
+                group.create_task(self._follow_entries())
+                group.create_task(self._beat())
+                group.create_task(self._give_signs())
+        finally:
+            await self._link.close()
+
+    async def _hold_office(self) -> None:
+        while True:
+            if self._controller.active:
+                self._log_line(f"broker {self._view.identity.broker_id} is the controller")
+                await self.desk.run()
+                self._log_line(f"broker {self._view.identity.broker_id} is not the controller any more")
+            await asyncio.sleep(STEP_S)
+
+    async def _beat(self) -> None:
+        """Tell the controller that this broker lives, as soon as it is ready."""
+        await self._joined.wait()
+        await self._ready.wait()
+        while True:
+            beat = Heartbeat(
+                self._view.identity.broker_id,
+                self.broker_epoch,
+                self._view.log.next_sequence - 1,
+                self._wants_stop,
+            )
+            answer: HeartbeatAnswer | None = None
+            try:
+                if self._controller.active:
+                    answer = await self.desk.heard(beat)
+                elif (to := self._controller_broker()) is not None:
+                    answer = await self._link.heartbeat(to, beat)
+            except (RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
+                self._note_refused(error)
+            if answer is not None:
+                if answer.error is ErrorCode.NONE:
+                    self._hear()
+                    if answer.may_stop:
+                        self._may_stop.set()
+                elif answer.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                    self._hear()
+                    await self._read()  # the log says who has this place
+            elif self._now_s() - self._heard_s > UNHEARD_READ_S and not self._controller.active:
+                await self._read()
+            mine = self._image.brokers.get(self._view.identity.broker_id)
+            hurried = mine is not None and mine.fenced and answer is not None
+            await asyncio.sleep(STEP_S if hurried or (self._wants_stop and not self._may_stop.is_set()) else BEAT_S)
+
+    def _note_refused(self, error: FirnError) -> None:
+        if isinstance(error, NotSent) and self._candidacy is not None:
+            self._candidacy.controller_refused(self._now_s())
+
+    async def _follow_entries(self) -> None:
+        """Take new entries from the controller as they are made."""
+        while True:
+            to = self._controller_broker()
+            if to is None:
+                await asyncio.sleep(STEP_S)
+                continue
+            log = self._view.log
+            sealed = log.writer.seal_sequence
+            try:
+                answer = await self._link.entries(
+                    to, EntriesRequest(self._image.cluster_id, log.next_sequence, ENTRIES_WAIT_MS)
+                )
+            except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
+                self._note_refused(error)
+                await asyncio.sleep(2 * STEP_S)
+                continue
+            if answer.error:
+                await self._read()
+                await asyncio.sleep(2 * STEP_S)
+                continue
+            self._hear()
+            if answer.lost:
+                await self._read()
+                continue
+            try:
+                for body in answer.entries:
+                    if not await log.take(body):
+                        await log.poll()
+                        break
+            except (CorruptionError, StorageUnavailable) as error:
+                self._faults.met("following", "the cluster log", f"cannot follow the cluster log: {error}")
+                await self._read()
+                await asyncio.sleep(2 * STEP_S)
+                continue
+            if answer.entries:
+                self._published(sealed)
+
+    async def _give_signs(self) -> None:
+        """Give signs of life in the bucket: a cut-off candidate looks there (C4), and so does a take-over (ADR 0018)."""
+        while True:
+            try:
+                async with asyncio.timeout(BEAT_INTERVAL_MS / 1000):
+                    await self._signs.beat(self._view.identity)
+            except (StorageUnavailable, TimeoutError) as error:
+                self._faults.met("the sign of life of", "this broker", f"no sign of life was put: {error}")
+            await asyncio.sleep(BEAT_INTERVAL_MS / 1000)
+            if not self._controller.active:
+                await self._read()
+
+    # --- standing for the office ----------------------------------------------------------------------------------------
+
+    def _electorate(self) -> list[int]:
+        """The unfenced brokers and this one, in order."""
+        mine = self._view.identity.broker_id
+        return sorted({broker_id for broker_id, one in self._image.brokers.items() if not one.fenced} | {mine})
+
+    async def _stand(self) -> None:
+        """Become the controller when the present one is not heard (C3, C4, C7)."""
+        mine = self._view.identity.broker_id
+        candidacy = self._candidacy = Candidacy(mine, self._now_s(), jitter_s=self._rng.uniform(0.0, 0.1))
+        image = self._image
+        if image.controller.broker_id in (mine, -1):
+            candidacy.nobody_in_office()
+        while True:
+            await asyncio.sleep(STEP_S)
+            if self._controller.active:
+                candidacy.heard(self._now_s())
+                continue
+            candidacy.follow(self._electorate(), self._view.log.writer.epoch)
+            action = candidacy.decide(self._now_s())
+            match action:
+                case Wait():
+                    continue
+                case ReadLog():
+                    await self._read()
+                    candidacy.log_was_read(self._view.log.writer.epoch, self._now_s())
+                case AskOthers():
+                    await self._ask_others(candidacy)
+                case LookAtSignOfLife():
+                    candidacy.saw_sign_of_life(await self._sign_age_s(), self._now_s())
+                case Seal():
+                    await self._take_office(candidacy)
+
+    async def _ask_others(self, candidacy: Candidacy) -> None:
+        mine = self._view.identity.broker_id
+        asked = HeardRequest(self._image.cluster_id, mine)
+
+        async def ask(broker: BrokerImage) -> tuple[int, HeardResponse | None]:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    return broker.broker_id, await self._link.heard(broker, asked)
+            except (FirnError, TimeoutError):
+                return broker.broker_id, None
+
+        others = [one for key, one in self._image.brokers.items() if key != mine and not one.fenced]
+        answers = await asyncio.gather(*(ask(one) for one in others))
+        candidacy.answered(
+            {
+                broker_id: None if answer is None else (answer.heard, answer.controller_epoch)
+                for broker_id, answer in answers
+            },
+            self._now_s(),
+        )
+
+    async def _sign_age_s(self) -> float | None:
+        """The age of the controller's sign of life in seconds; infinite if it has left; None if it cannot be known now."""
+        holder = self._image.brokers.get(self._image.controller.broker_id)
+        if holder is None:
+            return float("inf")
+        try:
+            async with asyncio.timeout(10.0):
+                age_ms = await self._signs.age_ms(holder.broker_id, holder.directory_id)
+        except (StorageUnavailable, TimeoutError):
+            return None
+        return float("inf") if age_ms is None else age_ms / 1000
+
+    async def _take_office(self, candidacy: Candidacy) -> None:
+        await self._read()  # a seal that came meanwhile is seen here, and not fought
+        if candidacy.decide(self._now_s()) != Seal():
+            return
+        try:
+            won = await self._controller.take_office()
+        except (StorageUnavailable, CorruptionError) as error:
+            self._faults.met("becoming", "the controller", f"the seal stayed undecided: {error}")
+            won = False
+        if not won:
+            candidacy.lost_race(self._now_s())
+            self._view.publish()
+            self._hear()
+
+    # --- what this broker asks for --------------------------------------------------------------------------------------
+
+    async def _change(self, name: str, body: msgspec.Struct | None) -> bytes:
+        """Have the controller make a change. It is sent once (F1); while there is no controller it waits. Raises: RequestRejected,
+        StorageUnavailable."""
+        deadline_s = self._now_s() + CHANGE_S
+        while True:
+            to = self._controller_broker()
+            if self._controller.active:
+                raise not_controller()  # it has just become the controller: the caller asks it again
+            if to is not None:
+                asked = ChangeRequest(
+                    self._image.cluster_id,
+                    self._view.identity.broker_id,
+                    self.broker_epoch,
+                    name,
+                    b"" if body is None else msgspec.msgpack.encode(body),
+                )
+                try:
+                    answer = await self._link.change(to, asked)
+                except NotSent:
+                    answer = None
+                except (BrokerUnavailable, ProtocolError) as error:
+                    raise StorageUnavailable(
+                        f"the controller did not answer, and may have made the change: {error}"
+                    ) from None
+                if answer is not None and answer.error != ErrorCode.NOT_CONTROLLER:
+                    if answer.error:
+                        raise RequestRejected(ErrorCode(answer.error), answer.message)
+                    await self.wait_applied(answer.sequence)
+                    return answer.body
+            if self._now_s() >= deadline_s:
+                raise StorageUnavailable("there is no controller")
+            await asyncio.sleep(2 * STEP_S)
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str | None], factor: int, fewer_replicas: bool
+    ) -> TopicImage:
+        await self._change(CREATE_TOPIC, CreateTopicChange(name, partitions, dict(configs), factor, fewer_replicas))
+        topic = self._image.topic(name)
+        if topic is None:
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted at once.")
+        return topic
+
+    async def allocate_producer_ids(self) -> range:
+        block = msgspec.msgpack.decode(await self._change(PRODUCER_IDS, None), type=ProducerIdsChange)
+        return range(block.start, block.end)
+
+    async def bump_leader_epochs(
+        self, partitions: Sequence[TopicIdPartition], above: Mapping[TopicIdPartition, int]
+    ) -> dict[TopicIdPartition, LeaderEpoch]:
+        asked = RaiseChange(tuple((key.topic_id, key.partition, above.get(key, -1)) for key in partitions))
+        made = msgspec.msgpack.decode(await self._change(RAISE_EPOCHS, asked), type=RaiseChange)
+        return {
+            TopicIdPartition(TopicId(topic_id), PartitionIndex(index)): LeaderEpoch(epoch)
+            for topic_id, index, epoch in made.epochs
+        }
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """Nothing of a deleted topic is left in the bucket. Raises: as ``_change``."""
+        await self._change(FORGET_TOPIC, ForgetTopicChange(topic_id))
+
+    async def alter_in_sync(self, asked: Sequence[InSyncAsked]) -> Sequence[InSyncAnswer]:
+        """Propose in-sync sets to the controller. Raises: RequestRejected, BrokerUnavailable, StorageUnavailable."""
+        if self._controller.active:
+            proposals = [
+                ProposedSet(
+                    one.topic_id,
+                    one.partition,
+                    one.leader_epoch,
+                    one.partition_epoch,
+                    [Member(*member) for member in one.members],
+                )
+                for one in asked
+            ]
+            made = await self.desk.alter_in_sync(self._view.identity.broker_id, self.broker_epoch, proposals)
+            return [InSyncAnswer(one.topic_id, one.partition, one.error) for one in made]
+        to = self._controller_broker()
+        if to is None:
+            raise NotSent("there is no controller")
+        return await self._link.alter_in_sync(to, self._view.identity.broker_id, self.broker_epoch, asked)
+
+    # --- what clients ask for -------------------------------------------------------------------------------------------
+
+    def needed(self) -> bool:
+        """Whether a client's request is to be passed on: this broker is not the controller."""
+        return not self._controller.active
+
+    async def pass_on(self, frame: bytes, principal: bytes, client_address: bytes) -> bytes:
+        """Have the controller answer a client's request (F1, F2). Raises: RequestRejected."""
+        deadline_s = self._now_s() + CHANGE_S
+        while True:
+            to = self._controller_broker()
+            try:
+                if to is None:
+                    raise NotSent("there is no controller")
+                sequence, answer = await self._link.pass_on(to, frame, principal, client_address)
+            except NotSent as error:
+                why = str(error)
+            except RequestRejected as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+                why = str(error)
+            except (BrokerUnavailable, ProtocolError) as error:
+                raise RequestRejected(
+                    ErrorCode.REQUEST_TIMED_OUT, f"The controller may have done what was asked: {error}"
+                ) from None
+            else:
+                await self.wait_applied(sequence)
+                return answer
+            if self._now_s() >= deadline_s:
+                raise RequestRejected(ErrorCode.NOT_CONTROLLER, f"No controller was found: {why}")
+            await asyncio.sleep(2 * STEP_S)
+
+    # --- leaving --------------------------------------------------------------------------------------------------------
+
+    async def leave_in_order(self) -> None:
+        """Have others lead what this broker leads, before it stops (M13). Returns after ``STOP_S`` at the latest. Call it while ``run``
+        runs."""
+        if not self._joined.is_set() or not self._ready.is_set():
+            return
+        self._wants_stop = True
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._may_stop.wait()
+        except TimeoutError:
+            self._log_line("the controller has not let this broker stop; it stops all the same")
+
+    async def left(self) -> None:
+        """After the last write: have the controller fence this broker at once, and take its sign of life away."""
+        try:
+            async with asyncio.timeout(2.0):
+                if self._controller.active:
+                    await self.desk.left(self._view.identity.broker_id, self.broker_epoch)
+                else:
+                    await self._change(LEAVE, None)
+        except (FirnError, TimeoutError) as error:
+            self._log_line(f"the other brokers will notice by themselves that this one has left: {error}")
