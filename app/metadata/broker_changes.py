@@ -284,8 +284,7 @@ def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_e
             left += 1
         return result
 
-    if not broker.fenced:
-        changed.each(stop)
+    changed.each(stop)
     return Planned(changed.planned().records, left)
 
 

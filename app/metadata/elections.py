@@ -58,7 +58,7 @@ def elect(
             return _alone(partition, last, unclean=len(partition.replicas) > 1)
     if unclean:
         for broker in partition.replicas:
-            if broker != prefer_other_than and active(broker):
+            if active(broker):
                 return _alone(partition, broker, unclean=True)
     return Elected(stamped(partition, partition._replace(leader=NOBODY)), False)
 

@@ -44,7 +44,7 @@ def effective_min_in_sync(min_in_sync: int, replicas: int) -> int:
 def fenced(partition: PartitionImage, brokers: Collection[int], terms: Terms) -> PartitionImage:
     """Brokers are fenced by one entry: they leave the in-sync set and the leadership, and become eligible by R9 (M6)."""
     isr = tuple([each for each in partition.isr if each not in brokers])
-    if len(isr) == len(partition.isr) and partition.leader not in brokers:
+    if len(isr) == len(partition.isr):
         return partition
     return _settled(partition, partition._replace(isr=isr), terms)
 
@@ -57,8 +57,7 @@ def registered(
     if broker not in partition.replicas:
         return partition
     isr = tuple([each for each in partition.isr if each != broker])
-    leader = NOBODY if partition.leader == broker else partition.leader
-    changed = partition._replace(isr=isr, leader=leader)
+    changed = partition._replace(isr=isr)
     if kept:
         return _settled(partition, changed, terms)
     eligible = _eligible(partition, changed, terms, (broker,))
@@ -88,8 +87,8 @@ def stopping(partition: PartitionImage, broker: BrokerId, terms: Terms) -> Parti
         return partition
     others = tuple([each for each in partition.isr if each != broker])
     if others and (partition.leader != broker or any(terms.active(each) for each in others)):
-        return _settled(partition, partition._replace(isr=others), terms._replace(unclean=False))
-    return _settled(partition, partition, terms._replace(unclean=False))
+        return _settled(partition, partition._replace(isr=others), terms)
+    return _settled(partition, partition, terms)
 
 
 def min_in_sync_changed(partition: PartitionImage) -> PartitionImage:
