@@ -216,12 +216,13 @@ async def test_a_follower_that_waits_is_checked_again_and_told_when_another_lead
     assert (found.error_code, found.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
 
 
-async def test_a_follower_of_another_history_is_told_where_it_parts_and_is_not_counted(led, client):
+@pytest.mark.parametrize("parts_at", [(2, 1), (2, 3), (3, 1)])
+async def test_a_follower_of_another_history_is_told_where_it_parts_and_is_not_counted(led, client, parts_at):
     led.log.append_uncommitted(batch(3))
-    led.log.epoch_end_offset = lambda epoch: (2, 1)
+    led.log.epoch_end_offset = lambda epoch: parts_at
     asked = led.request(3, last_fetched_epoch=3, stored_end=3, wait_ms=60_000)
     found = only(await ask(client, VERSION, asked))
-    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2, 1)
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, *parts_at)
     assert led.counting.noted == []
 
 
