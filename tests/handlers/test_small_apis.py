@@ -19,7 +19,7 @@ from app.wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from app.wire.versions import PRIVATE, SERVED
+from app.wire.versions import BETWEEN_BROKERS, PRIVATE, SERVED
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
 
@@ -27,7 +27,7 @@ from tests.handlers.fakes import Bench
 def test_every_served_api_has_a_handler():
     table = set(Apis())
     assert {int(key) for key in SERVED} - table == {ApiKey.PRODUCE, ApiKey.FETCH}
-    assert table - {int(key) for key in SERVED} == {int(key) for key in PRIVATE}
+    assert table - {int(key) for key in SERVED} == {int(key) for key in PRIVATE | set(BETWEEN_BROKERS)}
 
 
 def test_a_family_answers_the_keys_that_it_is_looked_up_by():

@@ -100,7 +100,7 @@ def test_a_client_id_that_is_not_utf8_is_refused() -> None:
         parse_request_header(b"\x00\x03\x00\x00\x00\x00\x00\x01\x00\x01\xff")
 
 
-@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_009])
+@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_010])
 def test_an_unknown_key_is_refused_by_its_code(key: int) -> None:
     data = key.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x00\x00\x01\xff\xff"
     with pytest.raises(ProtocolError) as caught:
@@ -177,6 +177,10 @@ def test_what_brokers_alone_send_is_not_advertised_and_has_a_header_and_a_codec(
             data = encode_request_header(key, version, 5, "firn")
             assert parse_request_header(data) == (key, version, 5, "firn", len(data))
             assert versions.is_flexible(key, version)
+            assert versions.is_between_brokers(key, version)
+            assert not versions.is_served(key, version)
+        assert not versions.is_between_brokers(key, first - 1)
+        assert not versions.is_between_brokers(key, last + 1)
 
 
 def test_an_api_versions_request_from_the_future_is_answered_so_that_an_old_reader_understands() -> None:
