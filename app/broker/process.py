@@ -32,7 +32,7 @@ from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
 from app.machine.rpc import RpcClient
-from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
+from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
 from app.notices import log_line
 from app.objectstore.location import parse_store_url
@@ -121,6 +121,7 @@ class Broker:
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
         from app.broker.cleaning import CleanerProcesses
+        from app.broker.control_link import KafkaControlLink
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
         from app.broker.places import KafkaPlaces
         from app.objectstore.proxy import StoreProxy
@@ -150,6 +151,8 @@ class Broker:
                 places=KafkaPlaces(),
                 elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
+                new_link=KafkaControlLink,
+                boot_id=boot_id(),
             ),
         )
         if self._stop_requested:

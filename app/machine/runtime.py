@@ -22,6 +22,18 @@ GARBAGE_THRESHOLD: Final = 10_000
 """Objects made and not freed between two looks at the youngest generation."""
 
 
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine's kernel; empty where it is not known (Linux alone tells it)."""
+    try:
+        with open(BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 boot_s: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """Seconds since the machine was started. Time that it was suspended is included where the system counts it. This is the system's
 function itself, because it is called for every write to a socket."""

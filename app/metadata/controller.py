@@ -1,13 +1,13 @@
 """The controller: the writer of the cluster log.
 
 It groups the requested changes: while one entry is under way, changes wait, and together they become the next entry
-(``decisions.py``). A single broker (level 0) is its own controller: it seals the cluster log, registers itself in the entry after the
-seal, and ends when another broker takes over. Of several brokers each has a controller, and one of them is *active*: it ``takes
+(``decisions.py``). A single broker (level 0) is its own controller: it seals the cluster log, registers itself in the entry after
+the seal, and ends when another broker takes over. Of several brokers each has a controller, and one of them is *active*: it ``takes
 office`` with a seal, and when another has sealed it steps down and goes on as a broker (ADR 0023, C1, C2, C8).
 
 Handlers and coordinators ask for changes by ``ClusterChanges`` (``cluster_changes.py``). They do not know whether the controller
-is on this broker. What a broker asks for by itself goes ``elsewhere`` while this one is not active; what its clients ask for is passed
-on before it comes here.
+is on this broker. What a broker asks for by itself goes ``elsewhere`` while this one is not active; what its clients ask for is
+passed on before it comes here.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Controller(ClusterChanges):
         self._log.step_down()
 
     async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
-        """Seal the cluster log with a higher controller epoch, and name this broker in the entry after the seal, with ``first`` (C1).
+        """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` (C1).
 
         Returns: whether this broker is the active controller now; if not, another one was faster. The log must have been loaded.
         Raises: StorageUnavailable, CorruptionError: it is not known whether the seal is there.

@@ -1,7 +1,7 @@
 """The active controller's desk: where other brokers register, beat, fetch entries and ask for changes (ADR 0023).
 
-It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks is
-told NOT_CONTROLLER and counts this controller as unheard. Who lives is reckoned by ``BrokerSessions``; what follows from it are
+It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
+is told NOT_CONTROLLER and counts this controller as unheard. Who lives is reckoned by ``BrokerSessions``; what follows from it are
 changes like any others.
 """
 
@@ -31,9 +31,7 @@ from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
-from app.metadata.leader_changes import preferred_leaders_back
 from app.metadata.place import ASK_S, Places
-from app.metadata.reassignments import completed
 from app.metadata.view import ClusterView
 from app.units import TopicIdPartition
 
@@ -44,8 +42,6 @@ UNCONFIRMED_S: Final = 2.0
 ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; one entry may be longer."""
 REFUSAL_PAUSE_S: Final = 0.15
-LEADERS_BACK_AT_MOST: Final = 1_000
-"""Preferred leaders that take over in one entry."""
 
 _logger = logging.getLogger(__name__)
 
@@ -97,7 +93,6 @@ class Desk:
         loop = asyncio.get_running_loop()
         sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
         sessions.follow(self._view.image.brokers, loop.time())
-        leaders_back_s = loop.time() + self._leaders_back_every_s()
         try:
             while self.controller.active:
                 await asyncio.sleep(TICK_S)
@@ -110,9 +105,6 @@ class Desk:
                     sessions.tick(loop.time())
                 if self.serving:
                     await self._settle(sessions)
-                    if now_s >= leaders_back_s:
-                        await self._bring_leaders_back()
-                        leaders_back_s = loop.time() + self._leaders_back_every_s()
         finally:
             self._sessions = None
             for task in self._probing.values():
@@ -150,18 +142,6 @@ class Desk:
                 self._count_unclean(changed)
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
-
-    def _leaders_back_every_s(self) -> float:
-        config = self._view.effective_broker_config()
-        return config.leader_imbalance_check_interval_seconds if config.auto_leader_rebalance_enable else 1e9
-
-    async def _bring_leaders_back(self) -> None:
-        try:
-            await self.controller.submit(
-                lambda draft, around: preferred_leaders_back(draft, around, LEADERS_BACK_AT_MOST)
-            )
-        except FirnError as error:
-            self._faults.met("bringing back", "preferred leaders", f"preferred leaders stay away for now: {error}")
 
     def _count_unclean(self, changed: BrokersChanged | RegistrationAnswer) -> None:
         if changed.unclean:
@@ -268,8 +248,8 @@ class Desk:
             await asyncio.sleep(REFUSAL_PAUSE_S)
 
     async def entries(self, start: int, wait_s: float) -> list[bytes] | None:
-        """The entries from number ``start`` on; waits for the next one if there is none yet. None: they are not at hand, or ``start`` is
-        above what this controller knows. Raises: RequestRejected NOT_CONTROLLER."""
+        """The entries from number ``start`` on; waits for the next one if there is none yet. None: they are not at hand, or
+        ``start`` is above what this controller knows. Raises: RequestRejected NOT_CONTROLLER."""
         self._check()
         log = self._view.log
         if start >= log.next_sequence:
@@ -292,5 +272,5 @@ class Desk:
         """Decide in-sync sets that a leader proposes. Raises: RequestRejected, StorageUnavailable."""
         self._check()
         return await self.controller.submit(
-            lambda draft, around: alter_in_sync(draft, around, broker_id, broker_epoch, proposals, after=completed)
+            lambda draft, around: alter_in_sync(draft, around, broker_id, broker_epoch, proposals)
         )

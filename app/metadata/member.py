@@ -1,7 +1,7 @@
 """One broker of several: it registers, beats, follows the cluster log, and becomes the controller if it has to (ADR 0023).
 
-The loops of ``run`` know the controller from the newest seal that they have read. What they ask it goes through the ``ControlLink``;
-if this broker is the controller itself, it goes to its own desk.
+The loops of ``run`` know the controller from the newest seal that they have read. What they ask it goes through the
+``ControlLink``; if this broker is the controller itself, it goes to its own desk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from app.errors import (
     BrokerUnavailable,
     CorruptionError,
     ErrorCode,
-    FencedError,
     FirnError,
     ProtocolError,
     RequestRejected,
@@ -41,7 +40,6 @@ from app.metadata.control import (
     EntriesRequest,
     ForgetTopicChange,
     HeardRequest,
-    HeardResponse,
     Heartbeat,
     HeartbeatAnswer,
     InSyncAnswer,
@@ -74,6 +72,7 @@ UNHEARD_READ_S: Final = 1.0
 CHANGE_S: Final = 30.0
 """How long a change waits for a controller, and for its entry to be applied here."""
 ASK_S: Final = 1.0
+SIGN_S: Final = 10.0
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
 
@@ -161,12 +160,20 @@ class ClusterMember(Elsewhere):
 
     def hears_controller(self) -> bool:
         """Whether this broker has heard the controller within the last two seconds (C3)."""
-        return self.desk.serving or self._now_s() - self._heard_s < 2.0
+        if self._controller.active:
+            return self.desk.serving
+        return self._candidacy is not None and self._candidacy.has_heard(self._now_s())
 
-    def _hear(self) -> None:
+    def _hear(self, broker_id: int) -> None:
+        """Another broker has answered as the controller."""
         self._heard_s = self._now_s()
         if self._candidacy is not None:
-            self._candidacy.heard(self._heard_s)
+            self._candidacy.heard(broker_id, self._heard_s)
+
+    def _note_seal(self) -> None:
+        writer = self._view.log.writer
+        if self._candidacy is not None:
+            self._candidacy.seal_seen(writer.epoch, _sealer(writer.writer_id), self._now_s())
 
     @staticmethod
     def _now_s() -> float:
@@ -176,22 +183,21 @@ class ClusterMember(Elsewhere):
         self._applied.set()
         self._applied = asyncio.Event()
 
-    async def _read(self) -> None:
-        """Read the bucket. Raises: FencedError."""
-        seal = self._view.log.writer
+    async def _read(self) -> bool:
+        """Read the bucket. Returns: whether the log was read up to its end. Raises: FencedError."""
         try:
             await self._view.log.poll()
         except (StorageUnavailable, CorruptionError) as error:
             self._faults.met("reading", "the cluster log", f"cannot read the cluster log: {error}")
-            return
-        self._published(seal.seal_sequence)
+            return False
+        self._published()
+        return True
 
-    def _published(self, sealed_before: int) -> None:
+    def _published(self) -> None:
         """Pass on what was read or taken. Raises: FencedError."""
         self._view.publish()
         self._controller.notice_successor()
-        if self._view.log.writer.seal_sequence != sealed_before and not self._controller.active:
-            self._hear()  # the winner's seal is its first sign (C7)
+        self._note_seal()  # the winner's seal is its first sign (C7)
         self._view.check_place()
 
     async def wait_applied(self, sequence: int) -> None:
@@ -292,14 +298,11 @@ class ClusterMember(Elsewhere):
                 asked.force,
             ),
         )
-        self._hear_unless(answer.error)
+        if answer.error != ErrorCode.NOT_CONTROLLER:
+            self._hear(to.broker_id)
         if answer.error:
             raise RequestRejected(ErrorCode(answer.error), answer.message)
         return answer.broker_epoch, answer.sequence
-
-    def _hear_unless(self, error: int) -> None:
-        if error != ErrorCode.NOT_CONTROLLER:
-            self._hear()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -336,20 +339,20 @@ class ClusterMember(Elsewhere):
                 self._wants_stop,
             )
             answer: HeartbeatAnswer | None = None
+            to = self._controller_broker()
             try:
                 if self._controller.active:
                     answer = await self.desk.heard(beat)
-                elif (to := self._controller_broker()) is not None:
+                elif to is not None:
                     answer = await self._link.heartbeat(to, beat)
             except (RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
                 self._note_refused(error)
-            if answer is not None:
-                if answer.error is ErrorCode.NONE:
-                    self._hear()
-                    if answer.may_stop:
-                        self._may_stop.set()
-                elif answer.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-                    self._hear()
+            if answer is not None and answer.error is not ErrorCode.NOT_CONTROLLER:
+                if to is not None:
+                    self._hear(to.broker_id)
+                if answer.may_stop:
+                    self._may_stop.set()
+                if answer.error is not ErrorCode.NONE:
                     await self._read()  # the log says who has this place
             elif self._now_s() - self._heard_s > UNHEARD_READ_S and not self._controller.active:
                 await self._read()
@@ -369,7 +372,6 @@ class ClusterMember(Elsewhere):
                 await asyncio.sleep(STEP_S)
                 continue
             log = self._view.log
-            sealed = log.writer.seal_sequence
             try:
                 answer = await self._link.entries(
                     to, EntriesRequest(self._image.cluster_id, log.next_sequence, ENTRIES_WAIT_MS)
@@ -382,7 +384,7 @@ class ClusterMember(Elsewhere):
                 await self._read()
                 await asyncio.sleep(2 * STEP_S)
                 continue
-            self._hear()
+            self._hear(to.broker_id)
             if answer.lost:
                 await self._read()
                 continue
@@ -397,7 +399,7 @@ class ClusterMember(Elsewhere):
                 await asyncio.sleep(2 * STEP_S)
                 continue
             if answer.entries:
-                self._published(sealed)
+                self._published()
 
     async def _give_signs(self) -> None:
         """Give signs of life in the bucket: a cut-off candidate looks there (C4), and so does a take-over (ADR 0018)."""
@@ -413,84 +415,79 @@ class ClusterMember(Elsewhere):
 
     # --- standing for the office ----------------------------------------------------------------------------------------
 
-    def _electorate(self) -> list[int]:
-        """The unfenced brokers and this one, in order."""
-        mine = self._view.identity.broker_id
-        return sorted({broker_id for broker_id, one in self._image.brokers.items() if not one.fenced} | {mine})
-
     async def _stand(self) -> None:
         """Become the controller when the present one is not heard (C3, C4, C7)."""
         mine = self._view.identity.broker_id
-        candidacy = self._candidacy = Candidacy(mine, self._now_s(), jitter_s=self._rng.uniform(0.0, 0.1))
-        image = self._image
-        if image.controller.broker_id in (mine, -1):
-            candidacy.nobody_in_office()
+        writer = self._view.log.writer
+        candidacy = self._candidacy = Candidacy(
+            mine,
+            self._now_s(),
+            controller_id=_sealer(writer.writer_id),
+            controller_epoch=writer.epoch,
+            jitter_s=self._rng.uniform(0.0, 0.1),
+        )
         while True:
             await asyncio.sleep(STEP_S)
             if self._controller.active:
-                candidacy.heard(self._now_s())
                 continue
-            candidacy.follow(self._electorate(), self._view.log.writer.epoch)
-            action = candidacy.decide(self._now_s())
-            match action:
+            candidacy.follow([broker_id for broker_id, one in self._image.brokers.items() if not one.fenced])
+            match candidacy.decide(self._now_s()):
                 case Wait():
                     continue
                 case ReadLog():
-                    await self._read()
-                    candidacy.log_was_read(self._view.log.writer.epoch, self._now_s())
-                case AskOthers():
-                    await self._ask_others(candidacy)
-                case LookAtSignOfLife():
-                    candidacy.saw_sign_of_life(await self._sign_age_s(), self._now_s())
+                    if await self._read():
+                        candidacy.log_read(self._now_s())
+                    else:
+                        candidacy.log_unread(self._now_s())
+                case AskOthers(round_number, brokers):
+                    await self._ask_others(candidacy, round_number, brokers)
+                case LookAtSignOfLife(controller_id):
+                    await self._look_at_sign_of_life(candidacy, controller_id)
                 case Seal():
                     await self._take_office(candidacy)
 
-    async def _ask_others(self, candidacy: Candidacy) -> None:
-        mine = self._view.identity.broker_id
-        asked = HeardRequest(self._image.cluster_id, mine)
+    async def _ask_others(self, candidacy: Candidacy, round_number: int, brokers: Sequence[int]) -> None:
+        asked = HeardRequest(self._image.cluster_id, self._view.identity.broker_id)
 
-        async def ask(broker: BrokerImage) -> tuple[int, HeardResponse | None]:
+        async def ask(broker: BrokerImage) -> None:
             try:
                 async with asyncio.timeout(ASK_S):
-                    return broker.broker_id, await self._link.heard(broker, asked)
+                    answer = await self._link.heard(broker, asked)
             except (FirnError, TimeoutError):
-                return broker.broker_id, None
+                return  # whoever does not answer is counted as such when the round ends
+            candidacy.answered(
+                round_number, broker.broker_id, heard=answer.heard, controller_epoch=answer.controller_epoch
+            )
 
-        others = [one for key, one in self._image.brokers.items() if key != mine and not one.fenced]
-        answers = await asyncio.gather(*(ask(one) for one in others))
-        candidacy.answered(
-            {
-                broker_id: None if answer is None else (answer.heard, answer.controller_epoch)
-                for broker_id, answer in answers
-            },
-            self._now_s(),
-        )
+        known = self._image.brokers
+        await asyncio.gather(*(ask(known[broker_id]) for broker_id in brokers if broker_id in known))
 
-    async def _sign_age_s(self) -> float | None:
-        """The age of the controller's sign of life in seconds; infinite if it has left; None if it cannot be known now."""
-        holder = self._image.brokers.get(self._image.controller.broker_id)
+    async def _look_at_sign_of_life(self, candidacy: Candidacy, controller_id: int) -> None:
+        holder = self._image.brokers.get(controller_id)
         if holder is None:
-            return float("inf")
+            candidacy.sign_of_life(None, self._now_s())
+            return
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(SIGN_S):
                 age_ms = await self._signs.age_ms(holder.broker_id, holder.directory_id)
         except (StorageUnavailable, TimeoutError):
-            return None
-        return float("inf") if age_ms is None else age_ms / 1000
+            candidacy.sign_of_life_unknown(self._now_s())
+        else:
+            candidacy.sign_of_life(None if age_ms is None else age_ms / 1000, self._now_s())
 
     async def _take_office(self, candidacy: Candidacy) -> None:
-        await self._read()  # a seal that came meanwhile is seen here, and not fought
-        if candidacy.decide(self._now_s()) != Seal():
+        # A seal that came meanwhile is seen here, and not fought.
+        if not await self._read() or candidacy.decide(self._now_s()) != Seal():
             return
         try:
             won = await self._controller.take_office()
         except (StorageUnavailable, CorruptionError) as error:
             self._faults.met("becoming", "the controller", f"the seal stayed undecided: {error}")
             won = False
+        self._note_seal()
         if not won:
             candidacy.lost_race(self._now_s())
-            self._view.publish()
-            self._hear()
+            self._view.check_place()
 
     # --- what this broker asks for --------------------------------------------------------------------------------------
 
@@ -609,8 +606,8 @@ class ClusterMember(Elsewhere):
     # --- leaving --------------------------------------------------------------------------------------------------------
 
     async def leave_in_order(self) -> None:
-        """Have others lead what this broker leads, before it stops (M13). Returns after ``STOP_S`` at the latest. Call it while ``run``
-        runs."""
+        """Have others lead what this broker leads, before it stops (M13). Returns after ``STOP_S`` at the latest. Call it while
+        ``run`` runs."""
         if not self._joined.is_set() or not self._ready.is_set():
             return
         self._wants_stop = True
@@ -630,3 +627,9 @@ class ClusterMember(Elsewhere):
                     await self._change(LEAVE, None)
         except (FirnError, TimeoutError) as error:
             self._log_line(f"the other brokers will notice by themselves that this one has left: {error}")
+
+
+def _sealer(writer_id: str) -> int:
+    """The broker that a writer id names, -1 for none."""
+    number = writer_id.partition("/")[0]
+    return int(number) if number.isdecimal() else -1

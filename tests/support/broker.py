@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, Surroundings
 from app.broker.places import KafkaPlaces
 from app.configs import BrokerConfig, TopicConfig
@@ -67,14 +68,18 @@ async def running_broker(
     clock: Clock | None = None,
     topic_defaults: TopicConfig | None = None,
     seed: int = 7,
+    rng: random.Random | None = None,
+    new_level: int = 0,
+    boot_id: str = "boot",
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
 
+    ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that it creates.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = ThreadPool(4)
-    rng = random.Random(seed)
+    rng = rng if rng is not None else random.Random(seed)
     fs = PosixFileSystem()
     object_path = None
     if store is None:
@@ -108,6 +113,9 @@ async def running_broker(
             descriptors_max=1024,
             store_samples=store_samples,
             places=KafkaPlaces(),
+            new_link=KafkaControlLink,
+            boot_id=boot_id,
+            new_level=new_level,
         ),
     )
     broker = RunningBroker(node, store, lines)

@@ -1,0 +1,61 @@
+"""Several real brokers in one loop, on one directory as object store: one cluster (ADR 0023)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.client.admin import AdminClient
+from app.metadata.registration import StartRefused
+from app.objectstore.directory import DirectoryStore
+from app.machine.runtime import ThreadPool
+from tests.support.broker import RunningBroker, running_broker
+
+RNG = random.Random(20)
+
+
+@asynccontextmanager
+async def member(path: Path, node_id: int, **settings: Any) -> AsyncIterator[RunningBroker]:
+    """A broker of the cluster whose bucket is ``path/store``."""
+    pool = ThreadPool(2)
+    store = DirectoryStore(path / "store", pool)
+    await store.open()
+    try:
+        async with running_broker(
+            path / f"broker-{node_id}",
+            store=store,
+            rng=random.Random(RNG.random()),
+            new_level=1,
+            node_id=node_id,
+            **settings,
+        ) as broker:
+            yield broker
+    finally:
+        pool.close()
+
+
+async def until(what: Any, wait_s: float = 20.0) -> None:
+    async with asyncio.timeout(wait_s):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+def unfenced(broker: RunningBroker) -> list[int]:
+    return sorted(key for key, one in broker.node.cluster.image.brokers.items() if not one.fenced)
+
+
+async def test_three_brokers_are_one_cluster(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
+        for broker in brokers:
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        assert {broker.node.cluster.image.cluster_id for broker in brokers} == {
+            brokers[0].node.cluster.image.cluster_id
+        }
+        assert {broker.node.cluster.image.controller.broker_id for broker in brokers} == {1}
