@@ -133,7 +133,7 @@ class BrokerSessions:
         if now_s - self._now_s > self._pause_s_min:
             pause_s = now_s - self._now_s - self._tick_interval_s
             for session in self._sessions.values():
-                session.alive_s = min(session.alive_s + pause_s, now_s)
+                session.alive_s += pause_s
         self._now_s = max(self._now_s, now_s)
 
     # --- what follows from it -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ Nothing here makes anything safe: seals decide. A wrong result costs a needless 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
@@ -103,9 +103,8 @@ class _Round:
     number: int
     voters: frozenset[int]
     ends_s: float
-    unheard: set[int]
-    """Voters that have not heard the controller, this broker included."""
-    heard: set[int] = field(default_factory=set)
+    has_heard: dict[int, bool]
+    """Whether a voter has heard the controller: this broker has not, and the others as they answered."""
     must_read: bool = False
     """Whether an answer named a controller epoch that is not known here."""
     has_read: bool = False
@@ -114,13 +113,14 @@ class _Round:
     def answers(self, now_s: float) -> _Answers:
         """What is known so far. It is final as soon as no further answer can change it."""
         voters, most = len(self.voters), len(self.voters) // 2 + 1
-        if len(self.unheard) >= most:
+        answered, heard = len(self.has_heard), sum(self.has_heard.values())
+        if answered - heard >= most:
             return _Answers.UNHEARD_BY_MOST
-        if voters - len(self.heard) < most:
+        if voters - heard < most:
             return _Answers.HEARD
         if now_s < self.ends_s:
             return _Answers.OPEN
-        return _Answers.HEARD if len(self.unheard) + len(self.heard) >= most else _Answers.TOO_FEW
+        return _Answers.HEARD if answered >= most else _Answers.TOO_FEW
 
 
 class Candidacy:
@@ -205,13 +205,9 @@ class Candidacy:
             return
         if controller_epoch > self._controller_epoch:
             attempt.must_read = True
-        elif heard and controller_epoch == self._controller_epoch:
-            attempt.heard.add(broker_id)
-            attempt.unheard.discard(broker_id)
         else:
-            # Also if it hears a controller of an older epoch: that one was deposed.
-            attempt.unheard.add(broker_id)
-            attempt.heard.discard(broker_id)
+            # A controller of an older epoch was deposed: to hear that one is not to hear the controller.
+            attempt.has_heard[broker_id] = heard and controller_epoch == self._controller_epoch
 
     def log_read(self, now_s: float) -> None:
         """The log was read up to its end, and its seals were reported."""
@@ -258,7 +254,7 @@ class Candidacy:
         if attempt is None:
             self._rounds += 1
             voters = self._unfenced | {self._broker_id}
-            attempt = self._round = _Round(self._rounds, voters, now_s + ASK_S, {self._broker_id})
+            attempt = self._round = _Round(self._rounds, voters, now_s + ASK_S, {self._broker_id: False})
             if len(voters) > 1:
                 return AskOthers(attempt.number, tuple(sorted(voters - {self._broker_id})))
         if attempt.must_read:

@@ -211,6 +211,9 @@ def test_c3_a_fenced_candidate_counts_itself_in() -> None:
     one = candidate(B, (A, C))
     answer(one, asked(one, 2.25), {C: False})
     assert one.decide(2.25) == Seal()
+    one = candidate(B, (A, C, D))
+    answer(one, asked(one, 2.5), {C: False})
+    assert one.decide(2.5) == Wait(3.5), "two of four are not most"
 
 
 def test_c3_who_hears_a_controller_of_an_older_epoch_has_not_heard_the_newest() -> None:
@@ -270,6 +273,15 @@ def test_c4_and_not_while_it_is_fresh() -> None:
     assert one.decide(again_s) == LookAtSignOfLife(A)
 
 
+def test_c4_after_a_sign_of_the_controller_the_sign_of_life_is_looked_at_anew() -> None:
+    one = candidate(B, (A, B))
+    now_s = without_answers(one, 2.0)
+    one.sign_of_life(0.0, now_s)
+    one.heard(A, now_s)
+    now_s = without_answers(one, now_s + 2.0)
+    assert one.decide(now_s) == LookAtSignOfLife(A), "the controller may have left in order since, and has none"
+
+
 def test_c4_a_sign_that_is_due_every_ten_seconds_is_not_stale_because_its_put_takes_a_while() -> None:
     one = candidate(B, (A, B))
     now_s = without_answers(one, 2.0)
@@ -325,6 +337,13 @@ def test_c4_a_controller_that_was_restarted_knows_that_it_is_not_the_controller_
     assert not one.has_heard(0.0)
     now_s = without_answers(one, 0.0)
     assert one.decide(now_s) == Seal(), "its own sign of life is not looked at: it would be fresh for ever"
+
+
+def test_c4_nor_is_a_broker_that_gave_up_after_its_own_seal_heard_by_itself() -> None:
+    one = candidate(B, (A, B, C))
+    one.seal_seen(EPOCH + 1, B, 5.0)
+    assert not one.has_heard(5.0)
+    assert isinstance(one.decide(5.25), AskOthers)
 
 
 def test_c4_nor_is_there_anybody_to_wait_for_in_a_log_without_a_seal() -> None:
