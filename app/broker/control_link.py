@@ -44,6 +44,7 @@ from app.wire.apis.alter_partition import (
 )
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
+from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
 from app.wire.versions import BETWEEN_BROKERS
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -54,6 +55,9 @@ BEAT_MS: Final = 2_000
 CHANGE_MS: Final = 30_000
 REGISTER_MS: Final = 20_000
 """The controller tries the broker's endpoints first."""
+FETCH_VERSION: Final = 17
+FETCH_MS: Final = 10_000
+"""On top of how long the leader may wait."""
 LANES: Final = ("beat", "entries", "change", "fetch")
 
 
@@ -129,6 +133,17 @@ class KafkaControlLink:
         if len(data) < ENVELOPE_SEQUENCE.size:
             raise BrokerUnavailable(f"{_named(to)} sent an answer that is too short.")
         return ENVELOPE_SEQUENCE.unpack_from(data)[0], data[ENVELOPE_SEQUENCE.size :]
+
+    async def fetch(self, to: BrokerImage, request: FetchRequest) -> Fetched:
+        """Fetch as a follower. Raises: BrokerUnavailable, ProtocolError."""
+        connection = await self.connection(to, "fetch")
+        return await connection.exchange(
+            ApiKey.FETCH,
+            FETCH_VERSION,
+            encode_fetch_body(FETCH_VERSION, request),
+            lambda view: decode_fetched(FETCH_VERSION, view),
+            timeout_ms=request.max_wait_ms + FETCH_MS,
+        )
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:

@@ -15,8 +15,11 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from app.broker.followers import FetchLink, Followers
+from app.broker.high_watermarks import HighWatermarks
+from app.broker.in_sync_sets import InSyncSets
 from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
@@ -44,6 +47,7 @@ from app.machine.files import DirectoryLock, FileSystem, storage_error
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink
 from app.metadata.liveness import Liveness, ObjectLiveness
+from app.metadata.member import ClusterMember
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
@@ -71,6 +75,10 @@ REFRESH_S: Final = 5.0
 """How long a replaced broker reads manifests, to log the records that they lack."""
 PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
+
+
+class NodeLink(ControlLink, FetchLink, Protocol):
+    """Reaches the other brokers of a cluster: what they are asked as members, and as leaders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +109,7 @@ class Surroundings:
     """Seconds since an arbitrary moment, precise enough to time a callback."""
     new_cleaner_work: Callable[[], CleanerWork] | None = None
     """With None, logs are compacted slowly in ``pool``."""
-    new_link: Callable[[], ControlLink] | None = None
+    new_link: Callable[[], NodeLink] | None = None
     """Reaches the other brokers of a cluster. With None, this broker is always alone."""
     boot_id: str = ""
     """The boot of this machine; empty if unknown."""
@@ -192,6 +200,11 @@ class Node:
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self._last_registration: LastRegistration = None  # type: ignore[assignment]
+        self._link: NodeLink = None  # type: ignore[assignment]
+        self.followers: Followers | None = None
+        """Fetches from other leaders; None on a broker that is alone."""
+        self._in_sync_sets: InSyncSets | None = None
+        self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
@@ -230,6 +243,9 @@ class Node:
         directory_id = meta.directory_id if meta is not None else uuid.UUID(bytes=around.rng.randbytes(16), version=4)
         last_registration = self._last_registration = LastRegistration(around.fs, f"{config.data_dir}/{OWN_DIRECTORY}")
         last_run = await around.pool.run(last_registration.read)
+        link = None
+        if around.new_link is not None:
+            link = self._link = around.new_link()
         self.membership = member = Membership(
             around.store,
             config=config,
@@ -244,7 +260,7 @@ class Node:
             places=around.places,
             log_line=self._log_line,
             faults=self.faults,
-            link=around.new_link() if around.new_link is not None else None,
+            link=link,
             boot_id=around.boot_id,
             last_run=(last_run.broker_epoch, last_run.clean, last_run.boot_id),
             last_runs=self,
@@ -369,6 +385,7 @@ class Node:
             self.context.desk, self.context.passes_on = member.member.desk, member.member
             self.context.hears_controller = member.member.hears_controller
             self.context.starting = True
+            await self._prepare_replication(member.member)
         self.server = KafkaServer(
             self.context,
             self._apis,
@@ -453,6 +470,8 @@ class Node:
                     # The controller tries this broker's address before it registers it.
                     await self._listen()
                     await member.joined()
+                    assert self._high_watermarks is not None
+                    self.partitions.high_watermarks = await self._high_watermarks.read()
                 await self.partitions.take_over_all(
                     clean=report is not None and report.clean,
                     new_directory=self._new_directory,
@@ -470,6 +489,11 @@ class Node:
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
+                if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
+                    self.cluster.on_change(self.followers.follow)  # after the partitions have followed
+                    background.append(tasks.create_task(self.followers.run()))
+                    background.append(tasks.create_task(self._in_sync_sets.run()))
+                    background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
                 self.cluster.on_change(self.groups.follow)
@@ -509,6 +533,26 @@ class Node:
                 await self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
+
+    async def _prepare_replication(self, member: ClusterMember) -> None:
+        """The parts of one of several brokers that follow leaders, and count followers."""
+        around, table = self._around, self.partitions.table
+        assert around.new_link is not None
+        self.followers = Followers(
+            table,
+            self._link,
+            broker_id=BrokerId(self.config.node_id),
+            broker_epoch=lambda: member.broker_epoch,
+            image=lambda: self.cluster.image,
+            start_at_tier=self.partitions.start_at_tier,
+            clock=around.clock,
+            faults=self.faults,
+            log_line=self._log_line,
+        )
+        self._in_sync_sets = InSyncSets(table, lambda: self.cluster.image, member, faults=self.faults)
+        self._high_watermarks = HighWatermarks(
+            table, f"{self.config.data_dir}/{OWN_DIRECTORY}", fs=around.fs, pool=around.pool, faults=self.faults
+        )
 
     async def _listen(self) -> None:
         if self._socket is not None:
@@ -633,6 +677,8 @@ class Node:
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()
             await self.partitions.leave()
+            if self._high_watermarks is not None:
+                await self._high_watermarks.write()
         if self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.
             await self.logs.close(clean=self._leads or self.load_report.clean)

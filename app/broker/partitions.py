@@ -45,10 +45,12 @@ from app.tiering.rebuild import (
     LostMarker,
     RestorePlan,
     agree,
+    apply_plan,
     check_manifest_is_there,
     disagreement,
     lost_beginning,
     lost_markers,
+    plan_restore,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.soundness import RESTORE, how_to_mend
@@ -171,6 +173,10 @@ class Partitions:
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._wake_opener = asyncio.Event()
+        self._unsealed: dict[TopicIdPartition, None] = {}
+        """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
+        self.high_watermarks: Mapping[TopicIdPartition, int] = {}
+        """Of partitions with several replicas, as the last run has left them."""
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -210,7 +216,10 @@ class Partitions:
         existing = {_key_of(log) for log in self._logs.logs()}
         never_had_records = await self._without_records(clean=clean)
         for log in self._logs.logs():
-            self.table.hold(log)
+            held = self.table.hold(log)
+            of_image = image.partition(log.topic_id, log.partition)
+            if of_image is not None and len(of_image.replicas) > 1:
+                self.table.follow(held, self.high_watermarks.get(held.key, 0))
         for topic in image.topics_by_name.values():
             self._bring_in_line(topic, 0, len(topic.partitions))
         manifests = await self._load_manifests()
@@ -335,6 +344,13 @@ class Partitions:
         for line in back_from_the_store(self.back):
             self._log_line(line)
 
+    async def start_at_tier(self, log: PartitionLog) -> None:
+        """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5). Raises: FirnError."""
+        manifest = await self._load_manifest(log, None, None)
+        plan = await plan_restore(manifest, self._work)
+        apply_plan(log, plan)
+        self._tell_of_restored(log, plan)
+
     # --- partitions that cannot be opened ------------------------------------------------------------------------
 
     def _go_offline(self, log: PartitionLog, error: CorruptionError) -> None:
@@ -361,11 +377,18 @@ class Partitions:
     async def _open_named(self) -> None:
         """Open partitions that another broker led until now, as soon as the store allows it."""
         delay_s = RETRY_S_MIN
+        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+
+        async def open_one(key: TopicIdPartition) -> None:
+            async with limit:
+                await self.try_to_open(key)
+
         while True:
             self._wake_opener.clear()
-            for key, one in tuple(self._unopened.items()):
-                if one.partition.role is Role.FOLLOWER:
-                    await self.try_to_open(key)
+            async with asyncio.TaskGroup() as group:
+                for key, one in tuple(self._unopened.items()):
+                    if one.partition.role is Role.FOLLOWER:
+                        group.create_task(open_one(key))
             left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
             delay_s = min(delay_s * 2, RETRY_S_MAX) if left else RETRY_S_MIN
             try:
@@ -425,6 +448,8 @@ class Partitions:
 
     async def _bump_once(self, one: _Unopened, manifest: SegmentManifest) -> None:
         """Raise the leader epoch of an unopened partition above all known epochs, but not with every attempt."""
+        if self._cluster.image.level:
+            return  # the entry that named this leader has raised it (E2)
         log = one.partition.log
         known = [epoch for epoch, _ in manifest.state.leader_epochs()]
         known += [entry.epoch for entry in log.leader_epochs()]
@@ -628,10 +653,21 @@ class Partitions:
         if partition is not None and partition.topic_id != topic.topic_id:
             self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
             partition = None
+        was_in_sync = False
         if partition is not None:
+            was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
             self.table.note(partition, image)
         role = None if partition is None else partition.role
         match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
+            case Transition.FOLLOW:
+                if not may_make:
+                    return None
+                made = True
+                partition = self.table.hold(
+                    self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
+                )
+                self.table.note(partition, image)
+                self.table.follow(partition, 0)
             case Transition.MAKE:
                 if not may_make:
                     return None
@@ -643,6 +679,12 @@ class Partitions:
                     self.table.lead(partition, image.leader_epoch)
                     self._unattached[partition.key] = None
                     self._wake.set()
+            case Transition.OPEN if self._started and partition is not None and was_in_sync and not image.recovering:
+                # It has all committed records, whatever the store says: nobody waits for the store (T2).
+                self.table.lead(partition, image.leader_epoch)
+                self._unsealed[partition.key] = None
+                self._unattached[partition.key] = None
+                self._wake.set()
             case Transition.OPEN if self._started and partition is not None:
                 self._unopened.setdefault(partition.key, _Unopened(partition))
                 self._wake_opener.set()
@@ -650,6 +692,9 @@ class Partitions:
                 self.table.lead(partition, image.leader_epoch)
             case Transition.RESIGN if partition is not None:
                 self._resign(partition, image)
+            case Transition.DROP if partition is not None:
+                self._drop_replica(partition)
+                return False
         if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
             partition.log.update_config(config)
         return made
@@ -680,13 +725,31 @@ class Partitions:
         key = partition.key
         self._unopened.pop(key, None)
         self._unattached.pop(key, None)
+        self._unsealed.pop(key, None)
         self._believed.pop(key, None)
         self._tier.detach(*key)
         if partition.role is Role.OFFLINE:
             self._logs.bring_back(partition.log)
         self.table.resign(partition)
+        if not partition.commits_alone:
+            self.table.follow(partition, partition.log.high_watermark)
         leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
         self._log_line(f"{partition.topic}-{partition.index}: {leader} from leader epoch {image.leader_epoch} on")
+
+    def _drop_replica(self, partition: Partition) -> None:
+        """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""
+        key = partition.key
+        for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
+            waiting.pop(key, None)
+        self._copies.forget(key)
+        self._tier.detach(*key)
+        if partition.leads:
+            self.table.resign(partition)
+        self._logs.delete(partition.topic, partition.index)
+        self.table.drop(partition)
+        self._log_line(
+            f"{partition.topic}-{partition.index}: this broker is no replica any more, its local log is deleted"
+        )
 
     # --- following the image -------------------------------------------------------------------------------------
 
@@ -744,6 +807,7 @@ class Partitions:
         for index in range(count):
             key = TopicIdPartition(TopicId(topic_id), PartitionIndex(index))
             self._unattached.pop(key, None)
+            self._unsealed.pop(key, None)
             self._believed.pop(key, None)
             self._copies.forget(key)
             self._tier.detach(*key)
@@ -822,12 +886,26 @@ class Partitions:
             try:
                 async with limit:
                     manifest = await self._load_manifest(log, None, listed.get(key))
+                    if key in self._unsealed:
+                        await self._check_manifest_is_there(log, manifest)
+                        await manifest.seal(self._leader_epoch(log))
+                        await self._tier.settle(manifest)
             except FencedError:
+                if key in self._unsealed:
+                    return  # a leader of a higher epoch has sealed it: the image will say so
                 raise
-            except FirnError as error:
-                sentence = f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}"
-                self._faults.met(MANIFEST, str(log.topic_partition), sentence)
+            except CorruptionError as error:
+                if key in self._unsealed:
+                    self._unsealed.pop(key, None)
+                    self._unattached.pop(key, None)
+                    self._go_offline(log, error)
+                    return
+                self._tell_unread(log, error)
                 return
+            except FirnError as error:
+                self._tell_unread(log, error)
+                return
+            self._unsealed.pop(key, None)
             # The topic may have been deleted meanwhile: then somebody took the key away.
             if key in self._unattached:
                 del self._unattached[key]
@@ -838,6 +916,10 @@ class Partitions:
                 group.create_task(attach(key))
                 if place % LOGS_AT_ONCE == 0:
                     await asyncio.sleep(0)
+
+    def _tell_unread(self, log: PartitionLog, error: FirnError) -> None:
+        sentence = f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}"
+        self._faults.met(MANIFEST, str(log.topic_partition), sentence)
 
     async def _catch_up(self) -> None:
         """Check the ends of manifests that were not checked yet: a job may have written while no broker ran."""

@@ -162,12 +162,15 @@ class PartitionLog:
         "_sealed",
         "_segments",
         "_snapshots",
+        "_tail_waiters",
+        "_tells_of_appends",
         "_waiters",
         "_writer",
         "cleaned_end_offset",
         "cleaning",
         "config",
         "leader_epoch",
+        "on_stored",
         "partition",
         "path",
         "sent_bytes",
@@ -175,6 +178,7 @@ class PartitionLog:
         "terms",
         "topic",
         "topic_id",
+        "truncations",
     )
 
     def __init__(
@@ -204,6 +208,11 @@ class PartitionLog:
         self._led = True
         """Whether this broker leads the log and so appends its own records. The creator of a log may set it to False."""
         self._waiters: dict[Callable[[], None], None] = {}
+        self._tail_waiters: dict[Callable[[], None], None] = {}
+        self.on_stored: Callable[[], None] | None = None
+        """Called when this log has stored more, unless it commits alone. It commits, and must not change the log otherwise."""
+        self.truncations = 0
+        """How often records were cut away at the end."""
         self._durability = LogDurability(self, directory, new=new, has_files=has_files)
         self._high_watermark: int = 0
         self._commits_alone = True
@@ -312,6 +321,7 @@ class PartitionLog:
         self._appended_before = self.appended
         self._adopt(loaded)
         self._count_appends_from_here()
+        self.truncations += 1
 
     def _count_appends_from_here(self) -> None:
         self._active_from_bytes = self._writer.segment.size_bytes
@@ -383,6 +393,7 @@ class PartitionLog:
 
     def _set_terms(self) -> None:
         self._commits_at_append = self._commits_alone and self._memory
+        self._tells_of_appends = not self._commits_alone
         self.terms = object()
         """Another object whenever an append may mean something else than before. What was learnt from earlier appends ends then."""
 
@@ -393,6 +404,11 @@ class PartitionLog:
             self._set_terms()
         if alone:
             self.commit(self.stored_end_offset)
+
+    def trust_high_watermark(self, offset: int) -> None:
+        """Take ``offset``, bounded by this log, for the high watermark, though it is lower than assumed: the log has other replicas, so
+        what it has stored need not be committed (ADR 0024, A4)."""
+        self._high_watermark = min(max(offset, self._segments[0].base_offset), self._end_offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
@@ -405,7 +421,7 @@ class PartitionLog:
         """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
         self._led = False
         self._guarded = True
-        self._notify()
+        self._notify_all()
 
     def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
         # Not written here: recovery finds the epochs of all records from the recovery point on in the batches themselves, and the
@@ -420,7 +436,7 @@ class PartitionLog:
         self._refusal = copy_of(error)
         self._guarded = True
         self._durability.refuse(error)
-        self._notify()
+        self._notify_all()
 
     def seal(self, error: FirnError) -> None:
         """Raise ``error`` from every append from now on, whoever the caller is. Reads, syncs, copies and closing still work."""
@@ -554,6 +570,8 @@ class PartitionLog:
                         self._producers.decide_below(end)
                     if self._waiters:
                         self._notify()
+                elif self._tells_of_appends:
+                    self._tell_of_append()
                 return _new_result(AppendResult, (base, end, NO_TIMESTAMP, False))
         if fields is not None:
             found = [(0, BatchHeader._make(fields))]
@@ -799,6 +817,16 @@ class PartitionLog:
                 self._producers.decide_below(end)
             if self._waiters:
                 self._notify()
+        elif self._tells_of_appends:
+            self._tell_of_append()
+
+    def _tell_of_append(self) -> None:
+        """A log with several replicas has grown: followers may fetch it, and in memory it is stored."""
+        if self._memory and self.on_stored is not None:
+            self.on_stored()
+        if self._tail_waiters:
+            for callback in tuple(self._tail_waiters):
+                callback()
 
     def _create_files(self) -> File:
         """Make the directory and the files of a log that has none. Returns: the open file of its segment.
@@ -878,8 +906,22 @@ class PartitionLog:
         """Remove a callback. A callback that is not registered is no error."""
         self._waiters.pop(callback, None)
 
+    def add_tail_waiter(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` each time the log of a partition with several replicas grows, or is closed, refuses or resigns, until it
+        is removed. As ``add_waiter``."""
+        self._tail_waiters[callback] = None
+
+    def remove_tail_waiter(self, callback: Callable[[], None]) -> None:
+        """Remove a callback. A callback that is not registered is no error."""
+        self._tail_waiters.pop(callback, None)
+
     def _notify(self) -> None:
         for callback in tuple(self._waiters):
+            callback()
+
+    def _notify_all(self) -> None:
+        self._notify()
+        for callback in tuple(self._tail_waiters):
             callback()
 
     def commit(self, offset: int) -> None:
@@ -952,6 +994,8 @@ class PartitionLog:
             self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
         if self._commits_alone:
             self.commit(self._durability.synced_end)
+        elif self.on_stored is not None:
+            self.on_stored()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 Handlers and coordinators ask a ``PartitionTable``. It gives a ``Partition`` to whoever wants to read or write only while this
 broker leads; a log that is on the disk is not a reason to serve it.
 
-A record is committed when all replicas that are in sync have stored it. Consumers see the committed records, which are those below
-the high watermark. While this broker is alone in sync, it commits what it has stored.
+A record is committed when all replicas that may count as in sync have stored it (ADR 0024). Consumers see the committed records, which
+are those below the high watermark. A partition with one replica commits what this broker has stored. With several, the leader counts
+(``in_sync.py``), and a follower learns from it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, NotLeader, RequestRejected, copy_of
+from app.replication.in_sync import InSync
 from app.replication.roles import Role
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
@@ -30,6 +32,8 @@ class Partition:
 
     __slots__ = (
         "commits_alone",
+        "counting",
+        "eligible",
         "in_sync",
         "index",
         "leader",
@@ -57,8 +61,12 @@ class Partition:
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync: tuple[BrokerId, ...] = ()
         """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
+        self.eligible: tuple[BrokerId, ...] = ()
+        """Eligible leader replicas (KIP-966), as of the newest image."""
         self.commits_alone = True
-        """Whether no other replica is in sync, so that records are committed as soon as this broker has stored them."""
+        """Whether there is no other replica, so that records are committed as soon as this broker has stored them."""
+        self.counting: InSync | None = None
+        """Counts what the replicas have stored while this broker leads and there are others."""
         self.leadership = 0
         """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
         self.why_offline = ""
@@ -74,6 +82,36 @@ class Partition:
     @property
     def leads(self) -> bool:
         return self.role is Role.LEADER
+
+    def note_follower(
+        self, broker_id: int, broker_epoch: int, *, fetch_offset: int, stored_end: int, log_end: int, now_ms: int
+    ) -> None:
+        """Count what a follower has, as its fetch tells, and commit what all have stored."""
+        counting = self.counting
+        if counting is not None:
+            counting.note_follower(
+                broker_id,
+                broker_epoch,
+                fetch_offset=fetch_offset,
+                stored_end=stored_end,
+                log_end=log_end,
+                now_ms=now_ms,
+            )
+            self.log.commit(counting.high_watermark)
+
+    def note_stored(self) -> None:
+        """This broker has stored more, as leader of several replicas: count it, and commit what all have stored."""
+        counting = self.counting
+        if counting is not None:
+            log = self.log
+            counting.note_own(log.stored_end_offset, log.log_end_offset)
+            log.commit(counting.high_watermark)
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether the high watermark has reached the start of this broker's leadership. Before that, records that were committed
+        under an earlier leader may lie above it (KIP-207, A5)."""
+        return self.counting is None or self.counting.reached_epoch_start
 
     def check_in_sync(self) -> None:
         """Whether as many replicas are in sync as ``min.insync.replicas`` asks, or as there are.
@@ -163,15 +201,26 @@ class _StoredAsLeader(Awaitable[None]):
             raise self._partition.lost_leadership()
 
 
+def loop_now_ms() -> int:
+    """Loop time in milliseconds."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 class PartitionTable:
     """All partitions that this broker has a log of. Belongs to its loop."""
 
-    def __init__(self, broker_id: BrokerId, image: Callable[[], ClusterImage]) -> None:
+    def __init__(
+        self, broker_id: BrokerId, image: Callable[[], ClusterImage], now_ms: Callable[[], int] = loop_now_ms
+    ) -> None:
         self._broker_id = broker_id
         self._image = image
         self._all: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicIdPartition, str] = {}
+        self.now_ms = now_ms
+        """Loop time in milliseconds: it never steps."""
+        self.counted: dict[TopicIdPartition, Partition] = {}
+        """The partitions whose replicas this broker counts."""
         self.make_missing: Callable[[str, int], None] | None = None
         """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
 
@@ -238,19 +287,75 @@ class PartitionTable:
         committed."""
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
         partition.partition_epoch = image.partition_epoch
-        partition.replicas, partition.in_sync = image.replicas, image.isr
-        partition.commits_alone = not any(replica != self._broker_id for replica in image.isr)
-        if partition.leads:
-            partition.log.commit_alone(partition.commits_alone)
+        partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
+        partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)
+        if not partition.leads:
+            return
+        partition.log.commit_alone(partition.commits_alone)
+        counting = partition.counting
+        if partition.commits_alone:
+            self._stop_counting(partition)
+        elif counting is None:
+            self._count(partition)
+        else:
+            counting.note_image(
+                image.partition_epoch,
+                image.isr,
+                image.replicas,
+                partition.log.config.min_insync_replicas,
+                self.now_ms(),
+            )
+            partition.log.commit(counting.high_watermark)
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
         partition.log.become_leader(epoch)
         partition.log.commit_alone(partition.commits_alone)
         partition.leader, partition.leader_epoch = self._broker_id, epoch
+        self._stop_counting(partition)
+        if not partition.commits_alone:
+            self._count(partition)
         partition.role, partition.why_offline = Role.LEADER, ""
         self._offline.pop(partition.key, None)
         self._led[partition.topic, partition.index] = partition
+
+    def _count(self, partition: Partition) -> None:
+        """Begin to count the replicas in the present leadership: nothing is known of the others (R6)."""
+        log = partition.log
+        partition.counting = InSync(
+            self._broker_id,
+            partition.leader_epoch,
+            epoch_start=log.log_end_offset,
+            replicas=partition.replicas,
+            in_sync=partition.in_sync,
+            partition_epoch=partition.partition_epoch,
+            min_in_sync=log.config.min_insync_replicas,
+            high_watermark=log.high_watermark,
+            now_ms=self.now_ms(),
+        )
+        self.counted[partition.key] = partition
+        log.on_stored = partition.note_stored
+        partition.note_stored()
+
+    def to_look_at(self, now_ms: int) -> list[Partition]:
+        """The partitions whose in-sync set may have to be proposed anew."""
+        return [
+            partition
+            for partition in self.counted.values()
+            if partition.counting is not None and partition.counting.wants_look(now_ms)
+        ]
+
+    def _stop_counting(self, partition: Partition) -> None:
+        if partition.counting is not None:
+            partition.counting = None
+            partition.log.on_stored = None
+            self.counted.pop(partition.key, None)
+
+    def follow(self, partition: Partition, high_watermark: int) -> None:
+        """Fetch from whoever leads. ``high_watermark``: what is known to be committed from before (A4)."""
+        partition.log.resign()
+        partition.log.commit_alone(False)
+        partition.log.trust_high_watermark(high_watermark)
 
     def resign(self, partition: Partition) -> None:
         """Take no more records; whoever waits for something of the log looks again, and finds that another broker leads."""
@@ -275,5 +380,6 @@ class PartitionTable:
     def _leave(self, partition: Partition) -> None:
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leadership += 1
+        self._stop_counting(partition)
         self._offline.pop(partition.key, None)
         partition.why_offline = ""

@@ -1,0 +1,357 @@
+"""Fetches from leaders what this broker follows (ADR 0024, S and A).
+
+Each leader is asked over one connection and in one fetch session, whatever the number of partitions. Before its next fetch a follower
+waits for its own syncs, so that they are grouped, and what it then tells as stored is (S2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from app.errors import (
+    BrokerUnavailable,
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageFull,
+    StorageUnavailable,
+)
+from app.faults import Faults
+from app.hot.log import PartitionLog
+from app.metadata.cluster import BrokerImage, ClusterImage, ImageDelta
+from app.replication.following import (
+    Answered,
+    Append,
+    Asked,
+    Damaged,
+    Ignore,
+    Pause,
+    StartAt,
+    StartAtTier,
+    Truncate,
+    step,
+)
+from app.replication.partition import Partition, PartitionTable
+from app.replication.roles import Role
+from app.seams import Clock
+from app.units import BrokerId, LeaderEpoch, TopicIdPartition
+from app.wire.fetch import Fetched, FetchedPartition, FetchPartition, FetchRequest
+
+WAIT_MS: Final = 500
+"""``replica.fetch.wait.max.ms``."""
+RESPONSE_BYTES: Final = 10 * 1024 * 1024
+PARTITION_BYTES: Final = 1024 * 1024
+"""``replica.fetch.response.max.bytes`` and ``replica.fetch.max.bytes``."""
+PAUSE_S: Final = 0.2
+"""After a refusal; the image will say more."""
+FAULT_PAUSE_S: Final = 1.0
+AT_ONCE: Final = 64
+"""Partitions of one response that are handled before the loop serves other work."""
+EPOCH_MAX: Final = 0x7FFF_FFFF
+REFUSED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors that end by themselves when both brokers have the same image."""
+
+
+class FetchLink(Protocol):
+    """The way to leaders."""
+
+    async def fetch(self, to: BrokerImage, request: FetchRequest) -> Fetched:
+        """Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
+        ...
+
+
+class _Followed:
+    """One partition that is fetched from one leader."""
+
+    __slots__ = ("asked", "leader_epoch", "not_before_s", "partition", "sent")
+
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.sent: FetchPartition | None = None
+        """As the session has it."""
+        self.asked: Asked | None = None
+        self.not_before_s = 0.0
+
+    def now(self) -> Asked:
+        log = self.partition.log
+        return Asked(self.leader_epoch, log.log_end_offset, log.truncations)
+
+    def position(self) -> FetchPartition:
+        log = self.partition.log
+        epochs = log.leader_epochs()
+        end = log.log_end_offset
+        last_epoch = epochs[-1].epoch if epochs and epochs[-1].start_offset < end else -1
+        if last_epoch < 0 and len(epochs) > 1:
+            last_epoch = next((one.epoch for one in reversed(epochs) if one.start_offset < end), -1)
+        return FetchPartition(
+            self.partition.index,
+            self.leader_epoch,
+            end,
+            last_epoch,
+            log.log_start_offset,
+            PARTITION_BYTES,
+            log.stored_end_offset,
+        )
+
+
+class Followers:
+    """Belongs to one event loop. Keep ``run`` running."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        link: FetchLink,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        image: Callable[[], ClusterImage],
+        start_at_tier: Callable[[PartitionLog], Awaitable[None]],
+        clock: Clock,
+        faults: Faults,
+        log_line: Callable[[str], None],
+    ) -> None:
+        """``start_at_tier`` empties a log and lets it go on at the tiered end, with the epochs and producers of there (T5). Raises:
+        FirnError."""
+        self.table = table
+        self.link = link
+        self.broker_id = broker_id
+        self.broker_epoch = broker_epoch
+        self.image = image
+        self.start_at_tier = start_at_tier
+        self.clock = clock
+        self.faults = faults
+        self.log_line = log_line
+        self._fetchers: dict[int, _Fetcher] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self.follow(self.image(), None)
+            await asyncio.Event().wait()
+
+    def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
+        """Fetch what the image says, from whom it says. Call it after the roles have followed the image; None: look at everything."""
+        if self._group is None:
+            return
+        wanted: dict[int, dict[TopicIdPartition, Partition]] = {}
+        for partition in self.table:
+            leader = partition.leader
+            if partition.role is Role.FOLLOWER and leader >= 0 and leader != self.broker_id and leader in image.brokers:
+                wanted.setdefault(leader, {})[partition.key] = partition
+        for one in self._fetchers.keys() | wanted.keys():
+            fetcher = self._fetchers.get(one)
+            if fetcher is None:
+                fetcher = self._fetchers[one] = _Fetcher(self, one)
+                self._tasks[one] = self._group.create_task(fetcher.run())
+            fetcher.assign(wanted.get(one, {}))
+
+
+class _Fetcher:
+    """Fetches from one leader."""
+
+    def __init__(self, owner: Followers, leader: int) -> None:
+        self._owner = owner
+        self._leader = leader
+        self._followed: dict[TopicIdPartition, _Followed] = {}
+        self._forgotten: dict[TopicIdPartition, None] = {}
+        self._in_session: dict[TopicIdPartition, None] = {}
+        self._session_id = 0
+        self._session_epoch = 0
+        self._changed = asyncio.Event()
+
+    def assign(self, partitions: dict[TopicIdPartition, Partition]) -> None:
+        """Follow exactly these partitions, in the leader epochs that they have now."""
+        for key in self._followed.keys() - partitions.keys():
+            del self._followed[key]
+            if key in self._in_session:
+                self._forgotten[key] = None
+        for key, partition in partitions.items():
+            found = self._followed.get(key)
+            if found is None or found.leader_epoch != partition.leader_epoch or found.partition is not partition:
+                self._followed[key] = _Followed(partition, partition.leader_epoch)
+        self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._followed:
+                self._end_session()
+                await self._changed.wait()
+                continue
+            to = self._owner.image().brokers.get(self._leader)
+            if to is None:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            request, pause_s = self._request()
+            if request is None:
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass  # the pause is over
+                continue
+            try:
+                answer = await self._owner.link.fetch(to, request)
+            except (BrokerUnavailable, ProtocolError, RequestRejected) as error:
+                self._end_session()
+                subject = f"broker {self._leader}"
+                self._owner.faults.met(
+                    "fetching from", subject, f"cannot fetch from {subject}, will try again: {error}"
+                )
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if answer.error_code:
+                self._end_session()
+                await asyncio.sleep(0 if self._session_id else PAUSE_S / 4)
+                continue
+            self._session_id = answer.session_id
+            self._session_epoch = 0 if not answer.session_id else self._session_epoch % EPOCH_MAX + 1
+            await self._handle(answer)
+
+    def _end_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._in_session.clear()
+        self._forgotten.clear()
+        for followed in self._followed.values():
+            followed.sent = None
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _request(self) -> tuple[FetchRequest | None, float]:
+        """The next request; None and for how long to wait if all partitions pause."""
+        now_s = asyncio.get_running_loop().time()
+        topics: dict[TopicIdPartition, FetchPartition] = {}
+        resting = 0
+        soonest_s = now_s + WAIT_MS / 1000
+        for key, followed in self._followed.items():
+            if followed.not_before_s > now_s:
+                resting += 1
+                soonest_s = min(soonest_s, followed.not_before_s)
+                if key in self._in_session:
+                    self._forgotten[key] = None
+                    del self._in_session[key]
+                    followed.sent = None
+                continue
+            position = followed.position()
+            followed.asked = followed.now()
+            if position != followed.sent:
+                followed.sent = topics[key] = position
+                self._forgotten.pop(key, None)
+                self._in_session[key] = None
+        if resting == len(self._followed):
+            return None, max(soonest_s - now_s, 0.01)
+        by_topic: dict[object, list[FetchPartition]] = {}
+        for key, position in topics.items():
+            by_topic.setdefault(key.topic_id, []).append(position)
+        forgotten: dict[object, list[int]] = {}
+        if self._session_id:
+            for key in self._forgotten:
+                forgotten.setdefault(key.topic_id, []).append(key.partition)
+        self._forgotten.clear()
+        wait_ms = WAIT_MS if not resting else max(1, min(WAIT_MS, int((soonest_s - now_s) * 1000)))
+        return (
+            FetchRequest(
+                replica_id=self._owner.broker_id,
+                replica_epoch=self._owner.broker_epoch(),
+                max_wait_ms=wait_ms,
+                min_bytes=1,
+                max_bytes=RESPONSE_BYTES,
+                session_id=self._session_id,
+                session_epoch=self._session_epoch,
+                topics=list(by_topic.items()),  # type: ignore[arg-type] # topics by id
+                forgotten=list(forgotten.items()),  # type: ignore[arg-type]
+            ),
+            0.0,
+        )
+
+    # --- handling -----------------------------------------------------------------------------------------------------
+
+    async def _handle(self, answer: Fetched) -> None:
+        stored: list[Awaitable[None]] = []
+        for count, one in enumerate(answer.partitions, 1):
+            followed = self._followed.get(TopicIdPartition(one.topic_id, one.partition))  # type: ignore[arg-type]
+            if followed is not None and followed.asked is not None:
+                try:
+                    await self._take(followed, one)
+                except FirnError as error:
+                    self._tell(followed, error)
+                    self._rest(followed, FAULT_PAUSE_S)
+                else:
+                    log = followed.partition.log
+                    waiting = log.wait_stored(log.log_end_offset)
+                    if waiting is not None:
+                        stored.append(waiting)
+            if not count % AT_ONCE:
+                await asyncio.sleep(0)
+        for waiting in stored:
+            try:
+                await waiting
+            except (StorageUnavailable, StorageFull, RequestRejected) as error:
+                self._owner.faults.met("syncing", "followed logs", f"cannot sync what was fetched: {error}")
+
+    async def _take(self, followed: _Followed, one: FetchedPartition) -> None:
+        """Raises: FirnError."""
+        partition = followed.partition
+        if partition.role is not Role.FOLLOWER or followed.asked is None:
+            return
+        log = partition.log
+        answered = Answered(
+            ErrorCode(one.error_code), one.high_watermark, one.log_start_offset, one.diverging_epoch, bool(one.records)
+        )
+        todo = step(
+            followed.asked,
+            followed.now(),
+            answered,
+            high_watermark=log.high_watermark,
+            epoch_end=lambda epoch: log.epoch_end_offset(LeaderEpoch(epoch)),
+        )
+        match todo:
+            case Append(high_watermark, log_start):
+                if one.records:
+                    log.append_as_follower(one.records, now_ms=self._owner.clock.now_ms())
+                log.commit(min(high_watermark, log.log_end_offset))
+                if log_start > log.log_start_offset:
+                    log.advance_log_start(min(log_start, log.high_watermark))
+            case Truncate(offset):
+                self._owner.log_line(
+                    f"{partition.topic}-{partition.index} is cut back from {log.log_end_offset} to {offset}, where its leader's"
+                    " history differs"
+                )
+                log.truncate_to(offset)
+            case StartAt(offset):
+                log.truncate_fully_and_start_at(offset, log_start_offset=offset)
+            case StartAtTier():
+                await self._owner.start_at_tier(log)
+            case Damaged(why):
+                self._owner.table.put_offline(partition, why)
+                self._owner.log_line(f"{partition.topic}-{partition.index} is offline here: {why}")
+            case Pause(error):
+                if error not in REFUSED:
+                    self._tell(followed, RequestRejected(error))
+                self._rest(followed, PAUSE_S)
+            case Ignore():
+                followed.sent = None
+
+    def _rest(self, followed: _Followed, pause_s: float) -> None:
+        followed.not_before_s = asyncio.get_running_loop().time() + pause_s
+
+    def _tell(self, followed: _Followed, error: FirnError) -> None:
+        name = f"{followed.partition.topic}-{followed.partition.index}"
+        kind = "is damaged" if isinstance(error, CorruptionError) else "cannot be followed now"
+        self._owner.faults.met("following", name, f"{name} {kind}, will try again: {error}")

@@ -1,0 +1,76 @@
+"""Keeps the high watermarks of partitions with several replicas in the data directory (ADR 0024, A4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from app.faults import Faults
+from app.hot.high_watermarks import HIGH_WATERMARKS_FILE, encode_high_watermarks, parse_high_watermarks
+from app.machine.files import FileSystem, read_file, replace_file
+from app.replication.partition import PartitionTable
+from app.replication.roles import Role
+from app.seams import BlockingPool
+from app.units import TopicIdPartition
+
+EVERY_S: Final = 5.0
+"""``replica.high.watermark.checkpoint.interval.ms``."""
+
+
+class HighWatermarks:
+    """Belongs to one event loop. ``read`` at the start, keep ``run`` running, ``write`` at the end."""
+
+    def __init__(
+        self, table: PartitionTable, directory: str, *, fs: FileSystem, pool: BlockingPool, faults: Faults
+    ) -> None:
+        """``directory``: Firn's own folder in the data directory."""
+        self._table = table
+        self._directory = directory
+        self._path = f"{directory}/{HIGH_WATERMARKS_FILE}"
+        self._fs = fs
+        self._pool = pool
+        self._faults = faults
+        self._written: dict[TopicIdPartition, int] = {}
+
+    async def read(self) -> dict[TopicIdPartition, int]:
+        """What the last run has left; nothing if it cannot be read."""
+
+        def read() -> bytes:
+            try:
+                return read_file(self._fs, self._path)
+            except FileNotFoundError:
+                return b""
+
+        try:
+            return parse_high_watermarks(await self._pool.run(read))
+        except OSError as error:
+            self._faults.met("reading", HIGH_WATERMARKS_FILE, f"cannot read {self._path}: {error}")
+            return {}
+
+    async def run(self) -> None:
+        """Write every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what has changed. A failure is logged: the older file is true as well."""
+        now = {
+            partition.key: int(partition.log.high_watermark)
+            for partition in self._table
+            if not partition.commits_alone and partition.role is not Role.OFFLINE
+        }
+        if now == self._written:
+            return
+        data = encode_high_watermarks(now)
+
+        def write() -> None:
+            self._fs.make_dirs(self._directory)
+            replace_file(self._fs, self._path, data, durable=True)
+
+        try:
+            await self._pool.run(write)
+        except OSError as error:
+            self._faults.met("writing", HIGH_WATERMARKS_FILE, f"cannot write {self._path}: {error}")
+        else:
+            self._written = now

@@ -1,0 +1,117 @@
+"""What a follower does with the leader's answer about one partition (ADR 0024, A1 to A4, T5). Pure: nothing is done here.
+
+The owner takes an ``Asked`` when it sends a fetch, and decides by what the log is when the answer has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from app.errors import ErrorCode
+
+
+class Asked(NamedTuple):
+    """The log as it was when a fetch was sent."""
+
+    leader_epoch: int
+    log_end: int
+    truncations: int
+    """How often the log was cut; it may have grown to the same end since (A1)."""
+
+
+class Answered(NamedTuple):
+    """What the leader says of the partition."""
+
+    error: ErrorCode
+    high_watermark: int
+    log_start: int
+    diverging: tuple[int, int] | None
+    """The leader's greatest epoch that is not above the follower's last one, and where it ended (A2)."""
+    has_records: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the records, if there are any; then everything below ``high_watermark`` and the log end is committed."""
+
+    high_watermark: int
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log back to ``offset``, and ask again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAt:
+    """Begin anew at the leader's log start: what lies before it is deleted everywhere."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAtTier:
+    """Begin anew at the tiered end: the leader has what is before it in the store only (T5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Acknowledged records would have to be cut away (A3)."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The answer is about a log that is not this one any more (A1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The leader cannot answer now, or is none: the image will say more."""
+
+    error: ErrorCode
+
+
+Step: TypeAlias = Append | Truncate | StartAt | StartAtTier | Damaged | Ignore | Pause
+
+
+def step(
+    asked: Asked,
+    now: Asked,
+    answered: Answered,
+    *,
+    high_watermark: int,
+    epoch_end: Callable[[int], tuple[int, int]],
+) -> Step:
+    """What to do. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch that is not above
+    the given one, -1 for none, and where it ends."""
+    if asked != now:
+        return Ignore()
+    match answered.error:
+        case ErrorCode.NONE:
+            pass
+        case ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            return StartAtTier()
+        case ErrorCode.OFFSET_OUT_OF_RANGE if answered.log_start > now.log_end:
+            return StartAt(answered.log_start)
+        case error:
+            return Pause(error)
+    if answered.diverging is None:
+        return Append(answered.high_watermark, answered.log_start)
+    epoch, end = answered.diverging
+    own_epoch, own_end = epoch_end(epoch)
+    # An epoch that the leader does not have is cut away whole; the next answer compares the one before it.
+    offset = min(own_end if own_epoch >= 0 else 0, now.log_end)
+    if own_epoch == epoch:
+        offset = min(offset, end)
+    if offset < high_watermark:
+        return Damaged(
+            f"the leader's history differs from offset {offset} on, and records below {high_watermark} were committed"
+        )
+    return Truncate(offset)
