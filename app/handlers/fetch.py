@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import (
     ErrorCode,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from app.handlers.client import Client
     from app.handlers.context import Context
     from app.handlers.fetch_fan_out import FanOut, FetchKind
-    from app.handlers.followers import Follower, Tailed
+    from app.handlers.followers import Follower
     from app.hot.log import PartitionLog
     from app.replication.partition import Partition
     from app.replication.reading import PartitionRead
@@ -296,8 +296,8 @@ class ParkedFetch:
             for log in self._logs:
                 log.add_waiter(self._wake)
         else:
-            for tailed in cast("list[Tailed]", self._logs):
-                tailed.add_tail_waiter(self._wake)
+            for log in self._logs:
+                log.add_tail_waiter(self._wake)
         if attempt.awaits_store and not self._awaited_store:
             self._awaited_store = True
             self._hurry(self._connection.context.effective.remote_fetch_max_wait_ms)
@@ -327,8 +327,8 @@ class ParkedFetch:
             for log in self._logs:
                 log.remove_waiter(self._wake)
         else:
-            for tailed in cast("list[Tailed]", self._logs):
-                tailed.remove_tail_waiter(self._wake)
+            for log in self._logs:
+                log.remove_tail_waiter(self._wake)
         self._logs = []
         for cancel in self._remote_cancels:
             cancel()

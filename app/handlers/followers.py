@@ -6,7 +6,7 @@ position that its request tells is noted before the read, so that its answer has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.partitions import check_leader_epoch, check_reader
@@ -14,8 +14,6 @@ from app.hot.reads import FileRange
 from app.units import LeaderEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from app.handlers.context import Context
     from app.handlers.fetch_sessions import CachedPartition
     from app.hot.log import PartitionLog
@@ -31,34 +29,6 @@ class Follower(NamedTuple):
 
     broker_id: int
     broker_epoch: int
-
-
-class Counting(Protocol):
-    """Who counts which replica has stored what, while this broker leads a partition."""
-
-    def note_follower(
-        self, broker_id: int, broker_epoch: int, *, fetch_offset: int, stored_end: int, log_end: int, now_ms: int
-    ) -> None:
-        """A follower has everything below ``fetch_offset``, with this log's history, and has stored what is below ``stored_end``.
-
-        ``log_end`` is the end of this log as it asked, and ``now_ms`` is the time of the loop, which never steps.
-        """
-        ...
-
-
-class Counted(Protocol):
-    """A partition with followers."""
-
-    @property
-    def counting(self) -> Counting | None: ...
-
-
-class Tailed(Protocol):
-    """A log whose followers wait for appends, committed or not."""
-
-    def add_tail_waiter(self, callback: Callable[[], None]) -> None: ...
-
-    def remove_tail_waiter(self, callback: Callable[[], None]) -> None: ...
 
 
 # --- who asks ---------------------------------------------------------------------------------------------------------
@@ -129,11 +99,10 @@ def note_position(partition: Partition, follower: Follower, asked: CachedPartiti
     A follower that names no epoch has no records, or a history that cannot be compared. The first is sure at the log start alone;
     elsewhere it is counted with its next fetch, which names an epoch. More than it fetched it cannot have stored.
     """
-    counting = cast("Counted", partition).counting
     log = partition.log
-    if counting is None or (asked.last_fetched_epoch < 0 and asked.fetch_offset > log.log_start_offset):
+    if partition.counting is None or (asked.last_fetched_epoch < 0 and asked.fetch_offset > log.log_start_offset):
         return
-    counting.note_follower(
+    partition.note_follower(
         follower.broker_id,
         follower.broker_epoch,
         fetch_offset=asked.fetch_offset,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class RunningBroker:
         self.lines = lines
         """Notices for the operator."""
         self.fenced: FencedError | None = None
+        self.ended = asyncio.Event()
+        """Set when the broker serves no more."""
 
     @property
     def port(self) -> int:
@@ -71,6 +73,7 @@ async def running_broker(
     rng: random.Random | None = None,
     new_level: int = 0,
     boot_id: str = "boot",
+    log_line: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -109,7 +112,7 @@ async def running_broker(
             fs=fs,
             store=store,
             work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
-            log_line=lines.append,
+            log_line=log_line or lines.append,
             descriptors_max=1024,
             store_samples=store_samples,
             places=KafkaPlaces(),
@@ -129,6 +132,8 @@ async def running_broker(
             except FencedError as error:
                 broker.fenced = error
                 ready.set()
+            finally:
+                broker.ended.set()
 
         serving = asyncio.create_task(serve())
         waiting = asyncio.create_task(ready.wait())
