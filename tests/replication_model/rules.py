@@ -1,0 +1,117 @@
+"""The rules that a run goes by: the real cores. Planted faults replace one of them each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.errors import ErrorCode
+from app.metadata.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
+from app.metadata.broker_sessions import BrokerSessions
+from app.metadata.candidacy import Candidacy
+from app.metadata.changes import Planned
+from app.metadata.control import Heartbeat
+from app.replication.following import step
+from app.replication.in_sync import InSync
+from app.units import Offset
+from tests.replication_model.office import TICK_MS, change_min_in_sync
+
+if TYPE_CHECKING:
+    from tests.replication_model.disk import ReplicaLog
+    from tests.replication_model.process import Process
+    from tests.replication_model.replicas import Replica
+
+
+def sessions(timeout_s: float, now_s: float) -> BrokerSessions:
+    """C5: they begin anew."""
+    return BrokerSessions(timeout_s, now_s, tick_interval_s=TICK_MS / 1000)
+
+
+def heard(sessions: BrokerSessions, process: Process, beat: Heartbeat) -> ErrorCode:
+    """M5."""
+    return sessions.heard(
+        beat.broker_id, beat.broker_epoch, process.now_s, applied=beat.applied, wants_stop=beat.wants_stop
+    )
+
+
+def alter(draft: Any, around: Any, broker_id: int, broker_epoch: int, proposals: Any) -> Planned[Any]:
+    """R5."""
+    return alter_in_sync(draft, around, broker_id, broker_epoch, proposals)
+
+
+def start_in_tier(replica: Replica) -> int:
+    """T5."""
+    return replica.tiered_end
+
+
+def first_high_watermark(log: ReplicaLog) -> int:
+    """A4. The tiered end counts only if the last tiered record is this log's: a replica of another history may know it too."""
+    end = max(log.checkpoint, log.start)
+    tiered_end = log.known_tiered_end
+    if end < tiered_end <= log.end and int(log.epochs.epoch_of(Offset(tiered_end - 1))) == log.known_tiered_epoch:
+        end = tiered_end
+    return min(end, log.end)
+
+
+def no_reassignment(draft: Any, around: Any, *args: Any) -> Planned[Any]:
+    return Planned([], None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Each field is a rule, or the core that keeps it."""
+
+    candidacy: Callable[..., Any] = Candidacy
+    sessions: Callable[..., Any] = sessions
+    heard: Callable[..., ErrorCode] = heard
+    register: Callable[..., Planned[Any]] = register_broker
+    fence: Callable[..., Planned[Any]] = fence_brokers
+    unfence: Callable[..., Planned[Any]] = unfence_brokers
+    alter: Callable[..., Planned[Any]] = alter
+    reassign: Callable[..., Planned[Any]] = no_reassignment
+    leaders_back: Callable[..., Planned[Any]] = no_reassignment
+    change_min_in_sync: Callable[..., Planned[Any]] = change_min_in_sync
+    in_sync: Callable[..., Any] = InSync
+    step: Callable[..., Any] = step
+    start_in_tier: Callable[[Any], int] = start_in_tier
+    first_high_watermark: Callable[[ReplicaLog], int] = first_high_watermark
+    answers_decide: Callable[[Any, Any], None] | None = None
+    """R4."""
+    tells_before_durable: bool = False
+    """C1."""
+    reads_after_undecided: bool = True
+    """C2."""
+    confirms: bool = True
+    """C6."""
+    reads_when_behind: bool = True
+    """C9."""
+    counts_stored_end: bool = True
+    """S1."""
+    followers_upload: bool = False
+    """T1."""
+    uploads_below_high_watermark: bool = True
+    """T1."""
+    seals_manifests: bool = True
+    """T1."""
+    seals_after_unclean: bool = True
+    """T2."""
+    compares_with_tier: bool = True
+    """T2: an unclean leader whose history parts from the tier's begins at the tiered end, however long its log is."""
+    asks_manifest_for_epochs: bool = True
+    """T7."""
+    drops_untiered: bool = False
+    """T3."""
+    knows_latest_at_once: bool = False
+    """A5."""
+    checks_fetch_epochs: bool = True
+    """A5."""
+    checks_broker_epochs: bool = True
+    """A5."""
+    compares_epochs: bool = True
+    """A2."""
+    cuts_to_high_watermark: bool = False
+    """A2 as it was before KIP-101: a follower cuts its log back to its high watermark when it begins."""
+
+
+RULES = Rules()
