@@ -242,7 +242,7 @@ class World:
             ]
             if sorted([*partition.isr, *offline]) != sorted(partition.replicas):
                 raise Violation("alive", f"partition {index}: {partition.isr} of {partition.replicas} are in sync")
-            few = len(partition.isr) < min(self.plan.min_in_sync, len(partition.replicas))
+            few = len(partition.isr) < min(int(topic.configs["min.insync.replicas"]), len(partition.replicas))
             if client.last_acked_ms < END_MS - 5_000 and not (offline and few):
                 raise Violation(
                     "alive", f"partition {index}: nothing was acknowledged since {client.last_acked_ms / 1000:.1f} s"
