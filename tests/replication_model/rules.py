@@ -10,11 +10,12 @@ from app.errors import ErrorCode
 from app.metadata.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
 from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.candidacy import Candidacy
-from app.metadata.changes import Planned
+from app.metadata.changes import Planned, Surroundings
+from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
 from app.metadata.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync
-from app.units import Offset
+from app.units import BrokerId, Offset
 from tests.replication_model.office import TICK_MS, change_min_in_sync
 
 if TYPE_CHECKING:
@@ -37,7 +38,43 @@ def heard(sessions: BrokerSessions, process: Process, beat: Heartbeat) -> ErrorC
 
 def alter(draft: Any, around: Any, broker_id: int, broker_epoch: int, proposals: Any) -> Planned[Any]:
     """R5."""
-    return alter_in_sync(draft, around, broker_id, broker_epoch, proposals)
+    return alter_in_sync(draft, around, broker_id, broker_epoch, proposals, after=completed)
+
+
+def reassign(draft: ImageDraft, around: Surroundings, index: int, target: tuple[int, ...]) -> Planned[None]:
+    """Let other brokers replicate a partition. The present replicas stay until the new ones are in sync (KIP-455)."""
+    (topic,) = [each for each in draft.topics if each.name == "model"]
+    before = topic.partitions[index]
+    settled = tuple(each for each in before.replicas if each not in before.adding)
+    wanted = tuple(BrokerId(each) for each in target)
+    left = tuple(each for each in settled if each not in wanted)
+    # Replicas that an earlier reassignment was adding stay until the next in-sync set, as they may be in sync.
+    extra = tuple(each for each in before.adding if each not in wanted and each in (*before.isr, *before.eligible))
+    changed = before._replace(
+        replicas=(*wanted, *left, *extra),
+        adding=tuple(each for each in wanted if each not in settled),
+        removing=(*left, *extra),
+        partition_epoch=before.partition_epoch + 1,
+    )
+    if changed._replace(partition_epoch=before.partition_epoch) == before:
+        return Planned([], None)
+    if before.leader not in changed.replicas:
+        return Planned([], None)
+    return Planned([partition_change(topic.topic_id, index, changed.record())], None)
+
+
+def completed(partition: PartitionImage) -> PartitionImage:
+    """The partition after its reassignment, if every new replica is in sync."""
+    target = tuple(each for each in partition.replicas if each not in partition.removing)
+    if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
+        return partition
+    return partition._replace(
+        replicas=target,
+        isr=tuple(each for each in partition.isr if each in target),
+        eligible=tuple(each for each in partition.eligible if each in target),
+        adding=(),
+        removing=(),
+    )
 
 
 def start_in_tier(replica: Replica) -> int:
@@ -54,7 +91,8 @@ def first_high_watermark(log: ReplicaLog) -> int:
     return min(end, log.end)
 
 
-def no_reassignment(draft: Any, around: Any, *args: Any) -> Planned[Any]:
+def nothing(draft: Any, around: Any, *args: Any) -> Planned[Any]:
+    """E5 is a courtesy: leaders stay where they are."""
     return Planned([], None)
 
 
@@ -69,8 +107,8 @@ class Rules:
     fence: Callable[..., Planned[Any]] = fence_brokers
     unfence: Callable[..., Planned[Any]] = unfence_brokers
     alter: Callable[..., Planned[Any]] = alter
-    reassign: Callable[..., Planned[Any]] = no_reassignment
-    leaders_back: Callable[..., Planned[Any]] = no_reassignment
+    reassign: Callable[..., Planned[Any]] = reassign
+    leaders_back: Callable[..., Planned[Any]] = nothing
     change_min_in_sync: Callable[..., Planned[Any]] = change_min_in_sync
     in_sync: Callable[..., Any] = InSync
     step: Callable[..., Any] = step
