@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import RegistrationAsked, register_broker
+from app.metadata.broker_changes import RegistrationAsked, alter_in_sync, register_broker
 from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.changes import Planned
 from app.metadata.cluster import broker_change, partition_change
@@ -20,7 +20,7 @@ from tests.replication_model.leading_shell import LeaderShell
 from tests.replication_model.office import TICK_MS
 from tests.replication_model.process import Process
 from tests.replication_model.replicas import Replica
-from tests.replication_model.rules import RULES, Rules, alter, change_min_in_sync
+from tests.replication_model.rules import RULES, Rules, alter, change_min_in_sync, completed_in_the_same_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +236,11 @@ def _with_eligible(draft: Any, records: Any, answers: Any) -> list[Any]:
     return changed
 
 
+def _alter_in_one_epoch(draft: Any, around: Any, broker_id: int, broker_epoch: int, proposals: Any) -> Planned[Any]:
+    """R6: a replica that leaves and comes back does so in one leader epoch."""
+    return alter_in_sync(draft, around, broker_id, broker_epoch, proposals, after=completed_in_the_same_epoch)
+
+
 # --- A ----------------------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +308,12 @@ PLANTED: Final[dict[str, Planted]] = {
         "INV-1",
         100,
         {"tier": False, "disk": True, "factor": 2, "min_in_sync": 2, "weights": _often("disk lost")},
+    ),
+    "R6 a replica leaves and comes back in one leader epoch": Planted(
+        replace(RULES, alter=_alter_in_one_epoch),
+        "INV-1",
+        600,
+        {"nodes": 5, "factor": 3, "weights": _often("reassign")},
     ),
     "R7 any position may enter": Planted(replace(RULES, in_sync=_AnyPosition), "INV-1", 140),
     "R9 eligible in spite of a change": Planted(

@@ -15,7 +15,7 @@ from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
 from app.metadata.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync
-from app.units import BrokerId, Offset
+from app.units import BrokerId, LeaderEpoch, Offset
 from tests.replication_model.office import TICK_MS, change_min_in_sync
 
 if TYPE_CHECKING:
@@ -64,7 +64,19 @@ def reassign(draft: ImageDraft, around: Surroundings, index: int, target: tuple[
 
 
 def completed(partition: PartitionImage) -> PartitionImage:
-    """The partition after its reassignment, if every new replica is in sync."""
+    """The partition after its reassignment, if every new replica is in sync.
+
+    A new leader epoch begins, so that no late fetch of a replica that left, and deleted its log, counts when it comes back (R6).
+    """
+    return _completed(partition, leader_epochs=1)
+
+
+def completed_in_the_same_epoch(partition: PartitionImage) -> PartitionImage:
+    """Planted: the leader epoch goes on."""
+    return _completed(partition, leader_epochs=0)
+
+
+def _completed(partition: PartitionImage, leader_epochs: int) -> PartitionImage:
     target = tuple(each for each in partition.replicas if each not in partition.removing)
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition
@@ -74,6 +86,7 @@ def completed(partition: PartitionImage) -> PartitionImage:
         eligible=tuple(each for each in partition.eligible if each in target),
         adding=(),
         removing=(),
+        leader_epoch=LeaderEpoch(partition.leader_epoch + leader_epochs),
     )
 
 
