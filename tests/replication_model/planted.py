@@ -170,15 +170,21 @@ class _AddedLate(InSync):
         return self._committed | {self._broker_id}
 
 
-def _refusal_decides(shell: LeaderShell, answer: Any) -> None:
+class _RefusalDecides(InSync):
     """R4: a refused proposal is over."""
+
+    def refused(self) -> None:
+        """The controller refused."""
+        self._proposal, self._proposed = None, frozenset()
+        self._settle()
+
+
+def _refusal_decides(shell: LeaderShell, answer: Any) -> None:
     refused = isinstance(answer, RequestRejected) or (
         isinstance(answer, list) and any(each.error is not ErrorCode.NONE for each in answer)
     )
-    core = shell.core
-    if refused and core is not None:
-        core._proposal, core._proposed = None, frozenset()
-        core._settle()
+    if refused and shell.core is not None:
+        shell.core.refused()
 
 
 def _alter_whatever_epoch(draft: Any, around: Any, broker_id: int, broker_epoch: int, proposals: Any) -> Planned[Any]:
@@ -298,7 +304,10 @@ PLANTED: Final[dict[str, Planted]] = {
     "R2 a set of any size commits": Planted(replace(RULES, in_sync=_AnySize), "INV-1", 10, {"min_in_sync": 2}),
     "R3 a removal counts at once": Planted(replace(RULES, in_sync=_RemovedAtOnce), "INV-1", 20),
     "R4 a refusal ends a proposal": Planted(
-        replace(RULES, answers_decide=_refusal_decides), "INV-1", 10, {"weights": _often("late and doubled")}
+        replace(RULES, in_sync=_RefusalDecides, answers_decide=_refusal_decides),
+        "INV-1",
+        10,
+        {"weights": _often("late and doubled")},
     ),
     "R5 members without broker epochs": Planted(
         replace(RULES, alter=_alter_whatever_epoch), "INV-1", 420, {"weights": _often("late and doubled", "disk lost")}
