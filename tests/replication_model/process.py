@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError
 from app.metadata.broker_changes import RegistrationAnswer, RegistrationAsked
 from app.metadata.cluster import ClusterImage
 from app.metadata.control import Heartbeat
@@ -345,6 +345,3 @@ class Process:
                 self.office.serve(method, request, reply)
             case _:
                 raise AssertionError(method)
-
-
-__all__ = ["REFUSED", "Process", "RequestRejected"]

@@ -192,10 +192,9 @@ class Replica:
         if self.busy_tiering or not self.process.world.plan.tier:
             return
         leader = self.leader
-        uploads = leader is not None or self.process.rules.followers_upload
         end = self.tiered_end + SEGMENT_RECORDS
         limit = self.high_watermark if self.process.rules.uploads_below_high_watermark else self.log.end
-        if uploads and leader is not None and leader.serving and end <= limit and self.log.start <= self.tiered_end:
+        if leader is not None and leader.serving and end <= limit and self.log.start <= self.tiered_end:
             self.busy_tiering = True
             if self.process.rules.seals_manifests and (
                 not self.manifest.sealed or self.manifest.writer != (self.process.name, self.epoch)

@@ -139,8 +139,6 @@ class Rules:
     """C9."""
     counts_stored_end: bool = True
     """S1."""
-    followers_upload: bool = False
-    """T1."""
     uploads_below_high_watermark: bool = True
     """T1."""
     seals_manifests: bool = True
