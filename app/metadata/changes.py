@@ -41,6 +41,8 @@ from app.metadata.cluster import (
 )
 from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.log_format import NOTHING_APPLIED, KeyValue
+from app.metadata.placement import place
+from app.metadata.replica_changes import clear_eligible
 from app.units import (
     BrokerId,
     LeaderEpoch,
@@ -72,6 +74,9 @@ _OF_BROKERS: Final[Mapping[str, Definition]] = {
     **_OF_TOPICS_BY_SYNONYM,
     **BROKER_DEFINITIONS,
 }
+
+MIN_IN_SYNC: Final = "min.insync.replicas"
+"""Of a topic, and of all brokers as the default of topics."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
@@ -119,10 +124,10 @@ class Surroundings:
     config: BrokerConfig
     """Settings of the controller's broker, as it was started."""
     live_brokers: Sequence[BrokerId]
-    """Brokers that can get new partitions."""
+    """Brokers that can get new partitions, as far as they are active in the draft, too."""
     now_ms: TimestampMs
     placement_start: int
-    """Index in ``live_brokers`` of a new topic's first leader. Any number is allowed."""
+    """Says which of ``live_brokers`` leads a new topic's first partition. Any number is allowed."""
     sequence: LogSequence = NOTHING_APPLIED
     """Number of the entry that is planned."""
 
@@ -182,13 +187,14 @@ def create_topic(
             partitions = broker.num_partitions
         if replication_factor == DEFAULT:
             replication_factor, fewer_replicas = broker.default_replication_factor, True
+        available = _available(draft, around)
         if fewer_replicas:
-            replication_factor = min(replication_factor, max(1, len(around.live_brokers)))
+            replication_factor = min(replication_factor, max(1, len(available)))
         _check_count(partitions)
-        placed = _placed(around, partitions, replication_factor, around.placement_start)
+        placed = place(draft.brokers, available, partitions, replication_factor, around.placement_start)
     validate_topic_configs(configs, broker=broker)
     overrides = {key: value for key, value in configs.items() if value is not None}
-    images = tuple(_new_partition(index, replicas) for index, replicas in enumerate(placed))
+    images = _new_partitions(draft, placed)
     topic = TopicImage(topic_id, name, images, overrides, around.now_ms)
     records = [partition_change(topic_id, image.partition_index, image.record()) for image in images]
     return Planned([*records, topic_change(topic_id, topic.record())], topic)
@@ -230,14 +236,16 @@ def create_partitions(
             )
         new = range(before, count)
         placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new)
-        factor = len(topic.partitions[0].replicas)
+        factor = _factor(topic.partitions[0])
         if any(len(replicas) != factor for replicas in placed):
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic's partitions have {factor} replicas each."
             )
     else:
-        placed = _placed(around, count - before, len(topic.partitions[0].replicas), around.placement_start + before)
-    added = tuple(_new_partition(index, replicas) for index, replicas in enumerate(placed, before))
+        factor = _factor(topic.partitions[0])
+        start = around.placement_start + before
+        placed = place(draft.brokers, _available(draft, around), count - before, factor, start)
+    added = _new_partitions(draft, placed, before)
     records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
     records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
     answer = TopicImage(topic.topic_id, name, topic.partitions + added, topic.configs, topic.created_ms)
@@ -286,21 +294,39 @@ def _check_count(partitions: int) -> None:
         )
 
 
-def _new_partition(index: int, replicas: tuple[BrokerId, ...]) -> PartitionImage:
-    return PartitionImage(PartitionIndex(index), replicas[0], LeaderEpoch(0), 0, replicas, replicas)
+def _factor(partition: PartitionImage) -> int:
+    """How many replicas a partition has, or will have when its reassignment is complete."""
+    return len(partition.replicas) - len(partition.removing)
 
 
-def _placed(around: Surroundings, count: int, factor: int, start: int) -> list[tuple[BrokerId, ...]]:
-    """Replicas of ``count`` partitions. Leaders are spread evenly over the available brokers."""
-    live = around.live_brokers
-    if factor <= 0:
-        raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
-    if factor > len(live):
-        raise RequestRejected(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor {factor} is greater than the number of live brokers, {len(live)}.",
-        )
-    return [tuple(live[(start + index + replica) % len(live)] for replica in range(factor)) for index in range(count)]
+def _new_partitions(
+    draft: ImageDraft, placed: Sequence[tuple[BrokerId, ...]], first: int = 0
+) -> tuple[PartitionImage, ...]:
+    """Partitions from index ``first`` on. In sync are their replicas that are active, and the first of these leads.
+
+    Raises: RequestRejected INVALID_REPLICA_ASSIGNMENT if none of a partition's replicas is active.
+    """
+    inactive = frozenset([broker.broker_id for broker in draft.brokers.values() if not broker.active])
+    images: list[PartitionImage] = []
+    for index, replicas in enumerate(placed, first):
+        isr = replicas
+        if inactive and not inactive.isdisjoint(replicas):
+            isr = tuple([each for each in replicas if each not in inactive])
+            if not isr:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"All brokers that the assignment of partition {index} names are fenced or about to stop.",
+                )
+        images.append(PartitionImage(PartitionIndex(index), isr[0], LeaderEpoch(0), 0, replicas, isr))
+    return tuple(images)
+
+
+def _available(draft: ImageDraft, around: Surroundings) -> Sequence[BrokerId]:
+    """The brokers that get new partitions. Of several, an earlier change of the same entry may have fenced one."""
+    if not draft.level:
+        return around.live_brokers
+    brokers = draft.brokers
+    return [each for each in around.live_brokers if (broker := brokers.get(each)) is not None and broker.active]
 
 
 def _placed_by_hand(draft: ImageDraft, assignments: Assignments, indexes: range) -> list[tuple[BrokerId, ...]]:
@@ -430,6 +456,8 @@ def _configured(
         overrides = {name: _kept(name, text) for name, text in overrides.items()}
         _check_tiered_topics_stay(draft, around, resource.broker_id, overrides)
         records = [broker_configs_change(resource.broker_id, overrides)]
+        if resource.broker_id == ALL_BROKERS and _min_in_sync_changes(draft, resource.overrides, overrides):
+            records += clear_eligible([each for each in draft.topics if MIN_IN_SYNC not in each.configs])
     else:
         validate_topic_configs(
             overrides,
@@ -438,7 +466,14 @@ def _configured(
             nothing_tiered=nothing_tiered,
         )
         records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
+        if _min_in_sync_changes(draft, resource.overrides, overrides):
+            records += clear_eligible([topic])
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _min_in_sync_changes(draft: ImageDraft, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """R9: whether eligible replicas are eligible no more. A cluster of one broker has none."""
+    return draft.level > 0 and before.get(MIN_IN_SYNC) != after.get(MIN_IN_SYNC)
 
 
 def _check_tiered_topics_stay(

@@ -11,7 +11,18 @@ from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.metadata import changes
 from app.metadata.changes import ConfigChange, Operation, Planned, ResourceType, Surroundings
-from app.metadata.cluster import ALL_BROKERS, BrokerRecord, ClusterImage, ImageDraft, TopicImage, broker_change
+from app.metadata.cluster import (
+    ALL_BROKERS,
+    LEVEL_FEATURE,
+    BrokerRecord,
+    ClusterImage,
+    ImageDraft,
+    MemberRecord,
+    TopicImage,
+    broker_change,
+    feature_change,
+    partition_change,
+)
 from app.units import BrokerId, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
@@ -350,3 +361,89 @@ def test_blocks_of_producer_ids_follow_each_other_until_none_is_left() -> None:
     draft._producer_id_next = ProducerId(2**63 - 500)
     with pytest.raises(RequestRejected):
         changes.allocate_producer_ids(draft, BrokerId(1))
+
+
+# --- several brokers ------------------------------------------------------------------------------------------------
+
+
+def several(*brokers: int, fenced: Sequence[int] = ()) -> ImageDraft:
+    """A draft of level 1 with these brokers, some of them fenced."""
+    draft = ClusterImage().draft()
+    records = [
+        broker_change(
+            each, MemberRecord(1, uuid_of(each), uuid_of(each), each, (), None, TimestampMs(0), fenced=each in fenced)
+        )
+        for each in brokers
+    ]
+    draft.apply([feature_change(LEVEL_FEATURE, 1), *records])
+    return draft
+
+
+def test_a_broker_that_was_fenced_in_the_same_entry_gets_no_partition() -> None:
+    topic = create(several(1, 2, 3, fenced=[2]), "t", 4, 2, around=around(1, 2, 3))
+    assert {broker for each in topic.partitions for broker in each.replicas} == {1, 3}
+    with pytest.raises(RequestRejected) as refused:
+        create(several(1, 2, 3, fenced=[2]), "t", 4, 3, around=around(1, 2, 3))
+    assert code_of(refused) is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_fenced_broker_may_be_assigned_by_hand_and_is_not_in_sync() -> None:
+    draft = several(1, 2, 3, fenced=[1])
+    topic = create(draft, "t", assignments={0: [1, 2, 3], 1: [2, 3, 1]})
+    assert [(each.leader, each.replicas, each.isr) for each in topic.partitions] == [
+        (2, (1, 2, 3), (2, 3)),
+        (2, (2, 3, 1), (2, 3)),
+    ]
+    more = changes.create_partitions(draft, around(2, 3), name="t", count=3, assignments=[[1, 3, 2]]).answer
+    assert (more.partitions[2].leader, more.partitions[2].isr) == (3, (3, 2))
+    with pytest.raises(RequestRejected) as refused:
+        create(draft, "nobody", assignments={0: [1]})
+    assert code_of(refused) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_partitions_are_added_with_the_factor_that_a_reassignment_leaves() -> None:
+    draft = several(1, 2, 3)
+    topic = create(draft, "t", assignments={0: [1, 2]})
+    moving = topic.partitions[0]._replace(
+        replicas=(BrokerId(3), BrokerId(1), BrokerId(2)), adding=(BrokerId(3),), removing=(BrokerId(1), BrokerId(2))
+    )
+    draft.apply([partition_change(topic.topic_id, 0, moving.record())])
+    more = changes.create_partitions(draft, around(1, 2, 3), name="t", count=2, assignments=None).answer
+    assert len(more.partitions[1].replicas) == 1
+
+
+def with_eligible(draft: ImageDraft, name: str, **configs: str) -> TopicImage:
+    """A topic whose second broker is eligible, and not in sync."""
+    overrides = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = create(draft, name, assignments={0: [1, 2]}, configs=overrides)
+    image = topic.partitions[0]._replace(isr=(BrokerId(1),), eligible=(BrokerId(2),))
+    draft.apply([partition_change(topic.topic_id, 0, image.record())])
+    return topic
+
+
+def eligible(draft: ImageDraft, topic: TopicImage) -> tuple[BrokerId, ...]:
+    now = draft.topic_by_id(topic.topic_id)
+    assert now is not None
+    return now.partitions[0].eligible
+
+
+def test_r9_a_change_of_min_insync_replicas_of_a_topic_clears_its_eligible_replicas() -> None:
+    draft = several(1, 2)
+    topic, other = with_eligible(draft, "t"), with_eligible(draft, "other")
+    alter(draft, TOPIC, "t", ConfigChange("retention.ms", SET, "5"))
+    assert eligible(draft, topic) == (2,)
+    alter(draft, TOPIC, "t", ConfigChange("min.insync.replicas", SET, "2"))
+    assert (eligible(draft, topic), eligible(draft, other)) == ((), (2,))
+    again = with_eligible(draft, "again", min_insync_replicas="2")
+    plan = changes.replace_configs(draft, around(), resource_type=TOPIC, resource_name="again", configs={})
+    draft.apply(plan.records)
+    assert eligible(draft, again) == ()
+
+
+def test_r9_a_change_of_the_default_clears_the_topics_that_take_it() -> None:
+    draft = several(1, 2)
+    taking, own = with_eligible(draft, "taking"), with_eligible(draft, "own", min_insync_replicas="2")
+    alter(draft, BROKER, "1", ConfigChange("min.insync.replicas", SET, "2"))
+    assert eligible(draft, taking) == (2,)
+    alter(draft, BROKER, "", ConfigChange("min.insync.replicas", SET, "2"))
+    assert (eligible(draft, taking), eligible(draft, own)) == ((), (2,))
