@@ -78,22 +78,20 @@ def _pattern(ring: Sequence[BrokerImage], count: int, factor: int, start: int) -
         after = leader + 1 + (start + index) // size
         chosen = [leader]
         if factor > 1:
-            second = _best(ring, chosen, second_of[leader], replicas_on, after)
+            second = _best(ring, chosen, second_of[leader], after)
             second_of[leader][second] += 1
             chosen.append(second)
         while len(chosen) < factor:
-            chosen.append(_best(ring, chosen, replicas_on, replicas_on, after))
+            chosen.append(_best(ring, chosen, replicas_on, after))
         for each in chosen:
             replicas_on[each] += 1
         placed.append(tuple([ring[each].broker_id for each in chosen]))
     return placed
 
 
-def _best(
-    ring: Sequence[BrokerImage], chosen: Sequence[int], first: Sequence[int], then: Sequence[int], after: int
-) -> int:
+def _best(ring: Sequence[BrokerImage], chosen: Sequence[int], counts: Sequence[int], after: int) -> int:
     """The place on the ring for one more replica beside ``chosen``: on the rack, then on the host with the fewest of them. Among
-    equals the one with the lowest number of ``first``, then of ``then``, then the next one ``after`` a place."""
+    equals the one with the lowest count, then the next one ``after`` a place."""
     racks = [ring[each].rack or "" for each in chosen]
     hosts = [ring[each].host for each in chosen]
     return min(
@@ -101,8 +99,7 @@ def _best(
         key=lambda each: (
             racks.count(ring[each].rack or ""),
             hosts.count(ring[each].host),
-            first[each],
-            then[each],
+            counts[each],
             (each - after) % len(ring),
         ),
     )
