@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -39,9 +39,9 @@ def placed(there: dict[int, BrokerImage], count: int, factor: int, start: int = 
     return place(there, [BrokerId(each) for each in there], count, factor, start)
 
 
-def most_and_least(counts: Counter[int], of: Sequence[int]) -> int:
+def most_and_least(counts: Mapping[BrokerId, int], of: Iterable[int]) -> int:
     """The difference between the brokers with the most and with the least."""
-    return max(counts[each] for each in of) - min(counts[each] for each in of)
+    return max(counts.get(BrokerId(each), 0) for each in of) - min(counts.get(BrokerId(each), 0) for each in of)
 
 
 def test_one_broker_gets_everything() -> None:
@@ -88,6 +88,20 @@ def test_brokers_get_as_many_replicas_as_others() -> None:
     for count in (7, 14, 21, 42):
         partitions = placed(there, count, 3)
         assert most_and_least(Counter(each for one in partitions for each in one), list(there)) <= 2
+
+
+def test_with_racks_the_leaderships_of_a_dead_broker_spread_over_the_other_racks() -> None:
+    there = brokers(("x", "a"), ("x", "b"), ("y", "c"), ("y", "d"), ("z", "e"), ("z", "f"))
+    partitions = placed(there, 6 * 4, 3)
+    for dead in there:
+        heirs = Counter(replicas[1] for replicas in partitions if replicas[0] == dead)
+        assert heirs == Counter(each for each in there if there[each].rack != there[dead].rack)
+
+
+def test_brokers_get_about_as_many_replicas_as_others_where_racks_allow_it() -> None:
+    there = brokers(("x", "a"), ("x", "b"), ("y", "c"), ("y", "d"), ("y", "e"), ("y", "f"))
+    replicas = Counter(each for one in placed(there, 120, 3) for each in one)
+    assert most_and_least(replicas, there) <= 8
 
 
 def test_neighbouring_partitions_are_led_on_different_racks() -> None:
