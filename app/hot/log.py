@@ -29,6 +29,7 @@ from app.configs import Durability, TimestampType, TopicConfig
 from app.configs.numbers import LONG_MAX
 from app.errors import (
     ConflictError,
+    CorruptionError,
     ErrorCode,
     FirnError,
     ProtocolError,
@@ -133,6 +134,7 @@ class PartitionLog:
         "_after_max_ms",
         "_append_time",
         "_appended_before",
+        "_assumes_committed",
         "_bases",
         "_before_max_ms",
         "_codec",
@@ -210,12 +212,15 @@ class PartitionLog:
         self._waiters: dict[Callable[[], None], None] = {}
         self._tail_waiters: dict[Callable[[], None], None] = {}
         self.on_stored: Callable[[], None] | None = None
-        """Called when this log has stored more, unless it commits alone. It commits, and must not change the log otherwise."""
+        """Called synchronously when this log has stored more, perhaps from within an append, unless the log commits alone. It may
+        call ``commit``, and must neither raise nor change the log otherwise."""
         self.truncations = 0
-        """How often records were cut away at the end."""
+        """How often records were cut away at the end. The same log end after another truncation may be another history (A1)."""
         self._durability = LogDurability(self, directory, new=new, has_files=has_files)
         self._high_watermark: int = 0
         self._commits_alone = True
+        self._assumes_committed = True
+        """Whether the high watermark still is what opening took for it: all that is stored here."""
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
         self.cleaned_end_offset: Offset | None = None
@@ -390,6 +395,8 @@ class PartitionLog:
         self._set_terms()
         if self._commits_at_append:
             self.commit(self._end_offset)
+        elif self._memory and self.on_stored is not None:
+            self.on_stored()  # what waited for a sync is stored now
 
     def _set_terms(self) -> None:
         self._commits_at_append = self._commits_alone and self._memory
@@ -403,12 +410,23 @@ class PartitionLog:
             self._commits_alone = alone
             self._set_terms()
         if alone:
+            self._assumes_committed = False  # it is so: nobody else has a say
             self.commit(self.stored_end_offset)
 
     def trust_high_watermark(self, offset: int) -> None:
-        """Take ``offset``, bounded by this log, for the high watermark, though it is lower than assumed: the log has other replicas, so
-        what it has stored need not be committed (ADR 0024, A4)."""
-        self._high_watermark = min(max(offset, self._segments[0].base_offset), self._end_offset)
+        """Take ``offset``, bounded by what is on this disk, for the high watermark of a log that was just opened.
+
+        It may be lower than what opening assumed: the log has other replicas, so what is stored here need not be committed
+        (ADR 0024, A4). After the first call the high watermark only rises.
+        """
+        assumed, lowers = self._high_watermark, self._assumes_committed
+        self._assumes_committed = False
+        offset = min(max(offset, self.local_log_start_offset), self._end_offset)
+        if lowers and offset < assumed:
+            self._high_watermark = offset
+            self._producers.doubt(self._log_start_offset, assumed)
+        else:
+            self.commit(offset)
 
     def become_leader(self, epoch: LeaderEpoch) -> None:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
@@ -421,6 +439,7 @@ class PartitionLog:
         """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
         self._led = False
         self._guarded = True
+        self._forget_empty_epochs()
         self._notify_all()
 
     def _note_epoch(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
@@ -428,6 +447,11 @@ class PartitionLog:
         # sync that moves it writes the checkpoint first. A thousand partitions whose epochs rise at a start would cost a second.
         self._epochs.assign(epoch, start_offset)
         self._noted_epoch = epoch
+
+    def _forget_empty_epochs(self) -> None:
+        """Forget epochs that no record has: the next record may be of an earlier one, and would count as theirs (as in Kafka)."""
+        self._epochs.truncate_from_end(Offset(self._end_offset))
+        self._noted_epoch = self._epochs.latest
 
     # --- refusing ---------------------------------------------------------------------------------------------------
 
@@ -643,13 +667,17 @@ class PartitionLog:
     def append_as_follower(self, records: memoryview, *, now_ms: int) -> AppendResult:
         """Write batches that already have offsets and epochs: replicated batches, or batches read from the object store.
 
-        Raises: CorruptionError if a batch is not sound; RequestRejected OFFSET_OUT_OF_RANGE if the first does not come after the
-        log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
+        They may leave offsets out, as compaction does. A batch that begins before the log end is refused, even if it ends after it:
+        followers ask at the ends of batches.
+
+        Raises: CorruptionError if a batch is not sound, or leader epochs fall; RequestRejected OFFSET_OUT_OF_RANGE if the first
+        does not come after the log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
         """
         if self._guarded:
             self._check_append(as_leader=False)
         found: list[tuple[int, BatchHeader]] = []
-        position, end = 0, self._end_offset
+        position, end, epoch = 0, self._end_offset, self._noted_epoch
+        gaps = False
         while position < len(records):
             header = check_stored_batch(records, position)
             if header.base_offset < end:
@@ -657,17 +685,42 @@ class PartitionLog:
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"offset {header.base_offset} is already used; the next offset is {end} or later",
                 )
+            if header.leader_epoch < epoch:
+                raise CorruptionError(
+                    f"the batch at offset {header.base_offset} for {self.topic}-{self.partition} has leader epoch "
+                    f"{header.leader_epoch}, but the record before it has {epoch}"
+                )
             found.append((position, header))
-            end = header.end_offset
+            gaps = gaps or header.base_offset > end
+            end, epoch = header.end_offset, header.leader_epoch
             position += header.size_bytes
         if not found:
             raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
+        base = found[0][1].base_offset
+        if end - 1 - base > RELATIVE_OFFSET_MAX:
+            raise CorruptionError(f"offsets {base} and {end - 1} are too far from each other for one append")
+        if gaps and self.cleaned_end_offset is None:
+            self._expect_gaps()
         for _, header in found:
             if header.leader_epoch > self._noted_epoch:
                 self._note_epoch(header.leader_epoch, header.base_offset)
-        base = found[0][1].base_offset
-        self._write(records, found, base, end, now_ms, True)
+        try:
+            self._write(records, found, base, end, now_ms, True)
+        except FirnError:
+            self._forget_empty_epochs()
+            raise
         return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
+
+    def _expect_gaps(self) -> None:
+        """Let recovery know that offsets may be missing, before the first are. Raises: StorageFull, StorageUnavailable."""
+        self.cleaned_end_offset = self.local_log_start_offset
+        if self.config.compacted:
+            return  # recovery expects it anyway, and the next checkpoint comes long before the topic is another
+        try:
+            self._directory.write_checkpoint()
+        except OSError as error:
+            self.cleaned_end_offset = None
+            raise storage_error(error, f"cannot write the checkpoints for {self.topic}-{self.partition}") from error
 
     def append_from_coordinator(self, batch: memoryview, *, now_ms: int) -> AppendResult:
         """Write one batch of this broker's own coordinator to an internal topic. Its offsets begin at 0.
@@ -750,7 +803,8 @@ class PartitionLog:
         if writer.segment.index is None:
             self._reader.load_index_now(writer.segment)
         if writer.must_roll(length, end, found[-1][1].max_timestamp, now_ms):
-            self._roll(base)
+            # A segment begins where the one before ends, even if its first batch does not.
+            self._roll(base if end - 1 - self._end_offset > RELATIVE_OFFSET_MAX else self._end_offset)
         segment = writer.segment
         size, index = segment.size_bytes, segment.index
         assert index is not None
@@ -907,8 +961,11 @@ class PartitionLog:
         self._waiters.pop(callback, None)
 
     def add_tail_waiter(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` each time the log of a partition with several replicas grows, or is closed, refuses or resigns, until it
-        is removed. As ``add_waiter``."""
+        """Call ``callback`` each time the end of a log that does not commit alone moves, or any log is closed, refuses or resigns,
+        until it is removed.
+
+        It is called synchronously, perhaps from within an append, and must neither raise nor change the log.
+        """
         self._tail_waiters[callback] = None
 
     def remove_tail_waiter(self, callback: Callable[[], None]) -> None:
@@ -1199,6 +1256,7 @@ class PartitionLog:
         newest = older[-1].epoch if older else -1
         own = [entry for entry in self._epochs.entries() if entry.start_offset >= local_start and entry.epoch > newest]
         self._epochs.replace([*older, *own])
+        self._noted_epoch = self._epochs.latest
         self._durability.write_epochs()
 
     def _check_quiet(self) -> None:
@@ -1212,13 +1270,20 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Delete all records at or past ``offset``, in whole batches. Blocks. For followers and recovery, not for a leader.
 
-        Answers False if there was nothing to drop.
+        Reads at work finish. A planned read that has not begun raises StorageUnavailable; its reader plans again. Returns: False if
+        there was nothing to drop.
 
-        Raises: ConflictError while a sync or a copy is under way; StorageUnavailable.
+        Raises: CorruptionError below the high watermark, unless the log commits alone: those records were acknowledged, and the
+        partition has to go offline (ADR 0024, A3); ConflictError while a sync or a copy is under way; StorageUnavailable.
         """
         self._check_quiet()
         if offset >= self._end_offset:
             return False
+        if offset < self._high_watermark and not self._commits_alone:
+            raise CorruptionError(
+                f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed"
+            )
+        undecided = self._producers.undecided
         if offset < self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
@@ -1241,8 +1306,9 @@ class PartitionLog:
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = min(self._high_watermark, self._end_offset)
+        self._producers.leave_undecided(undecided, self._end_offset)
         self._producers.decide_below(self._high_watermark)
-        self._notify()
+        self._notify_all()
         return True
 
     def _lower_recovery_point(self, offset: int) -> None:
@@ -1349,7 +1415,7 @@ class PartitionLog:
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = offset
-        self._notify()
+        self._notify_all()
 
     # --- closing ----------------------------------------------------------------------------------------------------
 

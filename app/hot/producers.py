@@ -13,7 +13,7 @@ A snapshot has only the last batch of each producer. After loading it, ``remembe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -257,6 +257,22 @@ class ProducerStates:
         decided = [first for first, marker in self.undecided.items() if marker < high_watermark]
         for first in decided:
             del self.undecided[first]
+
+    def doubt(self, from_offset: int, below: int) -> None:
+        """What ends below ``below`` was taken for decided, and need not be.
+
+        Which transactions that are, and where they began, is not known any more. If there were any at all, the last stable offset
+        is no higher than ``from_offset`` until everything below ``below`` is committed.
+        """
+        if any(entry.coordinator_epoch >= 0 for entry in self.entries.values()):
+            self.undecided[from_offset] = max(self.undecided.get(from_offset, NO_OFFSET), below - 1)
+
+    def leave_undecided(self, before: Mapping[int, int], end_offset: int) -> None:
+        """After the log was cut at ``end_offset`` and read again: keep undecided what was so before. The state that was read lacks
+        transactions that ended before its snapshot."""
+        for first, marker in before.items():
+            if first < end_offset:
+                self.undecided[first] = max(self.undecided.get(first, NO_OFFSET), min(marker, end_offset - 1))
 
     # --- forgetting ---
 
