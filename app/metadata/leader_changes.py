@@ -1,0 +1,125 @@
+"""Elections of leaders on request (KIP-183, KIP-460), and the return of preferred leaders (E5). Pure, as ``changes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from app.errors import ErrorCode
+from app.metadata.changes import Planned, Surroundings
+from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
+from app.metadata.elections import NOBODY, elect, preferred
+from app.metadata.log_format import KeyValue
+from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
+
+ELECTIONS_PER_CHANGE_MAX: Final = 10_000
+"""Maximum leaders that one change elects: about 0.7 MB of records."""
+
+
+class Election(NamedTuple):
+    """What became of the election of one partition."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    why: str
+    """One sentence; empty if there is no error."""
+
+
+class LeadersElected(NamedTuple):
+    """What became of the elections."""
+
+    elections: list[Election]
+    """One for each partition that was named. If all were asked for, those that need no election are left out, as in Kafka."""
+    unclean: tuple[TopicIdPartition, ...]
+    """Partitions that got a leader which may lack committed records: to be counted and logged (E3)."""
+
+
+def elect_leaders(
+    draft: ImageDraft,
+    around: Surroundings,
+    asked: Iterable[tuple[str, int]] | None,
+    *,
+    unclean: bool,
+    at_most: int = ELECTIONS_PER_CHANGE_MAX,
+) -> Planned[LeadersElected]:
+    """Have preferred leaders lead (E5) or, with ``unclean``, let any living replica lead where nobody does (E3).
+
+    ``asked``: partitions by topic and index; None for all. The refusals are in the answer. Nobody waits here for an election that
+    is not possible now.
+    """
+    del around
+    active = _active(draft)
+    everything = asked is None
+    changed: dict[tuple[UUID, int], PartitionImage] = {}
+    elections: list[Election] = []
+    uncleanly: list[TopicIdPartition] = []
+    for name, index in _all(draft) if asked is None else asked:
+        topic = draft.topic(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            why = f"There is no partition {index} of topic '{name}'."
+            elections.append(Election(name, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why))
+            continue
+        key = (topic.topic_id, index)
+        before = changed.get(key, topic.partitions[index])
+        if before.leader != NOBODY if unclean else before.leader == before.replicas[0]:
+            if not everything:
+                why = f"Broker {before.leader} leads the partition: no election is needed."
+                elections.append(Election(name, index, ErrorCode.ELECTION_NOT_NEEDED, why))
+            continue
+        if len(changed) >= at_most:
+            why = f"At most {at_most} leaders are elected at once: ask again for this one."
+            elections.append(Election(name, index, ErrorCode.OPERATION_NOT_ATTEMPTED, why))
+            continue
+        if unclean:
+            after, lossy = elect(before, active.__contains__, unclean=True)
+        else:
+            after, lossy = preferred(before, active.__contains__), False
+        if after is before:
+            elections.append(Election(name, index, *_refusal(before, unclean=unclean)))
+            continue
+        changed[key] = after
+        if lossy:
+            uncleanly.append(TopicIdPartition(TopicId(topic.topic_id), PartitionIndex(index)))
+        elections.append(Election(name, index, ErrorCode.NONE, ""))
+    return Planned(_records(changed), LeadersElected(elections, tuple(uncleanly)))
+
+
+def preferred_leaders_back(draft: ImageDraft, around: Surroundings, at_most: int) -> Planned[int]:
+    """Let the first replicas lead again that are in sync, of at most so many partitions (E5). Returns: of how many. If it is
+    ``at_most``, there may be more."""
+    del around
+    active = _active(draft)
+    changed: dict[tuple[UUID, int], PartitionImage] = {}
+    for topic in draft.topics:
+        for before in topic.partitions:
+            if len(changed) >= at_most:
+                return Planned(_records(changed), len(changed))
+            after = preferred(before, active.__contains__)
+            if after is not before:
+                changed[topic.topic_id, before.partition_index] = after
+    return Planned(_records(changed), len(changed))
+
+
+def _active(draft: ImageDraft) -> frozenset[BrokerId]:
+    return frozenset([each.broker_id for each in draft.brokers.values() if each.active])
+
+
+def _all(draft: ImageDraft) -> Iterator[tuple[str, int]]:
+    for topic in draft.topics:
+        for index in range(len(topic.partitions)):
+            yield topic.name, index
+
+
+def _refusal(partition: PartitionImage, *, unclean: bool) -> tuple[ErrorCode, str]:
+    if unclean:
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive: start one of its brokers."
+    return (
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        f"The preferred leader, broker {partition.replicas[0]}, is not in sync, or does not live.",
+    )
+
+
+def _records(changed: dict[tuple[UUID, int], PartitionImage]) -> list[KeyValue]:
+    return [partition_change(topic_id, index, image.record()) for (topic_id, index), image in changed.items()]
