@@ -381,6 +381,8 @@ class ControllerImage(NamedTuple):
     incarnation: UUID
 
 
+UNKNOWN_MS: Final = TimestampMs(-1)
+
 NO_CONTROLLER: Final = ControllerImage(-1, BrokerId(-1), UUID(int=0))
 
 
@@ -391,6 +393,8 @@ class ClusterImage:
     sequence: LogSequence = NOTHING_APPLIED
     """Number of the last entry in it."""
     cluster_id: str = ""
+    created_ms: TimestampMs = UNKNOWN_MS
+    """When the cluster was made."""
     controller: ControllerImage = NO_CONTROLLER
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
@@ -482,6 +486,7 @@ class ImageDraft:
 
     def __init__(self, base: ClusterImage) -> None:
         self._cluster_id = base.cluster_id
+        self._created_ms = base.created_ms
         self._controller = base.controller
         self._producer_id_next = base.producer_id_next
         self._features: dict[str, int] = base.features  # type: ignore[assignment]
@@ -503,6 +508,10 @@ class ImageDraft:
     @property
     def cluster_id(self) -> str:
         return self._cluster_id
+
+    @property
+    def created_ms(self) -> TimestampMs:
+        return self._created_ms
 
     @property
     def controller(self) -> ControllerImage:
@@ -586,6 +595,7 @@ class ImageDraft:
         return ClusterImage(
             sequence=sequence,
             cluster_id=self._cluster_id,
+            created_ms=self._created_ms,
             controller=self._controller,
             topics_by_name=self._topics_by_name,
             topics_by_id=self._topics_by_id,
@@ -637,7 +647,8 @@ class ImageDraft:
             case Kind.CLUSTER:
                 if value is None:
                     raise CorruptionError("the cluster's record is gone")
-                self._cluster_id = _clusters.decode(value).cluster_id
+                cluster = _clusters.decode(value)
+                self._cluster_id, self._created_ms = cluster.cluster_id, cluster.created_ms
             case Kind.CONTROLLER:
                 if value is None:
                     raise CorruptionError("the controller's record is gone")
