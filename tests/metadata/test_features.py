@@ -92,6 +92,21 @@ def test_m6_earlier_brokers_of_the_cluster_are_fenced_members() -> None:
     assert (left.leader, left.leader_epoch, left.isr, left.eligible) == (NOBODY, 3, (), (2,))
 
 
+def test_partitions_of_the_one_broker_stay_as_they_are() -> None:
+    records = update_features(one_broker(2), around(), [FeatureAsked(LEVEL_FEATURE, 1)]).records
+    assert sum(key == partition_change(TOPIC_ID, 0, None)[0] for key, _ in records) == 0
+
+
+def test_e3_nobody_is_elected_uncleanly_by_a_rising_level() -> None:
+    draft = one_broker(2)
+    replicas = ids(2, 1)
+    topic = TopicRecord(1, "t", 2, {"unclean.leader.election.enable": "true"}, TimestampMs(0))
+    record = PartitionRecord(1, replicas[0], LeaderEpoch(0), 0, replicas, ids(2))
+    draft.apply([topic_change(TOPIC_ID, topic), partition_change(TOPIC_ID, 1, record)])
+    update(draft, FeatureAsked(LEVEL_FEATURE, 1))
+    assert partition(draft, 1).leader == NOBODY
+
+
 def test_the_present_level_is_no_change() -> None:
     draft = several([1])
     for name, level in {LEVEL_FEATURE: 1, **OF_PROTOCOL}.items():
@@ -116,7 +131,8 @@ def test_levels_that_cannot_be_are_refused(asked: FeatureAsked) -> None:
     assert code_of(several([1]), asked) is ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_a_level_does_not_rise_by_a_downgrade() -> None:
+def test_a_level_rises_neither_too_far_nor_by_a_downgrade() -> None:
+    assert code_of(one_broker(), FeatureAsked(LEVEL_FEATURE, LEVEL_MAX + 1)) is ErrorCode.INVALID_UPDATE_VERSION
     for kind in (UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         assert code_of(one_broker(), FeatureAsked(LEVEL_FEATURE, 1, kind)) is ErrorCode.INVALID_UPDATE_VERSION
 
