@@ -271,8 +271,7 @@ class ProducerStates:
         """After the log was cut at ``end_offset`` and read again: keep undecided what was so before. The state that was read lacks
         transactions that ended before its snapshot."""
         for first, marker in before.items():
-            if first < end_offset:
-                self.undecided[first] = max(self.undecided.get(first, NO_OFFSET), min(marker, end_offset - 1))
+            self.undecided[first] = max(self.undecided.get(first, NO_OFFSET), min(marker, end_offset - 1))
 
     # --- forgetting ---
 

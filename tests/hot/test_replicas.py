@@ -6,7 +6,9 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from app.configs import Durability, TopicConfig
 from app.errors import ConflictError, CorruptionError, RequestRejected, StorageFull, StorageUnavailable
@@ -293,10 +295,11 @@ async def test_a_transaction_whose_marker_is_not_committed_is_undecided_after_a_
 
 
 async def test_without_transactions_a_lower_high_watermark_is_the_last_stable_offset() -> None:
-    log = leader_of_several()
+    log = new_log(manager_over(sim()))
     append(log, idempotent(0, 4))
+    log.commit_alone(False)
     log.trust_high_watermark(3)
-    assert log.last_stable_offset == 3
+    assert log.last_stable_offset == log.high_watermark == 3
 
 
 # --- what a follower appends ------------------------------------------------------------------------------------------
@@ -423,7 +426,7 @@ def test_without_room_to_note_gaps_there_are_none() -> None:
     fs.capacity_bytes = fs.used
     with pytest.raises(StorageFull):
         take(log, at(3))
-    assert log.log_end_offset == 1
+    assert (log.log_end_offset, log.cleaned_end_offset) == (1, None)
     fs.capacity_bytes += 10_000
     take(log, at(3))
     assert log.cleaned_end_offset == 0
@@ -601,3 +604,10 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_counts_as_absent() -> None:
         damaged[position] ^= 0x10
         assert parse_high_watermarks(bytes(damaged)) == {}
         assert parse_high_watermarks(data[:position]) == {}
+
+
+def test_a_checkpoint_of_another_version_counts_as_absent() -> None:
+    body = msgspec.msgpack.encode((2, []))
+    assert parse_high_watermarks(crc32c(body).to_bytes(4, "big") + body) == {}
+    body = msgspec.msgpack.encode((2, [(bytes(16), 0, 5)]))
+    assert parse_high_watermarks(crc32c(body).to_bytes(4, "big") + body) == {}
