@@ -10,8 +10,12 @@ from app.metadata.changes import DEFAULT
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from app.metadata.broker_changes import BrokersChanged
     from app.metadata.changes import Assignments, ConfigChange
     from app.metadata.cluster import TopicImage
+    from app.metadata.features import FeatureAsked
+    from app.metadata.leader_changes import Election
+    from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 
 
 class ClusterChanges(Protocol):
@@ -100,4 +104,27 @@ class ClusterChanges(Protocol):
 
     async def allocate_producer_ids(self) -> range:
         """Allocate a block of producer ids that nobody else ever gets."""
+        ...
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False
+    ) -> Sequence[Election]:
+        """Have preferred leaders lead or, with ``unclean``, let any living replica lead where nobody does.
+
+        ``partitions``: by topic and index; None for all. The refusals are in the answer.
+        """
+        ...
+
+    async def alter_reassignments(
+        self, asked: Sequence[ReassignmentAsked], *, allow_factor_change: bool = True
+    ) -> Sequence[ReassignmentAnswer]:
+        """Begin, replace or cancel reassignments. The refusals are in the answer."""
+        ...
+
+    async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
+        """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
+        ...
+
+    async def unregister_broker(self, broker_id: int) -> BrokersChanged:
+        """Take a broker out of the cluster. Rejected with BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST in a cluster of one."""
         ...

@@ -32,7 +32,8 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import changes
+from app.metadata import broker_changes, changes, features, leader_changes, reassignments
+from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
     LEVEL_FEATURE,
@@ -46,7 +47,10 @@ from app.metadata.cluster import (
 )
 from app.metadata.cluster_changes import ClusterChanges
 from app.metadata.decisions import Answer, Decisions
+from app.metadata.features import FeatureAsked
+from app.metadata.leader_changes import Election
 from app.metadata.log_format import KeyValue
+from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
 from app.seams import Clock
@@ -105,6 +109,7 @@ class Controller(ClusterChanges):
         self._asking: dict[int, asyncio.Future[Any]] = {}
         """Who waits for the answer of which change."""
         self._before_answering: Callable[[UUID], Awaitable[None]] | None = None
+        self._on_unclean: Callable[[Sequence[TopicIdPartition]], None] | None = None
         self._work_waits = asyncio.Event()
         self._in_office = asyncio.Lock()
         """Held while an entry is under way, and from a seal until the entry after it (C1)."""
@@ -120,6 +125,10 @@ class Controller(ClusterChanges):
     def before_answering(self, wait: Callable[[UUID], Awaitable[None]]) -> None:
         """Await ``wait(topic_id)`` before the creation of a topic, or of more partitions, returns."""
         self._before_answering = wait
+
+    def on_unclean(self, tell: Callable[[Sequence[TopicIdPartition]], None]) -> None:
+        """Call ``tell`` with the partitions whose leaders were elected uncleanly on request (E3)."""
+        self._on_unclean = tell
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -355,6 +364,40 @@ class Controller(ClusterChanges):
                 lambda draft, _, page=page: changes.bump_leader_epochs(draft, page, above or {})  # type: ignore[misc]
             )
         return epochs
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False
+    ) -> Sequence[Election]:
+        made = await self.submit(
+            lambda draft, around: leader_changes.elect_leaders(draft, around, partitions, unclean=unclean)
+        )
+        self._tell_unclean(made.unclean)
+        return made.elections
+
+    async def alter_reassignments(
+        self, asked: Sequence[ReassignmentAsked], *, allow_factor_change: bool = True
+    ) -> Sequence[ReassignmentAnswer]:
+        made = await self.submit(
+            lambda draft, around: reassignments.alter_reassignments(
+                draft, around, asked, allow_factor_change=allow_factor_change
+            )
+        )
+        self._tell_unclean(made.unclean)
+        return made.answers
+
+    async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
+        await self.submit(
+            lambda draft, around: features.update_features(draft, around, asked), validate_only=validate_only
+        )
+
+    async def unregister_broker(self, broker_id: int) -> BrokersChanged:
+        made = await self.submit(lambda draft, around: broker_changes.unregister_broker(draft, around, broker_id))
+        self._tell_unclean(made.unclean)
+        return made
+
+    def _tell_unclean(self, partitions: Sequence[TopicIdPartition]) -> None:
+        if partitions and self._on_unclean is not None:
+            self._on_unclean(partitions)
 
     # --- making changes -----------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
+from app.metadata import reassignments
 from app.metadata.broker_changes import (
     AlteredSet,
-    BrokersChanged,
     ProposedSet,
     RegistrationAnswer,
     RegistrationAsked,
@@ -74,6 +74,7 @@ class Desk:
         """Leaders that were elected although they may lack committed records, by this controller."""
         view.log.on_own_entry(self._see_entry)
         view.on_change(self._follow)
+        controller.on_unclean(self._count_unclean)
 
     @property
     def serving(self) -> bool:
@@ -136,18 +137,18 @@ class Desk:
                 named = ", ".join(str(broker_id) for broker_id, _ in expired)
                 changed = await self.controller.submit(lambda draft, around: fence_brokers(draft, around, expired))
                 self._log_line(f"broker {named} is not heard any more: it is fenced, and others lead what it led")
-                self._count_unclean(changed)
+                self._count_unclean(changed.unclean)
             if back:
                 changed = await self.controller.submit(lambda draft, around: unfence_brokers(draft, around, back))
-                self._count_unclean(changed)
+                self._count_unclean(changed.unclean)
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
 
-    def _count_unclean(self, changed: BrokersChanged | RegistrationAnswer) -> None:
-        if changed.unclean:
-            self.unclean_elections += len(changed.unclean)
-            named = ", ".join(self._named(one) for one in changed.unclean[:10])
-            more = f" and {len(changed.unclean) - 10} more" if len(changed.unclean) > 10 else ""
+    def _count_unclean(self, partitions: Sequence[TopicIdPartition]) -> None:
+        if partitions:
+            self.unclean_elections += len(partitions)
+            named = ", ".join(self._named(one) for one in partitions[:10])
+            more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
             self._log_line(f"unclean election of {named}{more}: their new leaders may lack acknowledged records")
 
     def _named(self, key: TopicIdPartition) -> str:
@@ -170,7 +171,7 @@ class Desk:
         if check_endpoints:
             await self._check_endpoints(asked)
         answer = await self.controller.submit(lambda draft, around: register_broker(draft, around, asked))
-        self._count_unclean(answer)
+        self._count_unclean(answer.unclean)
         return answer
 
     async def _check_endpoints(self, asked: RegistrationAsked) -> None:
@@ -228,6 +229,12 @@ class Desk:
         """A broker has stopped in order: fence it at once. Raises: as ``Controller.submit``."""
         await self.controller.submit(lambda draft, around: fence_brokers(draft, around, [(broker_id, broker_epoch)]))
 
+    def applied(self, broker_id: int) -> int:
+        """Number of the newest entry that a broker has applied, as far as this controller knows; -1 if it does not."""
+        if broker_id == self._view.identity.broker_id:
+            return self._view.image.sequence
+        return -1 if self._sessions is None else self._sessions.applied(broker_id)
+
     def lost_connection(self, broker_id: int) -> None:
         """A broker's connection to this controller has ended: try its address, for it may be dead (L2)."""
         if self._sessions is None or not self.controller.active or broker_id in self._probing:
@@ -272,5 +279,7 @@ class Desk:
         """Decide in-sync sets that a leader proposes. Raises: RequestRejected, StorageUnavailable."""
         self._check()
         return await self.controller.submit(
-            lambda draft, around: alter_in_sync(draft, around, broker_id, broker_epoch, proposals)
+            lambda draft, around: alter_in_sync(
+                draft, around, broker_id, broker_epoch, proposals, after=reassignments.completed
+            )
         )

@@ -65,8 +65,6 @@ def update_features(
 
     Raises: RequestRejected INVALID_REQUEST, INVALID_UPDATE_VERSION.
     """
-    if not asked:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, "The request names no feature.")
     if len({one.name for one in asked}) != len(asked):
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "The request names a feature twice.")
     for one in asked:
