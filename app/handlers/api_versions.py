@@ -12,6 +12,8 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX
+from app.metadata.features import OF_PROTOCOL
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import (
     ApiVersionsRequest,
@@ -25,29 +27,29 @@ SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows as a client's name and version, which end up in metrics and logs."""
 
 
-FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
-"""Protocols of clients that are switched on, and at which level: consumer groups of KIP-848, share groups of KIP-932,
-transactions of KIP-890."""
 FEATURES_EPOCH: Final = 0
-"""It would rise with every change of a level; nothing changes them here."""
+"""Of a cluster of one broker. With several it is the level of ``firn.version``, the only level that changes."""
 LEVEL_0_FROM: Final = 4
 """First version whose clients take a range of levels that begins at 0."""
 
 
 def handle(context: Context, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Answer the served ranges, and the features that clients choose their protocols by (KIP-584)."""
-    del context
+    """Answer the served ranges, and the features that clients choose their protocols by (KIP-584). ``firn.version`` is among them
+    from level 1 on."""
     if request.api_version >= 3 and not (
         SOFTWARE_NAME.fullmatch(message.client_software_name)
         and SOFTWARE_NAME.fullmatch(message.client_software_version)
     ):
         return refuse(request, message, ErrorCode.INVALID_REQUEST, "")
     lowest = 0 if request.api_version >= LEVEL_0_FROM else 1
+    level = context.image.level
+    finalised = {**OF_PROTOCOL, LEVEL_FEATURE: level} if level else OF_PROTOCOL
+    supported = {**OF_PROTOCOL, LEVEL_FEATURE: LEVEL_MAX} if level else OF_PROTOCOL
     return ApiVersionsResponse(
         api_keys=advertised_api_keys(),
-        supported_features=[SupportedFeatureKey(name, lowest, level) for name, level in FEATURES.items()],
-        finalized_features_epoch=FEATURES_EPOCH,
-        finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in FEATURES.items()],
+        supported_features=[SupportedFeatureKey(name, lowest, highest) for name, highest in supported.items()],
+        finalized_features_epoch=level or FEATURES_EPOCH,
+        finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in finalised.items()],
     )
 
 

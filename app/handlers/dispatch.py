@@ -50,6 +50,10 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "transactional_offsets": (ApiKey.TXN_OFFSET_COMMIT,),
     "transaction_listing": (ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
     "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS),
+    "quorum": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
+    "features": (ApiKey.UPDATE_FEATURES,),
+    "elections": (ApiKey.ELECT_LEADERS,),
+    "reassignments": (ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
     "topics": (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS),
     "configs": (
         ApiKey.DESCRIBE_CONFIGS,

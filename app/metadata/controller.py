@@ -16,7 +16,7 @@ import asyncio
 import base64
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -64,6 +64,9 @@ PLANNED_AT_ONCE: Final = 32
 EPOCH_BUMPS_PER_CHANGE_MAX: Final = 10_000
 """Maximum partitions whose leader epochs rise in one change. More partitions need several changes."""
 
+NAMED_PER_CHANGE_MAX: Final = 1_000
+"""Maximum partitions of one change that a client names: about 10 ms. More partitions need several changes."""
+
 START_TRIES_MAX: Final = 16
 """Maximum retries of a start because another writer was faster."""
 
@@ -73,6 +76,11 @@ _logger = logging.getLogger(__name__)
 def not_controller() -> RequestRejected:
     """The refusal of a change by a broker that is not the controller. Nothing of it was made."""
     return RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+
+
+def _pages(named: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(named), NAMED_PER_CHANGE_MAX):
+        yield named[start : start + NAMED_PER_CHANGE_MAX]
 
 
 class Elsewhere(Protocol):
@@ -368,22 +376,28 @@ class Controller(ClusterChanges):
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False
     ) -> Sequence[Election]:
-        made = await self.submit(
-            lambda draft, around: leader_changes.elect_leaders(draft, around, partitions, unclean=unclean)
-        )
-        self._tell_unclean(made.unclean)
-        return made.elections
+        elections: list[Election] = []
+        for page in [None] if partitions is None else _pages(partitions):
+            made = await self.submit(
+                lambda draft, around, page=page: leader_changes.elect_leaders(draft, around, page, unclean=unclean)  # type: ignore[misc]
+            )
+            self._tell_unclean(made.unclean)
+            elections += made.elections
+        return elections
 
     async def alter_reassignments(
         self, asked: Sequence[ReassignmentAsked], *, allow_factor_change: bool = True
     ) -> Sequence[ReassignmentAnswer]:
-        made = await self.submit(
-            lambda draft, around: reassignments.alter_reassignments(
-                draft, around, asked, allow_factor_change=allow_factor_change
+        answers: list[ReassignmentAnswer] = []
+        for page in _pages(asked):
+            made = await self.submit(
+                lambda draft, around, page=page: reassignments.alter_reassignments(  # type: ignore[misc]
+                    draft, around, page, allow_factor_change=allow_factor_change
+                )
             )
-        )
-        self._tell_unclean(made.unclean)
-        return made.answers
+            self._tell_unclean(made.unclean)
+            answers += made.answers
+        return answers
 
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         await self.submit(

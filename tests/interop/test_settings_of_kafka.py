@@ -37,8 +37,8 @@ NOT_SERVED = {
         (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51), "connections are PLAINTEXT: no SASL, no rights, no tokens"
     ),
     **dict.fromkeys((48, 49), "there are no quotas"),
-    **dict.fromkeys((34, 43, 45, 46), "a partition has one replica, a broker one directory"),
-    **dict.fromkeys((55, 57, 64, 80, 81), "the cluster is one broker, and its metadata a log in the store"),
+    **dict.fromkeys((34,), "a broker has one directory"),
+    **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
     **dict.fromkeys((71, 72), "clients push no metrics"),
     **dict.fromkeys((83, 84, 85, 86, 87), "ADR 0013"),
     **dict.fromkeys((88, 89), "groups of the streams protocol are not coordinated"),
