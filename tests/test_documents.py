@@ -14,6 +14,8 @@ import pytest
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, broker_setting_without_effect
 from app.handlers.dispatch import FAMILIES
+from app.metadata.cluster import LEVEL_FEATURE
+from app.metadata.features import OF_PROTOCOL
 from app.metadata.group_configs import GROUP_DEFINITIONS
 from app.settings import ALIASES, catalogue, environment_name
 from app.wire.apikeys import ApiKey
@@ -87,7 +89,17 @@ def test_every_file_that_a_document_names_is_there(document: str) -> None:
 
 def known_settings() -> frozenset[str]:
     return frozenset(
-        (*catalogue(), *ALIASES, *TOPIC_DEFINITIONS, *TOPIC_WITHOUT_EFFECT, *GROUP_DEFINITIONS, *GROUP_WITHOUT_EFFECT)
+        (
+            *catalogue(),
+            *ALIASES,
+            *TOPIC_DEFINITIONS,
+            *TOPIC_WITHOUT_EFFECT,
+            *GROUP_DEFINITIONS,
+            *GROUP_WITHOUT_EFFECT,
+            # Features are no settings, but documents name them in the same way.
+            LEVEL_FEATURE,
+            *OF_PROTOCOL,
+        )
     )
 
 
