@@ -1,7 +1,7 @@
 """Fetches from leaders what this broker follows (ADR 0024, S and A).
 
-Each leader is asked over one connection and in one fetch session, whatever the number of partitions. Before its next fetch a follower
-waits for its own syncs, so that they are grouped, and what it then tells as stored is (S2).
+Each leader is asked over one connection and in one fetch session, whatever the number of partitions. Before its next fetch a
+follower waits for its own syncs, so that they are grouped, and what it then tells as stored is (S2).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Followers:
             await asyncio.Event().wait()
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
-        """Fetch what the image says, from whom it says. Call it after the roles have followed the image; None: look at everything."""
+        """Fetch what the image says, from whom it says; None: look at everything. Call it after the roles have followed."""
         if self._group is None:
             return
         wanted: dict[int, dict[TopicIdPartition, Partition]] = {}

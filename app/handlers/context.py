@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.configs import BrokerConfig
-from app.errors import FirnError, StorageFull
+from app.errors import ErrorCode, FirnError, StorageFull
 from app.faults import Faults, Limited
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.callers import Caller, Doorkeeper, OpenDoor, Quotas
@@ -28,10 +28,8 @@ from app.units import BrokerId
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share_coordinator import ShareCoordinator
-    from app.handlers.api import Api
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
-    from app.handlers.passing_on import PassesOn
     from app.handlers.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
@@ -42,6 +40,35 @@ if TYPE_CHECKING:
     from app.replication.reading import PartitionReads
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
+
+
+class Answers(Protocol):
+    """How one API is answered; ``app.handlers.api.Api`` is one."""
+
+    @property
+    def handle(self) -> Callable[[Context, Request, Any], Any]:
+        """(context, request, message) to the response message, or to an awaitable of it."""
+        ...
+
+    @property
+    def refuse(self) -> Callable[[Request, Any, ErrorCode, str], Any]:
+        """(request, message, code, sentence) to the response that carries the code."""
+        ...
+
+
+class PassesOn(Protocol):
+    """The way to the controller."""
+
+    def needed(self) -> bool:
+        """Whether another broker is the controller, as far as this one knows."""
+        ...
+
+    async def pass_on(self, frame: bytes, principal: bytes, client_address: bytes) -> bytes:
+        """Have the controller answer a request, given without its size. Returns: the answer's frame without its size.
+
+        Raises: RequestRejected, also REQUEST_TIMED_OUT if it is not known whether the request was carried out.
+        """
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +104,7 @@ class Context:
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
     """Says who a connection speaks for."""
-    apis: Mapping[int, Api] = field(default_factory=dict)
+    apis: Mapping[int, Answers] = field(default_factory=dict)
     """Who answers which API."""
     desk: Desk | None = None
     """Where other brokers ask the controller; None on a broker that is alone."""

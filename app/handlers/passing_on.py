@@ -7,7 +7,7 @@ principal, and gives the client the controller's answer when it has applied the 
 from __future__ import annotations
 
 from inspect import isawaitable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
@@ -38,21 +38,6 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
 """What the controller alone answers."""
 
 SIZE_BYTES: Final = 4
-
-
-class PassesOn(Protocol):
-    """The way to the controller."""
-
-    def needed(self) -> bool:
-        """Whether another broker is the controller, as far as this one knows."""
-        ...
-
-    async def pass_on(self, frame: bytes, principal: bytes, client_address: bytes) -> bytes:
-        """Have the controller answer a request, given without its size. Returns: the answer's frame without its size.
-
-        Raises: RequestRejected, also REQUEST_TIMED_OUT if it is not known whether the request was carried out.
-        """
-        ...
 
 
 def principal_of(request: Request) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.client import Client
-from app.handlers.context import Request
+from app.handlers.context import PassesOn, Request
 from app.handlers.fetch import FETCH, serve_fetch
 from app.handlers.passing_on import PASSED_ON, principal_of
 from app.handlers.produce import PRODUCE, serve_produce, serve_shaped
@@ -29,7 +29,6 @@ from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
 
 if TYPE_CHECKING:
     from app.handlers.metrics import ApiMeter
-    from app.handlers.passing_on import PassesOn
 
 FRAME_HEAD: Final = Struct(">ihhi")
 """Size prefix, API key, API version, correlation id: common to every request header."""

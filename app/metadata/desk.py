@@ -82,6 +82,9 @@ class Desk:
         now_s = asyncio.get_running_loop().time()
         return self.controller.active and now_s - self.controller.confirmed_s <= UNCONFIRMED_S
 
+    def _in_office(self) -> bool:
+        return self.controller.active
+
     def _check(self) -> None:
         """Raises: RequestRejected NOT_CONTROLLER."""
         if not self.serving:
@@ -95,13 +98,13 @@ class Desk:
         sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
         sessions.follow(self._view.image.brokers, loop.time())
         try:
-            while self.controller.active:
+            while self._in_office():
                 await asyncio.sleep(TICK_S)
                 now_s = loop.time()
                 sessions.tick(now_s)
                 if now_s - self.controller.confirmed_s >= CONFIRM_S:
                     await self._confirm()
-                    if not self.controller.active:
+                    if not self._in_office():
                         break
                     sessions.tick(loop.time())
                 if self.serving:

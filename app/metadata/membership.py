@@ -53,9 +53,9 @@ class Membership:
         last_runs: LastRuns | None = None,
         new_level: int = 0,
     ) -> None:
-        """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of several
-        is refused. ``new_level``: the level of a cluster that is created. The rest: as ``ClusterView``, ``Registration``,
-        ``Controller`` and ``ClusterMember``."""
+        """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of
+        several is refused. ``new_level``: the level of a cluster that is created. The rest: as ``ClusterView``,
+        ``Registration``, ``Controller`` and ``ClusterMember``."""
         timings = timings if timings is not None else LogTimings()
         identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
         self.view = ClusterView(store, config=config, identity=identity, rng=rng, clock=clock, timings=timings)

@@ -89,8 +89,8 @@ def step(
     high_watermark: int,
     epoch_end: Callable[[int], tuple[int, int]],
 ) -> Step:
-    """What to do. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch that is not above
-    the given one, -1 for none, and where it ends."""
+    """What to do. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch that is not
+    above the given one, -1 for none, and where it ends."""
     if asked != now:
         return Ignore()
     match answered.error:

@@ -214,9 +214,9 @@ class InSync:
     ) -> Proposal | None:
         """What to ask the controller for now: a new proposal, or the pending one again after a pause; None if there is nothing.
 
-        It counts from here on, before the request leaves (R3). A proposal that the controller will refuse, because a member was fenced or
-        has another broker epoch, is replaced by one without it. That may be the committed set: an accepted proposal raises the
-        partition epoch in any case, and so ends what was pending. Until then all that was proposed counts (R4).
+        It counts from here on, before the request leaves (R3). A proposal that the controller will refuse, because a member was
+        fenced or has another broker epoch, is replaced by one without it. That may be the committed set: an accepted proposal
+        raises the partition epoch in any case, and so ends what was pending. Until then all that was proposed counts (R4).
 
         ``may_join``: whether a broker is unfenced and not stopping. ``broker_epochs``: as the image has them.
         """
@@ -246,11 +246,9 @@ class InSync:
                     continue
                 self._deadline_ms = min(self._deadline_ms, late_ms)
                 members.append(Member(broker_id, epoch))
-            elif self._may_count(follower):
-                if follower.broker_epoch == epoch and may_join(broker_id):
-                    members.append(Member(broker_id, epoch))
-                else:
-                    self._deadline_ms = min(self._deadline_ms, now_ms + AGAIN_MS)
+            elif self._may_count(follower) and follower.broker_epoch == epoch and may_join(broker_id):
+                # Who may not join now asks for a look with its next fetch; a dead broker makes no work.
+                members.append(Member(broker_id, epoch))
         return tuple(members)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -261,7 +259,8 @@ class InSync:
 
     def _settle(self) -> None:
         """The sets have changed."""
-        self._maximal = tuple(follower for broker_id, follower in self._followers.items() if broker_id in self.maximal)
+        maximal = self.maximal
+        self._maximal = tuple(follower for broker_id, follower in self._followers.items() if broker_id in maximal)
         self._advance()
 
     def _advance(self) -> None:

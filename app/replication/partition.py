@@ -3,8 +3,9 @@
 Handlers and coordinators ask a ``PartitionTable``. It gives a ``Partition`` to whoever wants to read or write only while this
 broker leads; a log that is on the disk is not a reason to serve it.
 
-A record is committed when all replicas that may count as in sync have stored it (ADR 0024). Consumers see the committed records, which
-are those below the high watermark. A partition with one replica commits what this broker has stored. With several, the leader counts
+A record is committed when all replicas that may count as in sync have stored it (ADR 0024). Consumers see the committed
+records, which are those below the high watermark. A partition with one replica commits what this broker has stored. With
+several, the leader counts
 (``in_sync.py``), and a follower learns from it.
 """
 

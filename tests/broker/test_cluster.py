@@ -9,12 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from app.client.admin import AdminClient
-from app.metadata.registration import StartRefused
-from app.objectstore.directory import DirectoryStore
 from app.machine.runtime import ThreadPool
+from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker, running_broker
 
 RNG = random.Random(20)

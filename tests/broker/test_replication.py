@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from app.client.producer import Producer
 from tests.broker.test_cluster import member, unfenced, until
 
 

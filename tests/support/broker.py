@@ -78,7 +78,8 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
 
-    ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that it creates.
+    ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
+    it creates.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = ThreadPool(4)

@@ -2,8 +2,8 @@
 
     python -m tests.support.cluster_process PATH NODE_ID PORT
 
-The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. SIGTERM stops it in order. It prints ``ready`` when it
-serves, and its notices.
+The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. SIGTERM stops it in order. It
+prints ``ready`` when it serves, and its notices.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 from app.machine.runtime import ThreadPool, boot_id
@@ -35,7 +36,7 @@ async def serve(path: Path, node_id: int, port: int) -> None:
         boot_id=boot_id(),
         node_id=node_id,
         listen_port=port,
-        log_line=lambda line: print(line, flush=True),
+        log_line=lambda line: print(f"{time.time():.2f} {line}", flush=True),
     ) as broker:
         print("ready", flush=True)
         fenced = asyncio.create_task(broker.ended.wait())
