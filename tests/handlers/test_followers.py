@@ -54,7 +54,9 @@ class Led:
         self.log.leader_epoch = EPOCH
         self.counting = Counting(self.log)
         self.refused: Exception | None = None
-        followed = SimpleNamespace(log=self.log, replicas=(1, 2, 3), counting=self.counting)
+        followed = SimpleNamespace(
+            log=self.log, replicas=(1, 2, 3), counting=self.counting, note_follower=self.counting.note_follower
+        )
 
         def require(topic: str, index: int) -> Any:
             assert (topic, index) == ("t", 0)
