@@ -21,6 +21,7 @@ from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
+from app.metadata import control
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes
@@ -48,6 +49,7 @@ NO_REQUEST = (
     "broker/test_private_apis.py::test_what_is_no_request_of_a_private_api_ends_its_connection_and_changes_nothing"
 )
 NOT_THERE = "broker/test_private_apis.py::test_partitions_and_offsets_that_there_are_not_are_answered_with_nothing"
+NO_MEMBER = "broker/test_private_apis.py::test_a_broker_that_is_no_controller_changes_nothing_for_another"
 
 PRIVATE_APIS = {
     ApiKey.FIRN_METRICS: Private(
@@ -113,6 +115,56 @@ PRIVATE_APIS = {
             "broker/test_drain.py::test_a_broker_that_drains_refuses_writes_and_serves_all_else",
             "broker/test_drain.py::test_a_drain_that_is_taken_back_leaves_a_broker_that_writes",
         ),
+    ),
+    ApiKey.FIRN_ENTRIES: Private(
+        control.EntriesRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "start": "any number: entries that are not at hand are not handed out",
+            "wait_ms": "bounded",
+        },
+        (NO_REQUEST, NO_MEMBER),
+    ),
+    ApiKey.FIRN_MEMBERS: Private(
+        control.HeardRequest,
+        {"cluster_id": "compared with the broker's own", "broker_id": "not believed: it is not read"},
+        (NO_REQUEST, NO_MEMBER),
+    ),
+    ApiKey.FIRN_REGISTER: Private(
+        control.RegisterRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "broker_id": "trusted, if its place is free, or its own by directory id, or its holder is gone (ADR 0023, M)",
+            "directory_id": "tells whether the place is this broker's own",
+            "incarnation": "tells a request that comes twice from two processes",
+            "replaces": "must be the registration that the controller knows",
+            "clean_epoch": "trusted: where it is the epoch of the last registration, the replicas stay in sync",
+            "run_epoch": "trusted, as clean_epoch",
+            "run_boot_id": "trusted, as clean_epoch",
+            "boot_id": "trusted, as clean_epoch",
+            "endpoints": "trusted: clients are sent there",
+            "rack": "trusted: replicas are placed by it",
+            "instance_id": "said to people only",
+            "level_min": "must allow the cluster's level",
+            "level_max": "must allow the cluster's level",
+            "force": "trusted: it takes the place of a broker that may still run",
+        },
+        (
+            NO_REQUEST,
+            NO_MEMBER,
+            "metadata/test_broker_changes.py::test_m11_the_place_of_an_unfenced_broker_is_given_to_no_other_directory",
+        ),
+    ),
+    ApiKey.FIRN_CHANGE: Private(
+        control.ChangeRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "broker_id": "trusted, with its epoch: there is no access control yet",
+            "broker_epoch": "must be the epoch of the registration",
+            "name": "one of those that there are",
+            "body": "as for the change of its name; epochs are raised only of what the broker leads",
+        },
+        (NO_REQUEST, NO_MEMBER),
     ),
 }
 
@@ -193,7 +245,8 @@ def test_every_private_api_is_in_the_table() -> None:
     assert {key for key in ApiKey if key >= PRIVATE_FROM} == OPAQUE
     requests = {
         value
-        for name, value in vars(firn_api).items()
+        for module in (firn_api, control)
+        for name, value in vars(module).items()
         if name.endswith("Request") and isinstance(value, type) and issubclass(value, msgspec.Struct)
     }
     assert {entry.request for entry in PRIVATE_APIS.values()} == requests

@@ -81,4 +81,8 @@ PRIVATE_NAMES = {
     20003: "firn_tier_replace",
     20004: "firn_place",
     20005: "firn_drain",
+    20006: "firn_entries",
+    20007: "firn_heard",
+    20008: "firn_register",
+    20009: "firn_change",
 }

@@ -20,6 +20,18 @@ from app.client.firn_api import (
 )
 from app.errors import ErrorCode
 from app.handlers.draining import DrainState
+from app.metadata.control import (
+    CREATE_TOPIC,
+    LEAVE,
+    ChangeRequest,
+    ChangeResponse,
+    EntriesRequest,
+    EntriesResponse,
+    HeardRequest,
+    HeardResponse,
+    RegisterRequest,
+    RegisterResponse,
+)
 from app.wire.apikeys import ApiKey
 from app.wire.versions import PRIVATE
 from tests.handlers.conversation import Talk, batch, talk
@@ -97,3 +109,26 @@ async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves
         assert await produce(client) is ErrorCode.NONE
         assert broker.fenced is None
         assert broker.log("t").log_end_offset == 3
+
+
+async def test_a_broker_that_is_no_controller_changes_nothing_for_another(tmp_path: Path) -> None:
+    """One of level 0, here: it has no desk, whatever it is told (ADR 0023)."""
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        image = broker.node.cluster.image
+        node_id, before = broker.node.config.node_id, broker.node.cluster.log.next_sequence
+        for cluster_id in (image.cluster_id, "another cluster"):
+            entries = EntriesRequest(cluster_id, 0, 2**40)
+            found = unpack(EntriesResponse, await client.ask(ApiKey.FIRN_ENTRIES, 0, pack(entries)))
+            assert (bool(found.error), found.entries) == (True, ())
+            asked = RegisterRequest(
+                cluster_id, node_id, UUID(int=7), UUID(int=8), -1, -1, -1, "", "", (), None, "", 0, 9, force=True
+            )
+            assert unpack(RegisterResponse, await client.ask(ApiKey.FIRN_REGISTER, 0, pack(asked))).error
+            heard = HeardRequest(cluster_id, node_id)
+            assert not unpack(HeardResponse, await client.ask(ApiKey.FIRN_MEMBERS, 0, pack(heard))).heard
+            for name in (LEAVE, CREATE_TOPIC, "format-the-disk"):
+                for epoch in (-1, image.brokers[node_id].broker_epoch):
+                    change = ChangeRequest(cluster_id, node_id, epoch, name, b"\xff")
+                    assert unpack(ChangeResponse, await client.ask(ApiKey.FIRN_CHANGE, 0, pack(change))).error
+        assert broker.node.cluster.log.next_sequence == before
+        assert broker.fenced is None

@@ -126,7 +126,14 @@ class FakeLog:
     def terms(self) -> object:
         return self.config
 
+    @property
+    def stored_end_offset(self) -> int:
+        return self.log_end_offset
+
     def commit_alone(self, alone: bool) -> None: ...
+
+    def commit(self, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, offset)
 
     def become_leader(self, epoch: int) -> None:
         self.leader_epoch = epoch

@@ -179,7 +179,8 @@ def test_what_counts_of_a_follower(offset, last_epoch, stored, counted):
     log.log_start_offset = 1
     counting = Counting(log)
     asked = CachedPartition(AskedPartition("t", 0, offset, 1 << 20, EPOCH, last_epoch, stored))
-    note_position(SimpleNamespace(log=log, counting=counting), find_follower_2(), asked, 7)
+    led = SimpleNamespace(log=log, counting=counting, note_follower=counting.note_follower)
+    note_position(led, find_follower_2(), asked, 7)
     assert [(one["fetch_offset"], one["stored_end"]) for one in counting.noted] == (
         [] if counted is None else [counted]
     )

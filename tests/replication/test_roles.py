@@ -16,8 +16,8 @@ ME, OTHER, NOBODY = BrokerId(1), BrokerId(2), BrokerId(-1)
 ROLES: tuple[Role | None, ...] = (None, *Role)
 
 
-def image(leader: BrokerId, epoch: int = 0) -> PartitionImage:
-    return PartitionImage(PartitionIndex(0), leader, LeaderEpoch(epoch), 0, (ME, OTHER), (ME,))
+def image(leader: BrokerId, *replicas: BrokerId) -> PartitionImage:
+    return PartitionImage(PartitionIndex(0), leader, LeaderEpoch(0), 0, replicas or (ME, OTHER), (ME,))
 
 
 def test_the_table_says_something_of_every_role_and_image() -> None:
@@ -29,30 +29,36 @@ def test_the_table_says_something_of_every_role_and_image() -> None:
     [
         (None, Wanted.NOTHING),
         (image(ME), Wanted.LEADER),
-        (image(OTHER), Wanted.ANOTHER),
-        (image(NOBODY), Wanted.ANOTHER),
+        (image(OTHER), Wanted.FOLLOWER),
+        (image(NOBODY), Wanted.FOLLOWER),
+        (image(OTHER, OTHER), Wanted.ANOTHER),
+        (image(NOBODY, OTHER), Wanted.ANOTHER),
     ],
 )
-def test_an_image_wants_a_broker_to_lead_only_if_it_names_it(partition: PartitionImage | None, wanted: Wanted) -> None:
+def test_an_image_wants_a_broker_to_lead_if_it_names_it_and_to_follow_if_it_is_a_replica(
+    partition: PartitionImage | None, wanted: Wanted
+) -> None:
     assert wanted_by(partition, ME) is wanted
 
 
 def test_whoever_has_lost_the_leadership_always_resigns() -> None:
     for role in (Role.LEADER, Role.OFFLINE):
-        assert TRANSITIONS[role, Wanted.ANOTHER] is Transition.RESIGN
+        assert TRANSITIONS[role, Wanted.FOLLOWER] is Transition.RESIGN
 
 
 def test_a_log_that_another_broker_led_is_never_led_without_being_held_against_its_manifest() -> None:
     assert TRANSITIONS[Role.FOLLOWER, Wanted.LEADER] is Transition.OPEN
 
 
-def test_a_log_is_deleted_only_if_its_partition_is_gone() -> None:
+def test_a_log_is_deleted_only_if_its_partition_is_gone_or_has_its_replicas_elsewhere() -> None:
     for (role, wanted), transition in TRANSITIONS.items():
-        assert (transition is Transition.DROP) == (role is not None and wanted is Wanted.NOTHING)
+        gone = wanted in (Wanted.NOTHING, Wanted.ANOTHER)
+        assert (transition is Transition.DROP) == (role is not None and gone)
 
 
 AFTER = {
     Transition.MAKE: Role.LEADER,
+    Transition.FOLLOW: Role.FOLLOWER,
     Transition.OPEN: Role.LEADER,
     Transition.RAISE: Role.LEADER,
     Transition.RESIGN: Role.FOLLOWER,

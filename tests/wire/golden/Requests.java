@@ -10,16 +10,20 @@ import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.FeatureUpdate;
 import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
@@ -140,6 +144,15 @@ public final class Requests {
             admin.describeTransactions(List.of("java-transaction")).all(),
             admin.listTransactions().all(),
             admin.abortTransaction(new AbortTransactionSpec(partition, 4711L, (short) 0, 0)).all(),
+            admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).all(),
+            admin.alterPartitionReassignments(Map.of(
+                partition, Optional.of(new NewPartitionReassignment(List.of(1))))).all(),
+            admin.listPartitionReassignments(Set.of(partition)).reassignments(),
+            admin.describeMetadataQuorum().quorumInfo(),
+            admin.updateFeatures(
+                Map.of("firn.version", new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE)),
+                new UpdateFeaturesOptions().validateOnly(true)).all(),
+            admin.unregisterBroker(4711).all(),
             admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(1))).all(),
             admin.deleteTopics(List.of("new")).all()));
     }
