@@ -251,7 +251,6 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "unclean.leader.election.enable",
                 _BOOLEAN,
                 "Whether a replica that is not in sync may become leader, although this loses records.",
-                idle=_ONE_REPLICA,
             ),
             _topic(
                 "remote.storage.enable",
