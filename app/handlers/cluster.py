@@ -26,7 +26,7 @@ CONTROLLERS: Final = 2
 
 
 def describe_cluster(context: Context, request: Request, message: DescribeClusterRequest) -> DescribeClusterResponse:
-    """The cluster's id and brokers.
+    """The cluster's id and brokers; those that are fenced only if they are asked for (KIP-1073).
 
     Raises: RequestRejected MISMATCHED_ENDPOINT_TYPE for the endpoints of controllers, which clients do not connect to here.
     """
@@ -45,8 +45,11 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node_id, host=broker.host, port=broker.port, rack=broker.rack)
+            DescribeClusterBroker(
+                broker_id=node_id, host=broker.host, port=broker.port, rack=broker.rack, is_fenced=broker.fenced
+            )
             for node_id, broker in sorted(image.brokers.items())
+            if message.include_fenced_brokers or not broker.fenced
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED

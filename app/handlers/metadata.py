@@ -93,6 +93,7 @@ def _describe(
         brokers=[
             MetadataResponseBroker(node_id, broker.host, broker.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
+            if not broker.fenced
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,

@@ -55,7 +55,7 @@ def offline_replicas(context: Context, topic: TopicImage, partition: PartitionIm
     return [
         replica
         for replica in partition.replicas
-        if replica not in brokers or (offline and replica == context.config.node_id)
+        if replica not in brokers or brokers[replica].fenced or (offline and replica == context.config.node_id)
     ]
 
 

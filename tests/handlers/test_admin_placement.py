@@ -28,6 +28,7 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -38,6 +39,7 @@ from app.wire.apis.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.unregister_broker import UnregisterBrokerRequest
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, versions
@@ -336,3 +338,22 @@ async def test_a_refusal_of_the_whole_request_is_told_in_every_version(key: ApiK
                 if version == 0:
                     continue
             assert answer.error_code == REFUSED.code
+
+
+# --- fenced brokers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_a_fenced_broker_is_no_broker_to_clients_unless_they_ask_for_it(fenced: bool) -> None:
+    async with admin_bench() as bench:
+        await add_broker(bench, fenced=fenced)
+        await bench.controller.create_topic("t", 1)
+        await change(bench, replicas=(NODE_ID, OTHER))
+        shown = {NODE_ID} if fenced else {NODE_ID, OTHER}
+        answer = await bench.ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+        assert {one.node_id for one in answer.brokers} == shown
+        assert answer.topics[0].partitions[0].offline_replicas == ([OTHER] if fenced else [])
+        answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest())
+        assert {one.broker_id for one in answer.brokers} == shown
+        answer = await bench.ask(ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(include_fenced_brokers=True))
+        assert {one.broker_id: one.is_fenced for one in answer.brokers} == {NODE_ID: False, OTHER: fenced}
