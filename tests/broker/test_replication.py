@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.broker.test_cluster import member, unfenced, until
+from tests.handlers.conversation import batch, talk
 
 
 async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
@@ -20,6 +21,15 @@ async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
             await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
         image = brokers[0].node.cluster.image.topics_by_name["t"]
         assert sorted(partition.leader for partition in image.partitions) == [1, 2, 3]
-        leader = brokers[image.partitions[0].leader - 1]
-        log = leader.log("t", 0)
-        print(log)
+        for partition in image.partitions:
+            leader = brokers[partition.leader - 1]
+            index = partition.partition_index
+            await until(lambda leader=leader, index=index: leader.node.partitions.table.get("t", index) is not None)
+            async with talk(leader.port) as client:
+                answer = await client.produce(9, [("t", [(index, batch(3))])])
+                assert answer.responses[0].partition_responses[0].error_code == 0
+            logs = [broker.log("t", index) for broker in brokers]
+            assert [log.stored_end_offset for log in logs] == [3, 3, 3]
+            assert leader.log("t", index).high_watermark == 3
+            for log in logs:  # followers learn the high watermark with their next fetch
+                await until(lambda log=log: log.high_watermark == 3)

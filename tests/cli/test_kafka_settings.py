@@ -66,7 +66,7 @@ def test_described_settings_without_effect_are_named_too(properties: Any) -> Non
     said = set_aside(config)
     assert said is not None
     assert "log.preallocate (a segment's file grows with what is written to it)" in said
-    assert "unclean.leader.election.enable (a partition has one replica)" in said
+    assert "unclean.leader.election.enable" not in said
     assert "num.partitions" not in said
     found = {entry.name: (entry.verdict, entry.why) for entry in review([read_config_file(path)]).entries}
     assert found["log.preallocate"] == (Verdict.NO_MEANING, "A segment's file grows with what is written to it.")
