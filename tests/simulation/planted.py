@@ -413,7 +413,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "a high watermark ahead of what is stored": Planted(shows_what_is_not_stored, None, 30, "INV-1"),
     "batches with a bad CRC recovered": Planted(
-        recovers_batches_with_a_bad_crc, ("power", "power within"), 150, "INV-6"
+        recovers_batches_with_a_bad_crc, ("power", "power within"), 300, "INV-6"
     ),
     "an older high watermark told at times": Planted(tells_an_older_high_watermark_at_times, ("cut",), 10, "INV-3"),
     "a cache without a budget": Planted(caches_without_a_budget, ("cold pages",), 40, "INV-7"),
