@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from tests.support.ports import free_port
 
@@ -142,11 +142,16 @@ def until(holds: Any, what: str) -> None:
         time.sleep(0.02)
 
 
-def all_in_sync(admin: AdminClient) -> bool:
+def seen(admin: AdminClient) -> ClusterMetadata:
+    """What a broker says of the cluster; nothing if none answers now: the caller asks again."""
     try:
-        found = admin.list_topics(timeout=5)
-    except KafkaException:  # no broker answers now: asked again
-        return False
+        return admin.list_topics(timeout=5)
+    except KafkaException:
+        return ClusterMetadata()
+
+
+def all_in_sync(admin: AdminClient) -> bool:
+    found = seen(admin)
     partitions = found.topics["t"].partitions.values() if "t" in found.topics else ()
     return len(found.brokers) == 3 and bool(partitions) and all(len(one.isrs) == 3 for one in partitions)
 
@@ -181,7 +186,7 @@ def test_every_acknowledged_record_is_there_once_and_in_order(tmp_path: Path, fa
     rng = random.Random(seed)
     with three_brokers(tmp_path) as brokers:
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        until(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) == 3, "three brokers are in the cluster")
+        until(lambda: len(seen(admin).brokers) == 3, "three brokers are in the cluster")
         topic = NewTopic("t", PARTITIONS, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([topic])["t"].result(WAIT_S)
         writing = Writing(brokers.bootstrap)
