@@ -1,0 +1,180 @@
+"""Real broker processes of one cluster, and what writes to them: for tests that kill, stop, pause and cut.
+
+with brokers_running(path) as brokers:
+    ...  # brokers.bootstrap, brokers.end(1, signal.SIGKILL), brokers.start(1)
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+NODES = (1, 2, 3)
+PARTITIONS = 6
+WAIT_S = 90.0
+"""How long anything may take before the test gives up. It says nothing of how fast it should be."""
+
+
+class Brokers:
+    """Three brokers on one bucket directory."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self.path = path
+        self._stack = stack
+        (path / "store").mkdir()
+        self.ports = {node_id: free_port() for node_id in NODES}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def start(self, node_id: int) -> None:
+        log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
+        arguments = (str(self.path), str(node_id), str(self.ports[node_id]))
+        self.processes[node_id] = self._stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.cluster_process", *arguments], stdout=log, stderr=log, cwd=ROOT
+            )
+        )
+
+    def end(self, node_id: int, how: signal.Signals) -> None:
+        process = self.processes[node_id]
+        process.send_signal(how)
+        process.wait(WAIT_S)
+
+    def end_all(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait(WAIT_S)
+
+
+@contextmanager
+def brokers_running(path: Path) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        brokers = Brokers(path, stack)
+        try:
+            for node_id in NODES:
+                brokers.start(node_id)
+            yield brokers
+        finally:
+            brokers.end_all()
+
+
+class Writing:
+    """A thread that produces numbers to every partition, idempotent and ``acks=all``, and keeps what was acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
+        """Offset by number, per partition."""
+        self.refused: list[str] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": 300_000,
+                "retry.backoff.ms": 50,
+                "retry.backoff.max.ms": 200,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "socket.timeout.ms": 5_000,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for partition in range(PARTITIONS):
+                self._produce(partition, number)
+            number += 1
+            self._producer.poll(0.002)
+        self._producer.flush(WAIT_S)
+
+    def _produce(self, partition: int, number: int) -> None:
+        def done(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged[partition][number] = message.offset()
+            else:
+                self.refused.append(f"{partition} {number}: {error}")
+
+        while True:
+            try:
+                self._producer.produce("t", b"%d" % number, partition=partition, on_delivery=done)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def wait_for_more(self) -> None:
+        """Until records that are written from now on were acknowledged in every partition."""
+        before = [len(found) for found in self.acknowledged]
+        until(
+            lambda: all(len(found) > old + 20 for found, old in zip(list(self.acknowledged), before, strict=True)),
+            "records are acknowledged in every partition",
+        )
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(2 * WAIT_S)
+        assert not self._thread.is_alive()
+        assert len(self._producer) == 0, "all was acknowledged or refused"
+
+
+def until(holds: Any, what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def seen(admin: AdminClient) -> ClusterMetadata:
+    """What a broker says of the cluster; nothing if none answers now: the caller asks again."""
+    try:
+        return admin.list_topics(timeout=5)
+    except KafkaException:
+        return ClusterMetadata()
+
+
+def all_in_sync(admin: AdminClient) -> bool:
+    found = seen(admin)
+    partitions = found.topics["t"].partitions.values() if "t" in found.topics else ()
+    return len(found.brokers) == 3 and bool(partitions) and all(len(one.isrs) == 3 for one in partitions)
+
+
+def read(bootstrap: str, partition: int) -> list[tuple[int, int]]:
+    """``(offset, number)`` of all that is committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+    found: list[tuple[int, int]] = []
+    try:
+        consumer.assign([TopicPartition("t", partition, 0)])
+        low, high = consumer.get_watermark_offsets(TopicPartition("t", partition), timeout=WAIT_S)
+        assert low == 0
+        end = time.monotonic() + WAIT_S
+        while not found or found[-1][0] < high - 1:
+            assert time.monotonic() < end, f"partition {partition} is read to {high}"
+            for message in consumer.consume(5_000, 0.5):
+                assert message.error() is None
+                value = message.value()
+                offset = message.offset()
+                assert value is not None
+                assert offset is not None
+                found.append((offset, int(value)))
+    finally:
+        consumer.close()
+    return found
