@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.broker.control_link import KafkaControlLink
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeLink, Surroundings
 from app.broker.places import KafkaPlaces
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
@@ -74,12 +74,13 @@ async def running_broker(
     new_level: int = 0,
     boot_id: str = "boot",
     log_line: Callable[[str], None] | None = None,
+    new_link: Callable[[], NodeLink] = KafkaControlLink,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
 
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
-    it creates.
+    it creates. ``new_link`` makes the ways to other brokers.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = ThreadPool(4)
@@ -117,7 +118,7 @@ async def running_broker(
             descriptors_max=1024,
             store_samples=store_samples,
             places=KafkaPlaces(),
-            new_link=KafkaControlLink,
+            new_link=new_link,
             boot_id=boot_id,
             new_level=new_level,
         ),

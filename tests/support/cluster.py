@@ -6,12 +6,14 @@ with brokers_running(path) as brokers:
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
+from tests.support.links import Links
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -29,19 +32,29 @@ WAIT_S = 90.0
 
 
 class Brokers:
-    """Three brokers on one bucket directory."""
+    """Brokers on one bucket directory."""
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, path: Path, stack: ExitStack, nodes: Sequence[int], settings: Mapping[str, Any], *, proxied: bool
+    ) -> None:
         self.path = path
         self._stack = stack
         (path / "store").mkdir()
-        self.ports = {node_id: free_port() for node_id in NODES}
+        self.nodes = tuple(nodes)
+        self.ports = {node_id: free_port() for node_id in nodes}
+        self.settings = settings
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        self.links = stack.enter_context(Links(self.ports)) if proxied else None
 
     def start(self, node_id: int) -> None:
         log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
-        arguments = (str(self.path), str(node_id), str(self.ports[node_id]))
+        more: dict[str, Any] = {"settings": dict(self.settings)}
+        if self.links is not None:
+            more["links"] = {
+                str(self.ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
+            }
+        arguments = (str(self.path), str(node_id), str(self.ports[node_id]), json.dumps(more))
         self.processes[node_id] = self._stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.support.cluster_process", *arguments], stdout=log, stderr=log, cwd=ROOT
@@ -53,6 +66,27 @@ class Brokers:
         process.send_signal(how)
         process.wait(WAIT_S)
 
+    def pause(self, node_id: int) -> None:
+        self.processes[node_id].send_signal(signal.SIGSTOP)
+
+    def go_on(self, node_id: int) -> None:
+        self.processes[node_id].send_signal(signal.SIGCONT)
+
+    def lose_disk(self, node_id: int) -> None:
+        """Take the data directory of a broker that has ended."""
+        assert self.processes[node_id].poll() is not None
+        shutil.rmtree(self.path / f"broker-{node_id}" / "data")
+
+    def cut_bucket(self, node_id: int) -> None:
+        (self.path / f"no-bucket-{node_id}").touch()
+
+    def heal_bucket(self, node_id: int) -> None:
+        (self.path / f"no-bucket-{node_id}").unlink(missing_ok=True)
+
+    def lines(self, node_id: int) -> str:
+        """What a broker has printed in all its lives."""
+        return (self.path / f"log-{node_id}").read_text(errors="replace")
+
     def end_all(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
@@ -62,11 +96,15 @@ class Brokers:
 
 
 @contextmanager
-def brokers_running(path: Path) -> Iterator[Brokers]:
+def brokers_running(
+    path: Path, nodes: Sequence[int] = NODES, *, proxied: bool = False, settings: Mapping[str, Any] | None = None
+) -> Iterator[Brokers]:
+    """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
+    ``BrokerConfig``."""
     with ExitStack() as stack:
-        brokers = Brokers(path, stack)
+        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied)
         try:
-            for node_id in NODES:
+            for node_id in nodes:
                 brokers.start(node_id)
             yield brokers
         finally:
