@@ -21,9 +21,17 @@ class HighWatermarks:
     """Belongs to one event loop. ``read`` at the start, keep ``run`` running, ``write`` at the end."""
 
     def __init__(
-        self, table: PartitionTable, directory: str, *, fs: FileSystem, pool: BlockingPool, faults: Faults
+        self,
+        table: PartitionTable,
+        directory: str,
+        *,
+        fs: FileSystem,
+        pool: BlockingPool,
+        faults: Faults,
+        interval_s: float = EVERY_S,
     ) -> None:
-        """``directory``: Firn's own folder in the data directory."""
+        """``directory``: Firn's own folder in the data directory. ``interval_s``: time between two writes."""
+        self._interval_s = interval_s
         self._table = table
         self._directory = directory
         self._path = f"{directory}/{HIGH_WATERMARKS_FILE}"
@@ -48,9 +56,9 @@ class HighWatermarks:
             return {}
 
     async def run(self) -> None:
-        """Write every few seconds, until cancelled."""
+        """Write every ``interval_s``, until cancelled."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(self._interval_s)
             await self.write()
 
     async def write(self) -> None:

@@ -538,6 +538,7 @@ class Node:
         """The parts of one of several brokers that follow leaders, and count followers."""
         around, table = self._around, self.partitions.table
         assert around.new_link is not None
+        table.lag_ms_max = self.config.replica_lag_time_max_ms
         self.followers = Followers(
             table,
             self._link,
@@ -551,7 +552,12 @@ class Node:
         )
         self._in_sync_sets = InSyncSets(table, lambda: self.cluster.image, member, faults=self.faults)
         self._high_watermarks = HighWatermarks(
-            table, f"{self.config.data_dir}/{OWN_DIRECTORY}", fs=around.fs, pool=around.pool, faults=self.faults
+            table,
+            f"{self.config.data_dir}/{OWN_DIRECTORY}",
+            fs=around.fs,
+            pool=around.pool,
+            faults=self.faults,
+            interval_s=self.config.replica_high_watermark_checkpoint_interval_ms / 1000,
         )
 
     async def _listen(self) -> None:

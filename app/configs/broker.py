@@ -42,6 +42,12 @@ class BrokerConfig:
     num_partitions: int = 1
     default_replication_factor: int = 1
     auto_create_topics_enable: bool = True
+    broker_heartbeat_interval_ms: int = 500
+    broker_session_timeout_ms: int = 3000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 30
+    replica_lag_time_max_ms: int = 30_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5000
     delete_topic_enable: bool = True
 
     socket_request_max_bytes: int = 104_857_600

@@ -76,6 +76,52 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "same rack.",
             ),
             _broker(
+                "broker.heartbeat.interval.ms",
+                _INT,
+                "Time between two heartbeats of a broker of several to the controller.",
+                importance=Importance.HIGH,
+                minimum=50,
+                maximum=1000,
+                kafka_default="2000",
+            ),
+            _broker(
+                "broker.session.timeout.ms",
+                _INT,
+                "Time without a heartbeat after which the controller lets others lead what the broker led. It should be several "
+                "times broker.heartbeat.interval.ms. The setting of the controller counts.",
+                importance=Importance.HIGH,
+                minimum=500,
+                kafka_default="9000",
+            ),
+            _broker(
+                "replica.lag.time.max.ms",
+                _LONG,
+                "Time after which a follower that does not reach its leader's end leaves the in-sync set.",
+                importance=Importance.HIGH,
+                minimum=500,
+            ),
+            _broker(
+                "replica.high.watermark.checkpoint.interval.ms",
+                _LONG,
+                "Time between two writes of the high watermarks of partitions with several replicas.",
+                importance=Importance.HIGH,
+                minimum=100,
+            ),
+            _broker(
+                "auto.leader.rebalance.enable",
+                _BOOLEAN,
+                "Whether the first of a partition's replicas leads again as soon as it is in sync.",
+                importance=Importance.HIGH,
+            ),
+            _broker(
+                "leader.imbalance.check.interval.seconds",
+                _LONG,
+                "Time between two checks of the controller for partitions that their first replica could lead again.",
+                importance=Importance.HIGH,
+                minimum=1,
+                kafka_default="300",
+            ),
+            _broker(
                 "firn.instance.id",
                 _STRING,
                 "Name of the machine that the broker runs on, for example i-0abc… of EC2. The broker registers it with its node "

@@ -115,8 +115,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
     _group(
         "the cluster's metadata is a log in the object store: there is no quorum of controllers",
         """
-        broker.heartbeat.interval.ms int 2000
-        broker.session.timeout.ms int 9000
         controller.performance.always.log.threshold.ms long 2000 0..
         controller.performance.sample.period.ms long 60000 100..
         controller.quorum.append.linger.ms int 25 0..
@@ -156,14 +154,12 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         add.partitions.to.txn.retry.backoff.ms int 20 1..
         alter.log.dirs.replication.quota.window.num int 11 1..
         alter.log.dirs.replication.quota.window.size.seconds int 1 1..
-        auto.leader.rebalance.enable boolean true
         controlled.shutdown.enable boolean true
         follower.fetch.last.tiered.offset.enable boolean false dynamic
         follower.replication.throttled.rate long 9223372036854775807 0.. dynamic
         group.share.initialize.retry.interval.ms int 30000 1..
         group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
         inter.broker.listener.name string -
-        leader.imbalance.check.interval.seconds long 300 1..
         leader.replication.throttled.rate long 9223372036854775807 0.. dynamic
         num.replica.fetchers int 1 1.. dynamic
         offsets.commit.timeout.ms int 5000 1..
@@ -173,8 +169,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         replica.fetch.min.bytes int 1
         replica.fetch.response.max.bytes int 10485760 0..
         replica.fetch.wait.max.ms int 500
-        replica.high.watermark.checkpoint.interval.ms long 5000
-        replica.lag.time.max.ms long 30000
         replica.selector.class string -
         replica.socket.receive.buffer.bytes int 65536
         replica.socket.timeout.ms int 30000

@@ -31,6 +31,7 @@ from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
+from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
 from app.metadata.place import ASK_S, Places
 from app.metadata.view import ClusterView
 from app.units import TopicIdPartition
@@ -97,6 +98,8 @@ class Desk:
         loop = asyncio.get_running_loop()
         sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
         sessions.follow(self._view.image.brokers, loop.time())
+        config = self._view.config
+        next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
         try:
             while self._in_office():
                 await asyncio.sleep(TICK_S)
@@ -109,6 +112,9 @@ class Desk:
                     sessions.tick(loop.time())
                 if self.serving:
                     await self._settle(sessions)
+                    if config.auto_leader_rebalance_enable and loop.time() >= next_check_s:
+                        await self._let_preferred_lead()
+                        next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
         finally:
             self._sessions = None
             for task in self._probing.values():
@@ -121,6 +127,20 @@ class Desk:
             await self.controller.confirm()
         except FirnError as error:
             self._faults.met("confirming", "the cluster log", f"the controller cannot read the cluster log: {error}")
+
+    async def _let_preferred_lead(self) -> None:
+        """Let the first replicas lead again that are in sync (E5)."""
+        try:
+            while True:
+                back = await self.controller.submit(
+                    lambda draft, around: preferred_leaders_back(draft, around, ELECTIONS_PER_CHANGE_MAX)
+                )
+                if back:
+                    self._log_line(f"preferred leaders lead again: {back} partitions")
+                if back < ELECTIONS_PER_CHANGE_MAX:
+                    return
+        except FirnError as error:
+            self._faults.met("electing", "preferred leaders", f"preferred leaders cannot lead again now: {error}")
 
     async def _settle(self, sessions: BrokerSessions) -> None:
         """Make the changes that the sessions call for."""

@@ -60,10 +60,6 @@ from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-BEAT_S: Final = 0.5
-"""``broker.heartbeat.interval.ms``."""
-SESSION_TIMEOUT_S: Final = 3.0
-"""``broker.session.timeout.ms``."""
 STEP_S: Final = 0.1
 """Pause between two looks of a loop that has nothing to do."""
 ENTRIES_WAIT_MS: Final = 2_000
@@ -127,7 +123,7 @@ class ClusterMember(Elsewhere):
             controller,
             link,
             places=places,
-            session_timeout_s=SESSION_TIMEOUT_S,
+            session_timeout_s=view.config.broker_session_timeout_ms / 1000,
             log_line=log_line,
             faults=self._faults,
         )
@@ -358,7 +354,9 @@ class ClusterMember(Elsewhere):
                 await self._read()
             mine = self._image.brokers.get(self._view.identity.broker_id)
             hurried = mine is not None and mine.fenced and answer is not None
-            await asyncio.sleep(STEP_S if hurried or (self._wants_stop and not self._may_stop.is_set()) else BEAT_S)
+            stops = self._wants_stop and not self._may_stop.is_set()
+            interval_s = self._view.config.broker_heartbeat_interval_ms / 1000
+            await asyncio.sleep(min(STEP_S, interval_s) if hurried or stops else interval_s)
 
     def _note_refused(self, error: FirnError) -> None:
         if isinstance(error, NotSent) and self._candidacy is not None:

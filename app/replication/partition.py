@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, NotLeader, RequestRejected, copy_of
-from app.replication.in_sync import InSync
+from app.replication.in_sync import LAG_MS_MAX, InSync
 from app.replication.roles import Role
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
@@ -220,6 +220,8 @@ class PartitionTable:
         self._offline: dict[TopicIdPartition, str] = {}
         self.now_ms = now_ms
         """Loop time in milliseconds: it never steps."""
+        self.lag_ms_max = LAG_MS_MAX
+        """``replica.lag.time.max.ms``."""
         self.counted: dict[TopicIdPartition, Partition] = {}
         """The partitions whose replicas this broker counts."""
         self.make_missing: Callable[[str, int], None] | None = None
@@ -333,6 +335,7 @@ class PartitionTable:
             min_in_sync=log.config.min_insync_replicas,
             high_watermark=log.high_watermark,
             now_ms=self.now_ms(),
+            lag_ms_max=self.lag_ms_max,
         )
         self.counted[partition.key] = partition
         log.on_stored = partition.note_stored

@@ -33,3 +33,18 @@ async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
             assert leader.log("t", index).high_watermark == 3
             for log in logs:  # followers learn the high watermark with their next fetch
                 await until(lambda log=log: log.high_watermark == 3)
+
+
+async def test_preferred_leaders_lead_again_when_their_broker_is_back(tmp_path: Path) -> None:
+    settings = {"leader_imbalance_check_interval_seconds": 1, "broker_heartbeat_interval_ms": 100}
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id, **settings)) for node_id in (1, 3)]
+        async with member(tmp_path, 2, **settings):
+            for broker in brokers:
+                await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+            await brokers[0].node.membership.controller.create_topic("t", 3, {}, replication_factor=3)
+        partitions = lambda: brokers[1].node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
+        await until(lambda: 2 not in {one.leader for one in partitions()})
+        await stack.enter_async_context(member(tmp_path, 2, **settings))
+        await until(lambda: [one.leader for one in partitions()] == [one.replicas[0] for one in partitions()])
+        assert 2 in {one.leader for one in partitions()}
