@@ -53,6 +53,8 @@ CONNECT_MS: Final = 1_000
 """A broker that does not accept within it counts as not answering, for now."""
 BEAT_MS: Final = 2_000
 CHANGE_MS: Final = 30_000
+PROPOSAL_MS: Final = 5_000
+"""A proposed in-sync set without an answer stays pending, and is sent again, maybe to the next controller."""
 REGISTER_MS: Final = 20_000
 """The controller tries the broker's endpoints first."""
 FETCH_VERSION: Final = 17
@@ -113,7 +115,7 @@ class KafkaControlLink:
                 )
             )
         message = AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
-        answer: AlterPartitionResponse = await self._send(to, "change", ApiKey.ALTER_PARTITION, message, CHANGE_MS)
+        answer: AlterPartitionResponse = await self._send(to, "change", ApiKey.ALTER_PARTITION, message, PROPOSAL_MS)
         if answer.error_code:
             raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the changes of in-sync sets.")
         return [

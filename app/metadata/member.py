@@ -370,10 +370,9 @@ class ClusterMember(Elsewhere):
                 await asyncio.sleep(STEP_S)
                 continue
             log = self._view.log
+            start = log.next_sequence
             try:
-                answer = await self._link.entries(
-                    to, EntriesRequest(self._image.cluster_id, log.next_sequence, ENTRIES_WAIT_MS)
-                )
+                answer = await self._link.entries(to, EntriesRequest(self._image.cluster_id, start, ENTRIES_WAIT_MS))
             except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
                 self._note_refused(error)
                 await asyncio.sleep(2 * STEP_S)
@@ -387,8 +386,8 @@ class ClusterMember(Elsewhere):
                 await self._read()
                 continue
             try:
-                for body in answer.entries:
-                    if not await log.take(body):
+                for sequence, body in enumerate(answer.entries, start):
+                    if not await log.take(sequence, body):
                         await log.poll()
                         break
             except (CorruptionError, StorageUnavailable) as error:

@@ -317,15 +317,18 @@ class NumberedLog(Generic[S]):
                 found.append(body)
         return found
 
-    async def take(self, body: bytes) -> bool:
-        """Apply the next entry from its bytes, which another broker has handed on; they are checked as if read from the store.
+    async def take(self, sequence: int, body: bytes) -> bool:
+        """Apply entry ``sequence`` from its bytes, which another broker has handed on; they are checked as if read from the store.
 
-        Returns: whether it was applied. If it is not the next one, or does not follow, ``poll`` finds out what is so.
-        Raises: CorruptionError.
+        Returns: whether it is applied now, or was before. If it is not the next one, or does not follow, ``poll`` finds out what is
+        so. Raises: CorruptionError.
         """
         async with self._turn:
             at = self._at
-            sequence = at.applied + 1
+            if sequence <= at.applied:
+                return True  # it was read from the store while its bytes were on the way
+            if sequence > at.applied + 1:
+                return False
             entry = decode_entry(layout.entry_key(self.prefix, sequence), sequence, body)
             if at.broken or not self._follows(at, sequence, entry):
                 return False

@@ -106,7 +106,7 @@ class Registration:
 
     async def prepare_member(self, image: ClusterImage) -> None:
         """As ``prepare``, for one broker of several: only the place of another directory with this node id is taken, and the
-        controller has the last word (M11).
+        controller has the last word (M11). Only where the other one may commit records by itself must it have been silent.
 
         Raises: StartRefused, StorageUnavailable.
         """
@@ -114,7 +114,7 @@ class Registration:
         self._check_cluster(image)
         bound = image.brokers.get(mine.broker_id)
         if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
-            await self._check_gone(image, bound)
+            await self._check_gone(image, bound, silent=not bound.fenced or _commits_alone(image, bound.broker_id))
         self._predecessor = bound
         await self._patiently(lambda: self._liveness.beat(mine))
 
@@ -140,14 +140,15 @@ class Registration:
                 " that goes with the directory, or an empty directory."
             )
 
-    async def _check_gone(self, image: ClusterImage, broker: BrokerImage) -> None:
-        """Raises: StartRefused, StorageUnavailable."""
+    async def _check_gone(self, image: ClusterImage, broker: BrokerImage, *, silent: bool = True) -> None:
+        """``silent``: it must have given no sign of life for a while. Raises: StartRefused, StorageUnavailable."""
         mine = self._view.identity
         if broker.broker_id == mine.broker_id:
             what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
         else:
             what = f"Broker {broker.broker_id} runs this cluster by itself"
-        await self._check_silent(broker.broker_id, broker.directory_id, what)
+        if silent:
+            await self._check_silent(broker.broker_id, broker.directory_id, what)
         if await self._ask(image.cluster_id, broker) is not None:
             raise StartRefused(
                 f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
@@ -304,6 +305,14 @@ class Registration:
                     await self._liveness.leave(self._view.identity)
             except (StorageUnavailable, TimeoutError) as error:
                 _logger.warning("the last sign of life stays: %s", str(error) or "no answer in time")
+
+
+def _commits_alone(image: ClusterImage, broker_id: BrokerId) -> bool:
+    """Whether there is a partition whose only replica in sync is this broker. Of others it can commit nothing once it is fenced:
+    it cannot change the in-sync set, and the other members refuse its epoch."""
+    return any(
+        partition.isr == (broker_id,) for topic in image.topics_by_name.values() for partition in topic.partitions
+    )
 
 
 def _addresses(broker: BrokerImage) -> str:

@@ -189,6 +189,19 @@ def seen(admin: AdminClient) -> ClusterMetadata:
         return ClusterMetadata()
 
 
+def controller_of(admin: AdminClient) -> int:
+    """The controller's node id, as soon as a broker that is asked knows one."""
+    found: list[int] = []
+
+    def known() -> bool:
+        node_id = seen(admin).controller_id
+        found.append(-1 if node_id is None else node_id)
+        return found[-1] >= 0
+
+    until(known, "a broker is the controller")
+    return found[-1]
+
+
 def all_in_sync(admin: AdminClient) -> bool:
     found = seen(admin)
     partitions = found.topics["t"].partitions.values() if "t" in found.topics else ()
