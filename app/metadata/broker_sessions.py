@@ -1,4 +1,4 @@
-"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2).
+"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2, L4).
 
 Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. Who is to be fenced and
 unfenced comes out. The owner makes the changes, and tells what the image has afterwards (``follow``). A controller makes a new
@@ -22,6 +22,9 @@ SESSION_TIMEOUT_S: Final = 3.0
 TICK_INTERVAL_S: Final = 0.1
 PAUSE_S_MIN: Final = 1.0
 """Time beyond a tick interval in which nothing was called. From here on it counts as a pause of the controller (L1)."""
+
+MOST_SILENT_TIMEOUTS: Final = 2
+"""Session time-outs before most of the unfenced brokers are fenced for their silence alone (L4)."""
 
 REFUSALS: Final = 3
 REFUSALS_WITHIN_S: Final = 0.5
@@ -139,9 +142,21 @@ class BrokerSessions:
     # --- what follows from it -----------------------------------------------------------------------------------------
 
     def expired(self, now_s: float) -> list[int]:
-        """Unfenced brokers that are to be fenced: silent (L1), refusing (L2), or at their own wish. Named until they are fenced."""
+        """Unfenced brokers that are to be fenced: silent (L1), refusing (L2), or at their own wish. Named until they are fenced.
+
+        If most of the unfenced brokers are silent at once, it is rather this controller that is cut off. Then the silent ones are
+        named later, so that they can elect another controller first (L4).
+        """
         self._pass_time(now_s)
-        return [broker_id for broker_id, one in self._sessions.items() if not one.fenced and self._due_s(one) <= now_s]
+        unfenced = {broker_id: one for broker_id, one in self._sessions.items() if not one.fenced}
+        due = {broker_id: one for broker_id, one in unfenced.items() if self._due_s(one) <= now_s}
+        silent = {broker_id for broker_id, one in due.items() if not one.wants_fence and one.refused_s is None}
+        if len(silent) < len(unfenced) // 2 + 1:
+            return list(due)
+        held_s = (MOST_SILENT_TIMEOUTS - 1) * self._session_timeout_s
+        return [
+            broker_id for broker_id, one in due.items() if broker_id not in silent or self._due_s(one) + held_s <= now_s
+        ]
 
     def to_unfence(self) -> list[int]:
         """Fenced brokers that are to be unfenced: alive, not about to stop, and with the entry applied that registered or fenced

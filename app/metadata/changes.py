@@ -191,7 +191,8 @@ def create_topic(
         if fewer_replicas:
             replication_factor = min(replication_factor, max(1, len(available)))
         _check_count(partitions)
-        placed = place(draft.brokers, available, partitions, replication_factor, around.placement_start)
+        start, fenced = around.placement_start, _fenced(draft)
+        placed = place(draft.brokers, available, partitions, replication_factor, start, fenced=fenced)
     validate_topic_configs(configs, broker=broker)
     overrides = {key: value for key, value in configs.items() if value is not None}
     images = _new_partitions(draft, placed)
@@ -244,7 +245,8 @@ def create_partitions(
     else:
         factor = _factor(topic.partitions[0])
         start = around.placement_start + before
-        placed = place(draft.brokers, _available(draft, around), count - before, factor, start)
+        available = _available(draft, around)
+        placed = place(draft.brokers, available, count - before, factor, start, fenced=_fenced(draft))
     added = _new_partitions(draft, placed, before)
     records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
     records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
@@ -327,6 +329,11 @@ def _available(draft: ImageDraft, around: Surroundings) -> Sequence[BrokerId]:
         return around.live_brokers
     brokers = draft.brokers
     return [each for each in around.live_brokers if (broker := brokers.get(each)) is not None and broker.active]
+
+
+def _fenced(draft: ImageDraft) -> Sequence[BrokerId]:
+    """Brokers of several that are registered and do not serve now."""
+    return [each.broker_id for each in draft.brokers.values() if not each.active] if draft.level else ()
 
 
 def _placed_by_hand(draft: ImageDraft, assignments: Assignments, indexes: range) -> list[tuple[BrokerId, ...]]:

@@ -26,20 +26,34 @@ time. After as many turns as there are other brokers, each of them was second on
 
 
 def place(
-    brokers: Mapping[int, BrokerImage], available: Sequence[BrokerId], count: int, factor: int, start: int
+    brokers: Mapping[int, BrokerImage],
+    available: Sequence[BrokerId],
+    count: int,
+    factor: int,
+    start: int,
+    *,
+    fenced: Sequence[BrokerId] = (),
 ) -> list[tuple[BrokerId, ...]]:
     """Replicas of ``count`` partitions on ``available`` brokers, the leader of each first. ``start`` is any number: where the
-    leaders begin.
+    leaders begin. Where there are too few, the last replicas are on ``fenced`` brokers, as in Kafka: they may come back.
 
     Raises: RequestRejected INVALID_REPLICATION_FACTOR.
     """
     if factor <= 0:
         raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
-    if factor > len(available):
+    if factor > len(available) + len(fenced) or not available:
+        fenced_too = f"; {len(fenced)} more are fenced" if fenced else ""
         raise RequestRejected(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor {factor} is greater than the number of live brokers, {len(available)}.",
+            f"The replication factor {factor} is greater than the number of live brokers, {len(available)}{fenced_too}.",
         )
+    if factor > len(available):
+        away = _ring([brokers[each] for each in fenced])
+        missing = factor - len(available)
+        return [
+            (*here, *(away[(start + index + more) % len(away)].broker_id for more in range(missing)))
+            for index, here in enumerate(place(brokers, available, count, len(available), start))
+        ]
     if len(available) == 1:
         return [(available[0],)] * count
     ring = _ring([brokers[each] for each in available])

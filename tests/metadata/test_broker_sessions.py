@@ -11,7 +11,9 @@ from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.cluster import BrokerImage
 from app.units import BrokerId, TimestampMs
 
-A, B, C = 1, 2, 3
+A, B, C, D, E = 1, 2, 3, 4, 5
+OTHERS = (91, 92, 93)
+"""Brokers that beat at every tick, so that the tests' brokers are few (L4)."""
 EPOCH = 20
 """Broker epoch of the tests' brokers, and the number of the entry that registered or fenced them."""
 
@@ -30,21 +32,29 @@ def broker(broker_id: int, *, epoch: int = EPOCH, fenced: bool = False, changed_
     )
 
 
-def image(*brokers: BrokerImage) -> dict[int, BrokerImage]:
-    return {each.broker_id: each for each in brokers}
+def image(*brokers: BrokerImage, others: bool = True) -> dict[int, BrokerImage]:
+    """The brokers, beside the others."""
+    return {each.broker_id: each for each in (*brokers, *(broker(one) for one in OTHERS if others))}
 
 
-def sessions_of(*brokers: BrokerImage, now_s: float = 0.0) -> BrokerSessions:
+def sessions_of(*brokers: BrokerImage, now_s: float = 0.0, others: bool = True) -> BrokerSessions:
     sessions = BrokerSessions(3.0, now_s)
-    sessions.follow(image(*brokers), now_s)
+    sessions.follow(image(*brokers, others=others), now_s)
     return sessions
+
+
+def beat(sessions: BrokerSessions, now_s: float) -> None:
+    for one in OTHERS:
+        sessions.heard(one, EPOCH, now_s, applied=EPOCH)
 
 
 def run(sessions: BrokerSessions, start_s: float, end_s: float) -> None:
     """Let the controller's loop tick, up to ``end_s``."""
     for tick in range(int(start_s * 10) + 1, int(end_s * 10)):
         sessions.tick(tick / 10)
+        beat(sessions, tick / 10)
     sessions.tick(end_s)
+    beat(sessions, end_s)
 
 
 # --- C5, L1: silence ------------------------------------------------------------------------------------------------
@@ -96,7 +106,7 @@ def test_l1_whichever_call_comes_first_after_a_pause_finds_it() -> None:
 
 
 def test_l1_a_pause_gives_no_session_more_than_it_has_at_a_heartbeat() -> None:
-    sessions = sessions_of(broker(A))
+    sessions = sessions_of(broker(A), others=False)
     run(sessions, 0.0, 1.0)
     sessions.heard(A, EPOCH, 1.0, applied=20)
     sessions.heard(A, EPOCH, 10.0, applied=20)
@@ -108,16 +118,17 @@ def test_l1_ticks_that_are_a_little_late_take_nothing_off() -> None:
     sessions = sessions_of(broker(A))
     for now_s in (1.0, 2.0, 3.0):
         sessions.tick(now_s)
+        beat(sessions, now_s)
     assert sessions.expired(3.0) == [A]
 
 
 def test_the_next_deadline_is_of_the_unfenced_broker_that_is_silent_longest() -> None:
-    sessions = sessions_of(broker(A), broker(B), broker(C, fenced=True))
+    sessions = sessions_of(broker(A), broker(B), broker(C, fenced=True), others=False)
     sessions.heard(A, EPOCH, 0.5, applied=20)
     assert sessions.next_deadline_s() == 3.0
     sessions.heard(B, EPOCH, 0.75, applied=20)
     assert sessions.next_deadline_s() == 3.5
-    assert sessions_of(broker(C, fenced=True)).next_deadline_s() is None
+    assert sessions_of(broker(C, fenced=True), others=False).next_deadline_s() is None
 
 
 # --- L2: refusals ---------------------------------------------------------------------------------------------------
@@ -266,3 +277,40 @@ def test_a_broker_that_wants_to_be_fenced_is_fenced_and_stays_it_as_long_as_it_w
     assert sessions.to_unfence() == []
     sessions.heard(A, EPOCH, 0.4, applied=30)
     assert sessions.to_unfence() == [A]
+
+
+# --- L4: most are silent ------------------------------------------------------------------------------------------------
+
+
+def alone(*silent: int) -> BrokerSessions:
+    """Broker A is the controller, and hears itself alone."""
+    sessions = BrokerSessions(3.0, 0.0)
+    sessions.follow({one: broker(one) for one in (A, *silent)}, 0.0)
+    for tick in range(1, 31):
+        sessions.heard(A, EPOCH, tick / 10, applied=EPOCH)
+    return sessions
+
+
+def hear_alone(sessions: BrokerSessions, end_s: float) -> list[int]:
+    for tick in range(31, int(end_s * 10) + 1):
+        sessions.heard(A, EPOCH, tick / 10, applied=EPOCH)
+    return sessions.expired(end_s)
+
+
+def test_l4_most_brokers_are_fenced_for_silence_only_after_two_timeouts() -> None:
+    sessions = alone(B, C)
+    assert sessions.expired(3.0) == []
+    assert hear_alone(sessions, 5.9) == []
+    assert hear_alone(sessions, 6.0) == [B, C]
+
+
+def test_l4_half_of_the_brokers_are_not_held_back() -> None:
+    assert alone(B).expired(3.0) == [B]
+
+
+def test_l4_what_refuses_or_wishes_to_be_fenced_is_not_held_back() -> None:
+    sessions = alone(B, C, D, E)
+    for _ in range(3):
+        sessions.refused(B, EPOCH, 3.0)
+    sessions.heard(C, EPOCH, 3.0, applied=EPOCH, wants_fence=True)
+    assert sorted(sessions.expired(3.0)) == [B, C, D, E], "of five, D and E alone are silent"

@@ -379,11 +379,14 @@ def several(*brokers: int, fenced: Sequence[int] = ()) -> ImageDraft:
     return draft
 
 
-def test_a_broker_that_was_fenced_in_the_same_entry_gets_no_partition() -> None:
+def test_a_broker_that_was_fenced_in_the_same_entry_gets_a_partition_only_where_live_ones_are_too_few() -> None:
     topic = create(several(1, 2, 3, fenced=[2]), "t", 4, 2, around=around(1, 2, 3))
     assert {broker for each in topic.partitions for broker in each.replicas} == {1, 3}
+    topic = create(several(1, 2, 3, fenced=[2]), "t", 4, 3, around=around(1, 2, 3))
+    assert [each.replicas[2] for each in topic.partitions] == [2, 2, 2, 2]
+    assert [set(each.isr) for each in topic.partitions] == [{1, 3}] * 4
     with pytest.raises(RequestRejected) as refused:
-        create(several(1, 2, 3, fenced=[2]), "t", 4, 3, around=around(1, 2, 3))
+        create(several(1, 2, 3, fenced=[2]), "t", 4, 4, around=around(1, 2, 3))
     assert code_of(refused) is ErrorCode.INVALID_REPLICATION_FACTOR
 
 

@@ -152,3 +152,17 @@ def test_whatever_the_brokers_leaders_are_even_and_racks_as_different_as_can_be(
     for replicas in partitions:
         assert len(set(replicas)) == factor
         assert len({there[each].rack for each in replicas}) == min(racks, factor)
+
+
+def test_fenced_brokers_get_the_last_replicas_where_live_ones_are_too_few() -> None:
+    there = brokers(*[(None, str(each)) for each in range(5)])
+    live = [BrokerId(each) for each in (1, 2)]
+    fenced = [BrokerId(each) for each in (3, 4, 5)]
+    found = place(there, live, 6, 3, 0, fenced=fenced)
+    assert all({*replicas[:2]} == {1, 2} and replicas[2] in (3, 4, 5) for replicas in found)
+    assert Counter(replicas[2] for replicas in found) == {3: 2, 4: 2, 5: 2}
+    assert place(there, live, 6, 2, 0, fenced=fenced) == placed(brokers((None, "0"), (None, "1")), 6, 2)
+    with pytest.raises(RequestRejected, match="greater than the number of live brokers, 2; 3 more are fenced"):
+        place(there, live, 1, 6, 0, fenced=fenced)
+    with pytest.raises(RequestRejected):
+        place(there, [], 1, 1, 0, fenced=fenced)

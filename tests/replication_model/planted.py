@@ -306,7 +306,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "R4 a refusal ends a proposal": Planted(
         replace(RULES, in_sync=_RefusalDecides, answers_decide=_refusal_decides),
         "INV-1",
-        10,
+        20,
         {"weights": _often("late and doubled")},
     ),
     "R5 members without broker epochs": Planted(

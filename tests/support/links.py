@@ -34,7 +34,7 @@ class Links:
         self._connections: dict[Way, set[asyncio.StreamWriter]] = {}
         """By who opened them."""
         self._servers: list[asyncio.Server] = []
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Links:
         self._thread.start()
@@ -94,10 +94,10 @@ class Links:
         for server in self._servers:
             server.close()
         await self._reset(tuple(self.ports))
-        for task in tuple(self._pumps):
+        for task in tuple(self._tasks):
             task.cancel()
-        if self._pumps:
-            await asyncio.wait(self._pumps)
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
 
     async def _set(self, ways: tuple[Way, ...], *, passes: bool) -> None:
         for way in ways:
@@ -114,6 +114,9 @@ class Links:
     async def _serve(self, way: Way, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back = way[1], way[0]
         self._connections[way].add(writer)
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._tasks.add(serving)
         beyond: asyncio.StreamWriter | None = None
         try:
             await self._open[way].wait()
@@ -122,16 +125,17 @@ class Links:
                 self._loop.create_task(self._pump(reader, beyond, self._open[way])),
                 self._loop.create_task(self._pump(answers, writer, self._open[back])),
             ]
-            self._pumps.update(pumps)
+            self._tasks.update(pumps)
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for pump in pumps:
                     pump.cancel()
-                self._pumps.difference_update(pumps)
-        except OSError:
-            return  # the broker is dead: whoever asks finds a connection that ends
+                self._tasks.difference_update(pumps)
+        except (OSError, asyncio.CancelledError):
+            return  # the test is over, or the broker is dead: whoever asks finds a connection that ends
         finally:
+            self._tasks.discard(serving)
             self._connections[way].discard(writer)
             writer.transport.abort()
             if beyond is not None:
