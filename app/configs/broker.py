@@ -62,8 +62,9 @@ class BrokerConfig:
     max_request_partition_size_limit: int = 2000
     producer_id_expiration_ms: int = 86_400_000
     offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 1
+    offsets_topic_replication_factor: int = 3
     offsets_topic_segment_bytes: int = 104_857_600
+    offsets_commit_timeout_ms: int = 5000
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4096
@@ -106,14 +107,16 @@ class BrokerConfig:
     group_share_partition_max_record_locks: int = 2000
     group_share_max_share_sessions: int = 2000
     transaction_state_log_num_partitions: int = 50
-    transaction_state_log_replication_factor: int = 1
+    transaction_state_log_replication_factor: int = 3
+    transaction_state_log_min_isr: int = 2
     transaction_state_log_segment_bytes: int = 104_857_600
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transaction_partition_verification_enable: bool = True
     share_coordinator_state_topic_num_partitions: int = 50
-    share_coordinator_state_topic_replication_factor: int = 1
+    share_coordinator_state_topic_replication_factor: int = 3
+    share_coordinator_state_topic_min_isr: int = 2
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
     """Maximum updates of a share-partition between two snapshots."""

@@ -307,10 +307,10 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.replication.factor",
                         _SHORT,
-                        f"Number of replicas of the topic of {what} when it is created. Never more than the number of brokers.",
+                        f"Number of replicas of the topic of {what}. While there are fewer brokers, the topic has as many replicas as "
+                        "there are brokers. As brokers join, it gets more by itself.",
                         importance=Importance.HIGH,
                         minimum=1,
-                        kafka_default="3",
                     ),
                     _broker(
                         f"{prefix}.segment.bytes",
@@ -320,6 +320,20 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                         importance=Importance.HIGH,
                         minimum=1,
                     ),
+                )
+            ),
+            *(
+                _broker(
+                    f"{prefix}.min.isr",
+                    kind,
+                    f"min.insync.replicas of the topic of {what} when it is created. If the topic has fewer replicas, all must be "
+                    "in sync.",
+                    importance=Importance.HIGH,
+                    minimum=1,
+                )
+                for prefix, kind, what in (
+                    ("transaction.state.log", _INT, "the state of transactions"),
+                    ("share.coordinator.state.topic", _SHORT, "the state of share groups"),
                 )
             ),
             _broker(
@@ -350,6 +364,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Whether the broker refuses the first batch of a transaction in a partition that was not added to the transaction.",
                 importance=Importance.LOW,
                 update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "offsets.commit.timeout.ms",
+                _INT,
+                "How long a response of the group coordinator waits until the replicas in sync have stored its records. Then the "
+                "client is told to try again.",
+                importance=Importance.HIGH,
+                minimum=1,
             ),
             _broker(
                 "offsets.retention.minutes",

@@ -162,7 +162,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         inter.broker.listener.name string -
         leader.replication.throttled.rate long 9223372036854775807 0.. dynamic
         num.replica.fetchers int 1 1.. dynamic
-        offsets.commit.timeout.ms int 5000 1..
         replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. dynamic
         replica.fetch.backoff.ms int 1000 0..
         replica.fetch.max.bytes int 1048576 0..
@@ -176,11 +175,9 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         replication.quota.window.size.seconds int 1 1..
         request.timeout.ms int 30000
         security.inter.broker.protocol string PLAINTEXT
-        share.coordinator.state.topic.min.isr short 2 1..
         share.coordinator.write.timeout.ms int 5000 1..
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000
-        transaction.state.log.min.isr int 2 1..
         unclean.leader.election.interval.ms long 300000 1..
         """,
     ),

@@ -95,10 +95,11 @@ class CoordinatedLog:
 
         With ``producer`` the batch belongs to its open transaction, and does not count before the marker (KIP-98).
 
-        Raises, with nothing written: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull;
-        StorageUnavailable.
+        Raises, with nothing written: RequestRejected NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH, and
+        NOT_LEADER_OR_FOLLOWER once this broker leads the partition no more; StorageFull; StorageUnavailable.
         """
         assert records
+        self._partition.check_in_sync()
         timestamp = TimestampMs(now_ms)
         rows = [(timestamp, key, value, ()) for key, value in records]
         if producer is None:
@@ -113,11 +114,17 @@ class CoordinatedLog:
         return self._log.append_from_coordinator(memoryview(bytearray(batch)), now_ms=now_ms).last_offset_end
 
     def stored(self, offset_end: Offset) -> Awaitable[None] | None:
-        """None if all records below ``offset_end`` are stored under the topic's durability; else an awaitable until they are.
+        """None if all records below ``offset_end`` are stored under the topic's durability by all replicas in sync; else an
+        awaitable until they are.
 
-        The awaitable raises StorageUnavailable if they cannot be stored any more.
+        The awaitable raises NotLeader if this broker stopped to lead meanwhile, even if it leads again: another record may have the
+        offset then. It raises StorageUnavailable if they cannot be stored any more.
         """
-        return self._partition.wait_stored(offset_end)
+        return self._partition.wait_stored_as_leader(offset_end)
+
+    def is_of(self, partition: Partition) -> bool:
+        """Whether this is the log of that very partition."""
+        return self._partition is partition
 
     async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
         """All records of the log, in order, some batches at a time. The event loop serves other work in between.

@@ -7,13 +7,17 @@ and responds. Three rules make it a state machine on a log:
 - **Append first, then apply.** ``Turn.append`` writes at once, and raises if it cannot. A shard changes its memory only
   afterwards. So a failed append leaves the state unchanged, and the response has a code on which clients retry.
 - **Respond when stored.** Responses of a turn are sent when all records appended so far are stored under the topic's
-  durability. This holds even for responses of turns that appended nothing, because they may depend on a record that is not
-  stored yet.
-- **The log is the truth.** When this broker becomes leader of the partition, a shard begins empty and gets every record (``load``).
-  When the leadership ends, or the disk fails, the shard is dropped.
+  durability by all replicas in sync. This holds even for responses of turns that appended nothing, because they may depend on a
+  record that is not stored yet. The wait has a limit; a response that waited longer is replaced by a refusal (ADR 0025, G4).
+- **The log is the truth.** When this broker becomes leader of the partition, a shard begins empty and gets every record (``load``),
+  once the high watermark has reached the start of the leadership (G2). When the leadership ends, or the disk fails, the shard is
+  dropped, and whoever waits is refused (G3).
 
     on_leader → loading → active → on_resign
                    └─ failed ─┘ (tried again)
+
+A leadership is this broker's, as its ``Partition`` has it: it ends with the role, not only with the image (G1). A leader that
+leads on under a higher epoch keeps its shard, because its log was not cut (G6).
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from math import inf
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
@@ -32,6 +37,7 @@ from app.errors import (
     CorruptionError,
     ErrorCode,
     FirnError,
+    NotLeader,
     RequestRejected,
     StorageFull,
     StorageUnavailable,
@@ -41,7 +47,7 @@ from app.errors import (
 from app.faults import Faults
 from app.metadata.cluster import ClusterImage
 from app.metrics import Labels, Registry
-from app.replication.partition import PartitionTable
+from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
 from app.tiering.waiting import Waiters
@@ -52,9 +58,6 @@ LOADS_AT_ONCE: Final = 4
 
 RELOAD_S: Final = 5.0
 """Pause after a failed load."""
-
-LOG_IS_MADE_S: Final = 0.02
-"""Interval at which the log of a new partition is looked for."""
 
 DUE_AT_ONCE: Final = 256
 """Timers served before the event loop serves other work."""
@@ -67,9 +70,10 @@ TimerKey = tuple[type, Hashable]
 
 class ShardState(Enum):
     LOADING = "loading"
+    """The log is being read, is still being made, or is not known to its end yet."""
     ACTIVE = "active"
     FAILED = "failed"
-    """The log cannot be read, or does not exist yet."""
+    """The log cannot be read."""
 
 
 class Reply(Generic[R]):
@@ -157,6 +161,17 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
+_CODES: Final = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a client of a coordinator is told for a refusal by the log, as in Kafka."""
+
+
 def coordinator_code(error: FirnError) -> ErrorCode:
     """The client's codes for a failed append or load. On these codes a client looks for its coordinator, and retries."""
     match error:
@@ -166,15 +181,23 @@ def coordinator_code(error: FirnError) -> ErrorCode:
             return ErrorCode.NOT_COORDINATOR
         case _:
             code = kafka_code(error)
-            if code is ErrorCode.MESSAGE_TOO_LARGE:
-                return ErrorCode.UNKNOWN_SERVER_ERROR
-            return code
+            return _CODES.get(code, code)
+
+
+class _Waiting(NamedTuple):
+    """A response that is sent when the log is stored up to an offset."""
+
+    offset: Offset
+    reply: Reply[Any]
+    answer: Any
+    until_s: float
+    """Loop time at which it is refused."""
 
 
 class _Seat(Generic[S]):
-    """A led partition: its shard, and the shell's state for it."""
+    """A led partition in one leadership: its shard, and the shell's state for it. Another leadership has another seat."""
 
-    __slots__ = ("epoch", "log", "partition", "shard", "state", "timers", "waiting", "waits")
+    __slots__ = ("epoch", "forget", "log", "partition", "queued", "shard", "state", "timers", "waiting", "waits")
 
     def __init__(self, partition: PartitionIndex, epoch: LeaderEpoch) -> None:
         self.partition = partition
@@ -183,9 +206,12 @@ class _Seat(Generic[S]):
         self.shard: S | None = None
         self.log: CoordinatedLog | None = None
         self.timers: Timers[TimerKey] = Timers()
-        self.waiting: deque[tuple[Offset, Reply[Any], Any]] = deque()
-        """Responses to send when the offset is stored."""
+        self.waiting: deque[_Waiting] = deque()
         self.waits = False
+        self.queued = False
+        """Whether it is to be loaded, or is being loaded."""
+        self.forget: Callable[[], None] | None = None
+        """Ends the wait for the end of the log to be known."""
 
 
 class _Turn:
@@ -214,7 +240,7 @@ class _Turn:
     def answer(self, reply: Reply[R], answer: R) -> None:
         seat = self._seat
         assert seat.log is not None
-        seat.waiting.append((seat.log.end_offset, reply, answer))
+        seat.waiting.append(_Waiting(seat.log.end_offset, reply, answer, self._coordinator.stored_until_s()))
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
         self._seat.timers.set((type(key), key), self._coordinator.loop_ms() + delay_ms)
@@ -237,13 +263,17 @@ class Coordinator(Generic[S]):
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
+        stored_within_ms: int | None = None,
     ) -> None:
+        """``stored_within_ms``: how long a response may wait for its records to be stored. Without it there is no limit, and the
+        caller sees to that."""
         self.topic = topic
         self._new_shard = new_shard
         self._broker_id = broker_id
         self._partitions = partitions
         self._clock = clock
         self._faults = faults if faults is not None else Faults(log_line)
+        self._stored_within_ms = stored_within_ms
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
         self._partition_count = 0
@@ -262,6 +292,7 @@ class Coordinator(Generic[S]):
             "Partitions of internal topics that this broker leads.",
             self._count_partitions,
         )
+        partitions.watch(topic.name, self._role_changed)
 
     def _count_partitions(self) -> Iterable[tuple[Labels, float]]:
         found = Counter(seat.state for seat in self._seats.values())
@@ -273,10 +304,16 @@ class Coordinator(Generic[S]):
         # A millisecond that came by a division is not whole any more: without the hair it would be the one before for ever.
         return int(asyncio.get_running_loop().time() * 1000 + 1e-6)
 
+    def stored_until_s(self) -> float:
+        """Loop time until which a response of now may wait for its records."""
+        if self._stored_within_ms is None:
+            return inf
+        return asyncio.get_running_loop().time() + self._stored_within_ms / 1000
+
     # --- leadership ---------------------------------------------------------------------------------------------------
 
     def follow(self, image: ClusterImage) -> None:
-        """Update the led partitions to a new image of the cluster."""
+        """Update the led partitions to a new image of the cluster. Call it after the roles have followed the image (G1)."""
         topic = image.topic(self.topic.name)
         partitions = () if topic is None else topic.partitions
         topic_id = None if topic is None else topic.topic_id
@@ -299,12 +336,14 @@ class Coordinator(Generic[S]):
     def on_leader(self, partition: PartitionIndex, epoch: LeaderEpoch) -> None:
         """This broker leads the partition: load its shard, once for each leadership."""
         seat = self._seats.get(partition)
-        if seat is not None:
-            seat.epoch = epoch  # its own leadership goes on; nobody else wrote meanwhile
-            return
-        seat = self._seats[partition] = _Seat(partition, epoch)
-        self._to_load.append(seat)
-        self._wake.set()
+        if seat is None:
+            seat = self._seats[partition] = _Seat(partition, epoch)
+        else:
+            seat.epoch = (
+                epoch  # it leads on, its log was not cut, and nothing that others wrote was committed meanwhile (G6)
+            )
+        if seat.state is ShardState.LOADING:
+            self._load_soon(seat)
 
     def on_resign(self, partition: PartitionIndex) -> None:
         """This broker no longer leads the partition, or the partition does not exist: drop its shard."""
@@ -313,15 +352,32 @@ class Coordinator(Generic[S]):
             self._unload(seat)
             self._seats_changed.wake()
 
+    def _role_changed(self, partition: Partition) -> None:
+        """The role in a partition has followed an image, or the partition cannot be led for now."""
+        seat = self._seats.get(partition.index)
+        if seat is None:
+            return
+        if partition.leads:
+            if seat.state is not ShardState.ACTIVE:
+                self._load_soon(seat)
+        elif seat.log is None or seat.log.is_of(partition):
+            # Whatever the image says: the log may be another one when this broker leads again (G1).
+            self._unload(seat)
+            again = self._seats[partition.index] = _Seat(partition.index, seat.epoch)
+            self._load_soon(again)
+            self._seats_changed.wake()
+
     def _unload(self, seat: _Seat[S]) -> None:
+        if seat.forget is not None:
+            seat.forget()
         shard, seat.shard = seat.shard, None
         if shard is not None and seat.log is not None:
-            # What waited for the disk is not known to be stored; what is said now is said to everybody else who waits.
-            not_stored = [reply for _, reply, _ in seat.waiting]
+            # What waited is not known to be stored; what is said now is said to everybody else who waits.
+            not_stored = [each.reply for each in seat.waiting]
             seat.waiting.clear()
             shard.unloaded(_Turn(self, seat, self._clock.now_ms()))
-            for _, reply, answer in seat.waiting:
-                reply.put(answer)
+            for each in seat.waiting:
+                each.reply.put(each.answer)
             seat.waiting.clear()
             error = RequestRejected(ErrorCode.NOT_COORDINATOR, "what was answered is not known to be stored")
             for reply in not_stored:
@@ -344,7 +400,8 @@ class Coordinator(Generic[S]):
         awaitable until they are.
 
         Raises: RequestRejected NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, with nothing done;
-        what ``event`` raises. The awaitable raises RequestRejected if what was appended cannot be stored.
+        what ``event`` raises. The awaitable raises RequestRejected NOT_COORDINATOR if what was appended cannot be stored, or is for
+        the next leader to decide; COORDINATOR_NOT_AVAILABLE if it was not stored in time. Then it may count later.
         """
         seat = self._seat(partition)
         result = self._happens(seat, event)
@@ -401,6 +458,11 @@ class Coordinator(Generic[S]):
         """Whether a led partition is not active yet."""
         return any(seat.state is not ShardState.ACTIVE for seat in self._seats.values())
 
+    @property
+    def being_read(self) -> bool:
+        """Whether a led partition will be active soon. One that cannot be read does not count."""
+        return any(seat.state is ShardState.LOADING for seat in self._seats.values())
+
     async def when_loaded(self, partitions: Iterable[PartitionIndex] | None = None, *, timeout_s: float) -> None:
         """Wait until none of these partitions is being read (without ``partitions``: no led partition).
 
@@ -445,15 +507,36 @@ class Coordinator(Generic[S]):
 
     async def _when_stored(self, seat: _Seat[S], waiting: Awaitable[None], result: R) -> R:
         try:
-            await waiting
+            async with self._limit(self.stored_until_s()):
+                await waiting
+        except TimeoutError:
+            raise self._not_stored_in_time(seat) from None
+        except NotLeader as error:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, str(error)) from error
         except FirnError as error:
             self._fail(seat, error)
             raise RequestRejected(coordinator_code(error), str(error)) from error
+        if self._seats.get(seat.partition) is not seat:
+            raise RequestRejected(
+                ErrorCode.NOT_COORDINATOR,
+                f"{self.topic.name}-{seat.partition} was given up before the answer was stored",
+            )
         return result
+
+    @staticmethod
+    def _limit(until_s: float) -> asyncio.Timeout:
+        return asyncio.timeout_at(None if until_s == inf else until_s)
+
+    def _not_stored_in_time(self, seat: _Seat[S]) -> RequestRejected:
+        return RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"The replicas of {self.topic.name}-{seat.partition} did not store the records in time. They may still do so.",
+        )
 
     def note_failed_append(self, seat: _Seat[S], error: FirnError) -> None:
         """An append failed: nothing was written. The request is refused, and the reason is logged."""
-        self._faults.met_error("writing", f"{self.topic.name}-{seat.partition}", error)
+        if kafka_code(error) is not ErrorCode.NOT_LEADER_OR_FOLLOWER:  # else another broker leads: that is no fault
+            self._faults.met_error("writing", f"{self.topic.name}-{seat.partition}", error)
 
     def _fail(self, seat: _Seat[S], error: FirnError) -> None:
         """The shard's memory may differ from the log: drop the shard, and read the log again."""
@@ -478,19 +561,26 @@ class Coordinator(Generic[S]):
         log = seat.log
         assert log is not None
         while seat.waiting:
-            offset, reply, answer = seat.waiting[0]
-            waiting = log.stored(offset)
+            first = seat.waiting[0]
+            waiting = log.stored(first.offset)
             if waiting is not None:
                 assert self._tasks is not None
                 seat.waits = True
-                self._tasks.create_task(self._answer_later(seat, waiting))
+                self._tasks.create_task(self._answer_later(seat, waiting, first.until_s))
                 return
             seat.waiting.popleft()
-            reply.put(answer)
+            first.reply.put(first.answer)
 
-    async def _answer_later(self, seat: _Seat[S], waiting: Awaitable[None]) -> None:
+    async def _answer_later(self, seat: _Seat[S], waiting: Awaitable[None], until_s: float) -> None:
         try:
-            await waiting
+            async with self._limit(until_s):
+                await waiting
+        except TimeoutError:
+            now_s = asyncio.get_running_loop().time()
+            while seat.waiting and seat.waiting[0].until_s <= max(now_s, until_s):
+                seat.waiting.popleft().reply.refuse(self._not_stored_in_time(seat))
+        except NotLeader:
+            pass  # whoever waited was told when the role changed
         except FirnError as error:
             self._fail(seat, error)
         finally:
@@ -556,28 +646,72 @@ class Coordinator(Generic[S]):
     async def _load_forever(self) -> None:
         while True:
             while self._to_load:
-                await self._load(self._to_load.popleft())
+                seat = self._to_load.popleft()
+                try:
+                    await self._load(seat)
+                finally:
+                    seat.queued = False
+                if seat.state is ShardState.LOADING and self._seats.get(seat.partition) is seat:
+                    self._load_when_known(seat)
             self._wake.clear()
             await self._wake.wait()
 
+    def _load_soon(self, seat: _Seat[S]) -> None:
+        if not seat.queued:
+            seat.queued = True
+            self._to_load.append(seat)
+            self._wake.set()
+
+    def _to_read(self, seat: _Seat[S]) -> Partition | None:
+        """The partition of a seat if it can be read to its end now: this broker has begun to lead it, and all that earlier leaders
+        may have committed is known to be (G1, G2)."""
+        partition = self._partitions.get(self.topic.name, seat.partition)
+        if partition is None or not partition.leads or not partition.end_is_known:
+            return None
+        return partition
+
+    def _load_when_known(self, seat: _Seat[S]) -> None:
+        """Load a seat once its partition can be read. Its role tells by itself when it changes; here its log does."""
+        if self._to_read(seat) is not None:
+            self._load_soon(seat)  # it became so while a loader looked at it
+            return
+        partition = self._partitions.get(self.topic.name, seat.partition)
+        if partition is None or seat.forget is not None:
+            return
+        log = partition.log
+
+        def look() -> None:
+            if self._to_read(seat) is not None:
+                forget()
+                self._load_soon(seat)
+
+        def forget() -> None:
+            log.remove_waiter(look)
+            seat.forget = None
+
+        log.add_waiter(look)
+        seat.forget = forget
+
     async def _load(self, seat: _Seat[S]) -> None:
         """Read a partition into a new shard. Failures are retried while the partition is led."""
-        if self._seats.get(seat.partition) is not seat:
+        if self._seats.get(seat.partition) is not seat or seat.state is ShardState.ACTIVE:
             return
         partition = self._partitions.get(self.topic.name, seat.partition)
         if partition is not None and partition.role is Role.OFFLINE:
-            seat.state = ShardState.FAILED
-            self._load_later(seat, RELOAD_S)
-            return
-        if partition is None or not partition.leads:
-            self._load_later(seat, LOG_IS_MADE_S)
+            seat.state = ShardState.FAILED  # the partition tells when it is led again
+            self._seats_changed.wake()
             return
         seat.state = ShardState.LOADING
+        partition = self._to_read(seat)
+        if partition is None:
+            return
         seat.log = CoordinatedLog(partition)
         begun = asyncio.get_running_loop().time()
         shard = self._new_shard(seat.partition)
         try:
             async for batches in seat.log.replay():
+                if self._seats.get(seat.partition) is not seat:
+                    return
                 for batch in batches:
                     shard.load(batch)
         except FirnError as error:
@@ -601,9 +735,8 @@ class Coordinator(Generic[S]):
     def _load_later(self, seat: _Seat[S], delay_s: float) -> None:
         async def wait() -> None:
             await asyncio.sleep(delay_s)
-            if self._seats.get(seat.partition) is seat:
-                self._to_load.append(seat)
-                self._wake.set()
+            if self._seats.get(seat.partition) is seat and seat.state is not ShardState.ACTIVE:
+                self._load_soon(seat)
 
         if self._tasks is not None:
             self._tasks.create_task(wait())

@@ -31,6 +31,8 @@ class InternalTopic(NamedTuple):
     """Fields of ``BrokerConfig``."""
     replication_factor_field: str
     segment_bytes_field: str
+    min_in_sync_field: str = ""
+    """Empty: the brokers' ``min.insync.replicas``."""
 
 
 CONSUMER_OFFSETS: Final = InternalTopic(
@@ -44,12 +46,14 @@ TRANSACTION_STATE: Final = InternalTopic(
     "transaction_state_log_num_partitions",
     "transaction_state_log_replication_factor",
     "transaction_state_log_segment_bytes",
+    "transaction_state_log_min_isr",
 )
 SHARE_GROUP_STATE: Final = InternalTopic(
     "__share_group_state",
     "share_coordinator_state_topic_num_partitions",
     "share_coordinator_state_topic_replication_factor",
     "share_coordinator_state_topic_segment_bytes",
+    "share_coordinator_state_topic_min_isr",
 )
 
 INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)}
@@ -75,12 +79,15 @@ def partition_for(name: str, count: int) -> PartitionIndex:
 
 def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
     """The overrides with which the topic is created."""
-    return {
+    configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "remote.storage.enable": "false",
         "segment.bytes": str(max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)),
     }
+    if topic.min_in_sync_field:
+        configs["min.insync.replicas"] = str(getattr(config, topic.min_in_sync_field))
+    return configs
 
 
 async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: InternalTopic) -> TopicImage:

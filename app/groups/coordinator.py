@@ -58,6 +58,7 @@ class GroupCoordinator:
             registry=registry,
             log_line=log_line,
             faults=faults,
+            stored_within_ms=config().offsets_commit_timeout_ms,
         )
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 

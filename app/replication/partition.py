@@ -226,6 +226,7 @@ class PartitionTable:
         """The partitions whose replicas this broker counts."""
         self.make_missing: Callable[[str, int], None] | None = None
         """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
+        self._watchers: dict[str, list[Callable[[Partition], None]]] = {}
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -278,6 +279,15 @@ class PartitionTable:
             f"the log of {topic}-{index} is not available" if why is None else f"{topic}-{index} is offline: {why}",
         )
 
+    def watch(self, topic: str, callback: Callable[[Partition], None]) -> None:
+        """Call ``callback`` whenever this broker begins to lead a partition of ``topic``, leads it on under another epoch, or stops
+        to lead it. The roles have changed by then. It must not change them, nor raise."""
+        self._watchers.setdefault(topic, []).append(callback)
+
+    def _tell(self, partition: Partition) -> None:
+        for callback in self._watchers.get(partition.topic, ()):
+            callback(partition)
+
     # --- changing roles ----------------------------------------------------------------------------------------------
 
     def hold(self, log: PartitionLog) -> Partition:
@@ -321,6 +331,7 @@ class PartitionTable:
         partition.role, partition.why_offline = Role.LEADER, ""
         self._offline.pop(partition.key, None)
         self._led[partition.topic, partition.index] = partition
+        self._tell(partition)
 
     def _count(self, partition: Partition) -> None:
         """Begin to count the replicas in the present leadership: nothing is known of the others (R6)."""
@@ -367,6 +378,7 @@ class PartitionTable:
         partition.role = Role.FOLLOWER
         partition.log.commit_alone(False)  # what is committed is for the next leader to say
         partition.log.resign()
+        self._tell(partition)
 
     def put_offline(self, partition: Partition, why: str) -> None:
         """The partition cannot be opened, for ``why``; nobody reads or writes it. Also with another reason than before."""
@@ -375,11 +387,16 @@ class PartitionTable:
         self._leave(partition)
         partition.role, partition.why_offline = Role.OFFLINE, why
         self._offline[partition.key] = why
+        self._tell(partition)
 
     def drop(self, partition: Partition) -> None:
         """There is no log of it any more."""
+        led = partition.leads
         self._leave(partition)
         self._all.pop((partition.topic, partition.index), None)
+        if led:
+            partition.role = Role.FOLLOWER
+            self._tell(partition)
 
     def _leave(self, partition: Partition) -> None:
         if self._led.pop((partition.topic, partition.index), None) is not None:
