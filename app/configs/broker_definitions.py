@@ -307,7 +307,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                     _broker(
                         f"{prefix}.replication.factor",
                         _SHORT,
-                        f"Number of replicas of the topic of {what}. While there are fewer brokers, the topic has as many replicas as "
+                        f"Number of replicas of the topic of {what}. While there are fewer brokers, it has as many replicas as "
                         "there are brokers. As brokers join, it gets more by itself.",
                         importance=Importance.HIGH,
                         minimum=1,

@@ -7,11 +7,18 @@ coordinates all names that hash to it.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.limits import SEGMENT_BYTES_MIN
+from app.metadata.internal_topics import (
+    CONSUMER_OFFSETS,
+    INTERNAL,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    InternalTopic,
+)
 from app.units import PartitionIndex
 
 if TYPE_CHECKING:
@@ -19,45 +26,20 @@ if TYPE_CHECKING:
     from app.metadata.cluster_changes import ClusterChanges
     from app.metadata.view import ClusterView
 
+__all__ = [
+    "CONSUMER_OFFSETS",
+    "INTERNAL",
+    "SHARE_GROUP_STATE",
+    "TRANSACTION_STATE",
+    "InternalTopic",
+    "ensure_topic",
+    "name_hash",
+    "partition_for",
+    "topic_configs",
+]
+
 HASHES_KEPT_MAX: Final = 16_384
 """Number of cached hashes: the group of a commit is needed again a second later."""
-
-
-class InternalTopic(NamedTuple):
-    """One of the topics, and the broker settings for it."""
-
-    name: str
-    partitions_field: str
-    """Fields of ``BrokerConfig``."""
-    replication_factor_field: str
-    segment_bytes_field: str
-    min_in_sync_field: str = ""
-    """Empty: the brokers' ``min.insync.replicas``."""
-
-
-CONSUMER_OFFSETS: Final = InternalTopic(
-    "__consumer_offsets",
-    "offsets_topic_num_partitions",
-    "offsets_topic_replication_factor",
-    "offsets_topic_segment_bytes",
-)
-TRANSACTION_STATE: Final = InternalTopic(
-    "__transaction_state",
-    "transaction_state_log_num_partitions",
-    "transaction_state_log_replication_factor",
-    "transaction_state_log_segment_bytes",
-    "transaction_state_log_min_isr",
-)
-SHARE_GROUP_STATE: Final = InternalTopic(
-    "__share_group_state",
-    "share_coordinator_state_topic_num_partitions",
-    "share_coordinator_state_topic_replication_factor",
-    "share_coordinator_state_topic_segment_bytes",
-    "share_coordinator_state_topic_min_isr",
-)
-
-INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)}
-"""The topics by name."""
 
 
 @lru_cache(HASHES_KEPT_MAX)

@@ -31,6 +31,7 @@ from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
+from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
 from app.metadata.place import ASK_S, Places
 from app.metadata.view import ClusterView
@@ -100,6 +101,7 @@ class Desk:
         sessions.follow(self._view.image.brokers, loop.time())
         config = self._view.config
         next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
+        more_replicas = MoreReplicas()
         try:
             while self._in_office():
                 await asyncio.sleep(TICK_S)
@@ -115,6 +117,7 @@ class Desk:
                     if config.auto_leader_rebalance_enable and loop.time() >= next_check_s:
                         await self._let_preferred_lead()
                         next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
+                    await self._add_replicas(more_replicas)
         finally:
             self._sessions = None
             for task in self._probing.values():
@@ -166,6 +169,29 @@ class Desk:
                 self._count_unclean(changed.unclean)
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
+
+    async def _add_replicas(self, more: MoreReplicas) -> None:
+        """Begin to add replicas to internal topics that were made when there were fewer brokers (ADR 0025, N2)."""
+        config = self._view.effective_broker_config()
+        places = more.due(self._view.image, config)
+        if not places:
+            return
+        try:
+            made = await self.controller.submit(lambda draft, around: add_replicas(draft, around, config, places))
+        except FirnError as error:
+            more.again()
+            self._faults.met("adding replicas to", "internal topics", f"no replicas are added for now: {error}")
+            return
+        more.begun(places)
+        self._count_unclean(made.unclean)
+        refused = [each for each in made.answers if each.error]
+        if refused:
+            first = refused[0]
+            self._log_line(f"{first.topic}-{first.partition} gets no more replicas for now: {first.why}")
+        names = sorted({each.topic for each in made.answers if not each.error})
+        if names:
+            begun = len(made.answers) - len(refused)
+            self._log_line(f"{begun} partitions of {', '.join(names)} get more replicas, as there are more brokers now")
 
     def _count_unclean(self, partitions: Sequence[TopicIdPartition]) -> None:
         if partitions:
