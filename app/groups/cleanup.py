@@ -47,6 +47,7 @@ class OffsetCleanup:
         config: Callable[[], BrokerConfig],
         forget_offsets: Callable[[Turn, str, Sequence[tuple[str, int]]], None],
         forget_group: Callable[[Turn, Group], None],
+        topic_exists: Callable[[str], bool],
     ) -> None:
         """``forget_offsets`` and ``forget_group`` write tombstones, and then forget. They raise the errors of an append."""
         self._groups = groups
@@ -54,6 +55,7 @@ class OffsetCleanup:
         self._config = config
         self._forget_offsets = forget_offsets
         self._forget_group = forget_group
+        self._topic_exists = topic_exists
         self._expiring: deque[str] = deque()
         """Groups that the present search for unused offsets has not finished."""
         self._unexpired: Iterator[tuple[str, int]] | None = None
@@ -157,16 +159,26 @@ class OffsetCleanup:
         turn.set_timer(Chore.EXPIRY, self._config().offsets_retention_check_interval_ms)
 
     def _expire(self, turn: Turn, group: Group, places: Iterable[tuple[str, int]]) -> None:
-        """Delete a group's due offsets. Raises: the errors of an append."""
+        """Delete a group's due offsets. Raises: the errors of an append.
+
+        Offsets of topics that do not exist are due: the topic was deleted while nobody coordinated the group (ADR 0025, G10).
+        """
         retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
         group_id = group.group_id
         used: dict[str, bool] = {}
+        exists: dict[str, bool] = {}
         gone: list[tuple[str, int]] = []
         for topic, partition in places:
             committed = self._offsets.get(group_id, topic, partition)
             if topic not in used:
                 used[topic] = group.subscribes_to(topic)
-            if committed is None or used[topic] or self._offsets.is_pending(group_id, topic, partition):
+                exists[topic] = self._topic_exists(topic)
+            if committed is None or self._offsets.is_pending(group_id, topic, partition):
+                continue
+            if not exists[topic]:
+                gone.append((topic, partition))
+                continue
+            if used[topic]:
                 continue
             since_ms = _unused_since_ms(group, committed)
             if since_ms is not None and (

@@ -18,6 +18,7 @@ from app.groups.shard import CommittedPartition, GroupShard
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metrics import Registry
 from app.replication.partition import PartitionTable
+from app.replication.roles import Role
 from app.seams import Clock
 from app.units import BrokerId, PartitionIndex
 
@@ -63,8 +64,9 @@ class GroupCoordinator:
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 
         def end_of(topic: str, partition: int) -> int | None:
-            log = partitions.led_log(topic, partition)
-            return None if log is None else log.high_watermark
+            # Also of a follower, whose high watermark comes a moment later. Nobody knows it of a partition that is not here.
+            found = partitions.get(topic, partition)
+            return None if found is None or found.role is Role.OFFLINE else found.log.high_watermark
 
         show_lag(
             registry,

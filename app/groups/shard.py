@@ -83,7 +83,14 @@ class GroupShard:
         self._dropped: set[str] = set()
         """Groups with a tombstone in the loaded log. Later offsets may have been committed to them."""
         self._deletions = Deletions()
-        self._cleanup = OffsetCleanup(self.groups, self.offsets, config, self._forget_offsets, self._forget_group)
+        self._cleanup = OffsetCleanup(
+            self.groups,
+            self.offsets,
+            config,
+            self._forget_offsets,
+            self._forget_group,
+            lambda name: self.image().topic(name) is not None,
+        )
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

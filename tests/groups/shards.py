@@ -14,12 +14,11 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.classic import ClassicGroup
 from app.groups.classic_member import Join, Protocols, Sync
 from app.groups.shard import GroupShard
-from app.metadata.cluster import ClusterImage
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
-from tests.groups.bench import FakeTurn
+from tests.groups.bench import FakeTurn, image_of
 
 T = TypeVar("T")
 
@@ -74,7 +73,7 @@ class ShardBench:
 
     def __init__(self, config: BrokerConfig = CONFIG, seed: int = 3) -> None:
         self.config = config
-        self.image = ClusterImage()
+        self.image = image_of({"t": 100, "u": 100})
         self.turn = _Turn()
         self._rng = random.Random(seed)
         self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng, lambda: self.image)

@@ -22,6 +22,7 @@ from app.groups.offsets import (
     parse_offset_value,
 )
 from app.units import Offset, TimestampMs
+from tests.groups.bench import image_of
 from tests.groups.shards import CONFIG, GROUP, ShardBench
 
 MINUTE_MS = 60_000
@@ -518,3 +519,15 @@ def test_offsets_of_a_deleted_topic_go_in_steps_but_not_those_that_are_committed
     steps = _steps_of(bench)
     assert max(steps) <= OFFSETS_AT_ONCE
     assert bench.committed() == {("t", again): 5, ("u", 0): 1}
+
+
+def test_g10_offsets_of_a_topic_that_was_deleted_while_nobody_coordinated_the_group_go() -> None:
+    bench = ShardBench()
+    bench.commit("t", 0, 5)
+    bench.commit("u", 0, 6)
+    bench.image = image_of({"u": 1})  # by another broker's image: nobody tells this shard
+    bench.restart()
+    bench.advance(CHECK_MS)
+    assert bench.committed() == {("u", 0): 6}
+    bench.restart()
+    assert bench.committed() == {("u", 0): 6}
