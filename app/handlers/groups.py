@@ -239,10 +239,12 @@ async def list_groups(context: Context, request: Request, message: ListGroupsReq
     """The groups that this broker coordinates; states and types as filters are not sensitive to case. The event loop turns after
     those of each partition.
 
+    Groups of a partition that cannot be read are left out, as in Kafka.
+
     Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet.
     """
     del request
-    if context.groups.shell.loading:
+    if context.groups.shell.being_read:
         raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}

@@ -169,12 +169,27 @@ class Member:
         assert not self._thread.is_alive()
 
 
-def is_whole(admin: AdminClient) -> bool:
+def lacking(admin: AdminClient) -> list[str]:
+    """What is not in sync on three brokers."""
     found = seen(admin)
-    partitions = [
-        one for name in ("t", OFFSETS) if name in found.topics for one in found.topics[name].partitions.values()
-    ]
-    return len(found.brokers) == 3 and len(partitions) > PARTITIONS and all(len(one.isrs) == 3 for one in partitions)
+    left = [] if len(found.brokers) == 3 else [f"there are {len(found.brokers)} brokers"]
+    for name in ("t", OFFSETS):
+        if name not in found.topics:
+            left.append(f"there is no topic {name}")
+            continue
+        left += [
+            f"{name}-{index} has {one.isrs}"
+            for index, one in found.topics[name].partitions.items()
+            if len(one.isrs) < 3
+        ]
+    return left
+
+
+def wait_until_whole(admin: AdminClient, after: str) -> None:
+    try:
+        until(lambda: not lacking(admin), f"all are in sync after {after}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but {lacking(admin)}") from None
 
 
 def coordinator_of(bootstrap: str, group: str) -> int:
@@ -223,7 +238,7 @@ def test_committed_offsets_never_go_back_and_every_record_is_read(tmp_path: Path
 
         try:
             more_is_committed()
-            until(lambda: is_whole(admin), "all are in sync")
+            wait_until_whole(admin, "the start")
             for fault in range(faults):
                 group = groups[fault % len(groups)]
                 # Mostly the coordinator, sometimes somebody else, which may be the controller.
@@ -237,7 +252,7 @@ def test_committed_offsets_never_go_back_and_every_record_is_read(tmp_path: Path
                     brokers.end(node_id, signal.SIGKILL if how == "kill" else signal.SIGTERM)
                     more_is_committed()
                     brokers.start(node_id)
-                until(lambda: is_whole(admin), f"all are in sync after the {how} of broker {node_id}")
+                wait_until_whole(admin, f"the {how} of broker {node_id}")
                 more_is_committed()
         finally:
             writing.finish()
