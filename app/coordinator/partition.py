@@ -99,7 +99,8 @@ class CoordinatedLog:
         NOT_LEADER_OR_FOLLOWER once this broker leads the partition no more; StorageFull; StorageUnavailable.
         """
         assert records
-        self._partition.check_in_sync()
+        if not self._partition.commits_alone:
+            self._partition.check_in_sync()
         timestamp = TimestampMs(now_ms)
         rows = [(timestamp, key, value, ()) for key, value in records]
         if producer is None:
