@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from app.handlers.api import Api
     from app.handlers.callers import Caller
+    from app.handlers.committing import Answers
     from app.handlers.context import Context
     from app.handlers.fetch_shape import FetchShape
     from app.handlers.metrics import ApiMeter, ApiMetrics
@@ -29,6 +30,7 @@ class Service(Server):
     metrics: ApiMetrics
     produce_meter: ApiMeter
     produce_shapes: ProduceShapes
+    answers: Answers
     preparations: Preparations
 
     listener: str

@@ -152,21 +152,33 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                 transactional = request.transactional_id is not None
                 rights = connection.caller.rights
                 log = partition.log
-                shape = learn(rights, version, header.client_id, frame, records, log, topic, index, transactional)
+                shape = learn(
+                    rights,
+                    version,
+                    header.client_id,
+                    frame,
+                    records,
+                    log,
+                    topic,
+                    index,
+                    transactional,
+                    partition if request.acks == ALL_IN_SYNC and not partition.commits_alone else None,
+                    request.timeout_ms,
+                )
                 if shape is not None:
                     connection.remember(shape)
     return _serve_any(connection, asked, request)
 
 
 def is_plain(partition: Partition, acks: int) -> bool:
-    """Whether produced batches are appended as they come, at once, for every producer, and stored then."""
+    """Whether produced batches are appended as they come, at once, for every producer, and stored here then."""
     config = partition.log.config
     return (
         partition.topic not in INTERNAL_TOPICS
         and config.compression_type == "producer"
         and not looks_at_records(config)
         and config.firn_durability is Durability.MEMORY
-        and (acks != ALL_IN_SYNC or (partition.commits_alone and config.min_insync_replicas <= 1))
+        and (acks != ALL_IN_SYNC or not partition.commits_alone or config.min_insync_replicas <= 1)
     )
 
 

@@ -20,6 +20,7 @@ from app.wire.produce import FLEXIBLE, TopicRef, encode_produce_success
 if TYPE_CHECKING:
     from app.handlers.callers import Rights
     from app.hot.log import PartitionLog
+    from app.replication.partition import Partition
 
 PREFIX_START: Final = 12
 """After the frame's size, the API key, its version and the correlation id."""
@@ -45,15 +46,18 @@ class ProduceShape:
         "_middle",
         "_pack",
         "_tail",
-        "_topic_partition",
         "client_id",
         "flexible",
         "has_log_start",
         "log",
+        "partition",
         "prefix",
+        "replicated_terms",
         "rights",
         "tail_bytes",
         "terms",
+        "timeout_s",
+        "topic_partition",
         "transactional",
         "version",
     )
@@ -68,7 +72,10 @@ class ProduceShape:
         topic: TopicRef,
         index: int,
         transactional: bool,
+        partition: Partition | None = None,
+        timeout_ms: int = 0,
     ) -> None:
+        """``partition``: given if its other replicas have to store what is produced, within ``timeout_ms``."""
         self.rights = rights
         """Whose requests may go the short way."""
         self.version = version
@@ -77,8 +84,12 @@ class ProduceShape:
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
-        self.terms = log.terms
-        """As they were: under others the long way has to look again. A log that is led no more refuses."""
+        self.terms: object | None = log.terms if partition is None else None
+        """As they were: under others the long way has to look again. A log that is led no more refuses. None: ``partition`` is
+        given, and they are ``replicated_terms``."""
+        self.replicated_terms = log.terms if partition is not None else None
+        self.partition = partition
+        self.timeout_s = max(timeout_ms, 0) / 1000
         self.transactional = transactional
         """Whether the prefix names a transactional id."""
         self.flexible = version >= FLEXIBLE
@@ -94,7 +105,7 @@ class ProduceShape:
         assert found, "a success names its offset and times, one after the other"
         count = len(numbers) // _INT64.size
         self._pack = Struct(f">4si{len(self._middle)}s{count}q{len(self._tail)}s").pack
-        self._topic_partition = topic, index
+        self.topic_partition = topic, index
 
     def throttled_answer(
         self,
@@ -106,7 +117,7 @@ class ProduceShape:
     ) -> bytes:
         """As ``answer``, for a client that has to wait."""
         numbers = base_offset, log_append_time_ms, log_start_offset, throttle_time_ms
-        return encode_produce_success(self.version, correlation_id, *self._topic_partition, *numbers)
+        return encode_produce_success(self.version, correlation_id, *self.topic_partition, *numbers)
 
     def answer(self, correlation_id: int, base_offset: int, log_append_time_ms: int, log_start_offset: int) -> bytes:
         """The whole response to a request that was appended."""
@@ -169,8 +180,11 @@ def learn(
     topic: TopicRef,
     index: int,
     transactional: bool,
+    partition: Partition | None = None,
+    timeout_ms: int = 0,
 ) -> ProduceShape | None:
-    """The shape of a decoded request. ``frame`` is the request without its size; ``records`` are its only records.
+    """The shape of a decoded request. ``frame`` is the request without its size; ``records`` are its only records. The rest: as
+    ``ProduceShape``.
 
     None if the request is not of the usual kind: it has tagged fields, or an empty or unusual length of records.
     """
@@ -187,4 +201,4 @@ def learn(
     if start <= PREFIX_START - 4 or bytes(frame[start : start + len(length)]) != length:
         return None
     prefix = bytes(frame[PREFIX_START - 4 : start])
-    return ProduceShape(rights, version, client_id, prefix, log, topic, index, transactional)
+    return ProduceShape(rights, version, client_id, prefix, log, topic, index, transactional, partition, timeout_ms)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.handlers.api import Api
 from app.handlers.callers import PLAINTEXT
 from app.handlers.client import Service
+from app.handlers.committing import Answers
 from app.handlers.context import Context
 from app.handlers.preparations import Preparations
 from app.handlers.produce import PRODUCE
@@ -51,6 +52,10 @@ class KafkaServer(Service):
             "Memory claimed for produced batches that are being decompressed, checked or recompressed.",
             lambda: [((), float(self.preparations.claimed_bytes))],
         )
+
+    def attach(self) -> None:
+        super().attach()
+        self.answers = Answers(self.loop)
 
     def make(self) -> Connection:
         return Connection(self, Session(self))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
 from app.handlers.client import Client
+from app.handlers.committing import serve_replicated
 from app.handlers.context import PassesOn, Request
 from app.handlers.fetch import FETCH, serve_fetch
 from app.handlers.passing_on import PASSED_ON, principal_of
@@ -55,7 +56,7 @@ class Session(Client):
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
-        produced = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
+        produced = later = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
@@ -102,6 +103,23 @@ class Session(Client):
                                 self._out_bytes += len(answer)
                             position = frame_end
                             continue
+                    elif (
+                        shape is not None
+                        and shape.terms is None
+                        and shape.replicated_terms is shape.log.terms
+                        and refusal is None
+                    ):
+                        found = serve_replicated(
+                            self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end
+                        )
+                        if found is not None:
+                            result = found[1]
+                            if not result[3]:
+                                appended_bytes += found[0]
+                                appended_records += result[1] - result[0]
+                            later += 1
+                            position = frame_end
+                            continue
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     if parts is not None:
                         self.answer(parts)
@@ -122,7 +140,7 @@ class Session(Client):
                 meter.requests.value += produced
                 meter.request_bytes.value += produced_bytes
                 meter.response_bytes.value += answered_bytes
-                meter.observe(server.loop.time() - self.started_s, produced)
+                meter.observe(server.loop.time() - self.started_s, produced - later)
                 if appended_bytes:
                     server.metrics.bytes_in.value += appended_bytes
                     server.metrics.records_in.value += appended_records

@@ -15,7 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, NotLeader, RequestRejected, copy_of
+from app.errors import ErrorCode, NotLeader, RequestRejected
+from app.replication.commits import CommitQueue, FutureWaiter, Waiter
 from app.replication.in_sync import LAG_MS_MAX, InSync
 from app.replication.roles import Role
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -32,6 +33,7 @@ class Partition:
     """Its role is changed by ``PartitionTable`` alone; everybody else reads."""
 
     __slots__ = (
+        "_waiting",
         "commits_alone",
         "counting",
         "eligible",
@@ -72,6 +74,8 @@ class Partition:
         """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
         self.why_offline = ""
         """Why it cannot be opened, in a sentence, while the role is OFFLINE."""
+        self._waiting = CommitQueue()
+        """Those who wait for commits of this leadership. Empty without others that must store the records."""
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} {self.role.value}>"
@@ -114,16 +118,21 @@ class Partition:
         under an earlier leader may lie above it (KIP-207, A5)."""
         return self.counting is None or self.counting.reached_epoch_start
 
+    @property
+    def enough_in_sync(self) -> bool:
+        """Whether ``check_in_sync`` has nothing to raise."""
+        wanted = self.log.config.min_insync_replicas
+        return wanted <= 1 or len(self.in_sync) >= min(wanted, len(self.replicas))
+
     def check_in_sync(self) -> None:
         """Whether as many replicas are in sync as ``min.insync.replicas`` asks, or as there are.
 
         Raises: RequestRejected NOT_ENOUGH_REPLICAS.
         """
-        wanted = self.log.config.min_insync_replicas
-        if wanted > 1 and len(self.in_sync) < min(wanted, len(self.replicas)):
+        if not self.enough_in_sync:
             raise RequestRejected(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.in_sync)} replicas are in sync, min.insync.replicas is {wanted}",
+                f"{len(self.in_sync)} replicas are in sync, min.insync.replicas is {self.log.config.min_insync_replicas}",
             )
 
     def wait_stored(self, offset_end: int, *, in_sync: bool = True) -> Awaitable[None] | None:
@@ -139,7 +148,35 @@ class Partition:
         if offset_end <= log.high_watermark:
             return None
         log.request_stored(offset_end)
-        return _Committed(self, offset_end)
+        waiter = FutureWaiter(offset_end)
+        self.wait_committed(waiter)
+        return waiter.future
+
+    def wait_committed(self, waiter: Waiter) -> None:
+        """Call ``waiter`` when its records, which are not committed yet, are; or when this broker stops to lead, or the log refuses."""
+        log = self.log
+        if log.offline_error is not None:
+            waiter.failed(log.offline_error)
+            return
+        if not self._waiting:
+            log.add_waiter(self._log_moved)
+        self._waiting.add(waiter)
+
+    def _log_moved(self) -> None:
+        """The high watermark has moved, or the log refuses or is not led any more."""
+        log, waiting = self.log, self._waiting
+        waiting.reached(log.high_watermark)
+        if waiting and log.offline_error is not None:
+            waiting.fail(log.offline_error)
+        if not waiting:
+            log.remove_waiter(self._log_moved)
+
+    def leave_leadership(self) -> None:
+        """Whoever waits for a commit has to ask the next leader. Called by ``PartitionTable`` alone."""
+        self.leadership += 1
+        if self._waiting:
+            self._waiting.fail(self.lost_leadership())
+            self.log.remove_waiter(self._log_moved)
 
     def wait_stored_as_leader(self, offset_end: int) -> Awaitable[None] | None:
         """As ``wait_stored``; the awaitable raises NotLeader if this broker has stopped to lead meanwhile."""
@@ -155,35 +192,6 @@ class Partition:
         return NotLeader(
             f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
         )
-
-
-class _Committed(Awaitable[None]):
-    """That all replicas in sync have stored records."""
-
-    __slots__ = ("_leadership", "_offset_end", "_partition")
-
-    def __init__(self, partition: Partition, offset_end: int) -> None:
-        self._partition = partition
-        self._leadership = partition.leadership
-        self._offset_end = offset_end
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> None:
-        partition, log = self._partition, self._partition.log
-        moved = asyncio.Event()
-        log.add_waiter(moved.set)
-        try:
-            while log.high_watermark < self._offset_end:
-                if partition.leadership != self._leadership:
-                    raise partition.lost_leadership()
-                if log.offline_error is not None:
-                    raise copy_of(log.offline_error)
-                moved.clear()
-                await moved.wait()
-        finally:
-            log.remove_waiter(moved.set)
 
 
 class _StoredAsLeader(Awaitable[None]):
@@ -400,7 +408,7 @@ class PartitionTable:
 
     def _leave(self, partition: Partition) -> None:
         if self._led.pop((partition.topic, partition.index), None) is not None:
-            partition.leadership += 1
+            partition.leave_leadership()
         self._stop_counting(partition)
         self._offline.pop(partition.key, None)
         partition.why_offline = ""

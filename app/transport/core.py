@@ -384,6 +384,10 @@ class ConnectionCore(ABC):
             self._waiters += 1
         return slot
 
+    def keep_slot(self, slot: Slot) -> None:
+        """As ``open_slot``, with a slot that the caller made. It does not stop parsing, and is answered by ``hand_over``."""
+        self._slots.append(slot)
+
     @property
     def waits_for_answers(self) -> bool:
         """Whether requests are being worked on."""
@@ -406,6 +410,20 @@ class ConnectionCore(ABC):
             parts = slots.popleft().parts
             if parts is not None:
                 self._deliver(parts)
+        if not self._busy:
+            self.ready()
+
+    def hand_over(self) -> None:
+        """Slots of ``keep_slot`` have their parts and are done: their responses leave as soon as all before them have."""
+        if self.closed:
+            return
+        slots = self._slots
+        now_s = self.server.now_s()
+        while slots and slots[0].done:
+            slot = slots.popleft()
+            slot.meter.observe(now_s - slot.started_s, 1)
+            if slot.parts is not None:
+                self._deliver(slot.parts)
         if not self._busy:
             self.ready()
 

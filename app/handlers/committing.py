@@ -1,0 +1,130 @@
+"""Produce requests of the usual kind to a partition with several replicas: appended the short way, answered by the commit.
+
+Their answer is made when the records are appended, and waits in its slot. A commit marks the slots of all requests that it reaches.
+The connections are told once, at the end of the turn of the loop, so that the answers of a commit leave each in one write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.handlers.client import Asked
+from app.handlers.produce import encode_failures, failure, serve_shaped
+from app.replication.commits import Waiter
+from app.transport.core import Slot
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from app.handlers.client import Client
+    from app.handlers.produce_shape import ProduceShape
+    from app.hot.log import AppendResult
+    from app.replication.partition import Partition
+
+OUT_OF_TIME: Final = "the records are not stored yet"
+
+
+class ProducedSlot(Slot, Waiter):
+    """The place of an answer that waits for a commit."""
+
+    __slots__ = ("connection", "correlation_id", "due_s", "offset_end", "shape", "throttle_time_ms")
+
+    # The fields of both parents are set here: a further call for each would be a tenth of what a request costs.
+    def __init__(
+        self,
+        connection: Client,
+        shape: ProduceShape,
+        correlation_id: int,
+        throttle_time_ms: int,
+        offset_end: int,
+        answer: bytes,
+    ) -> None:
+        self.done = False
+        self.parts = answer
+        self.meter = connection.server.produce_meter
+        self.started_s = started_s = connection.started_s
+        self.stops_parsing = False
+        self.offset_end = offset_end
+        self.due_s = started_s + shape.timeout_s
+        self.connection = connection
+        self.shape = shape
+        self.correlation_id = correlation_id
+        self.throttle_time_ms = throttle_time_ms
+
+    def committed(self) -> None:
+        self.done = True
+        self.connection.server.answers.due(self.connection)
+
+    def failed(self, error: FirnError) -> None:
+        context = self.connection.context
+        topic, index = self.shape.topic_partition
+        asked = Asked(self.shape.version, self.correlation_id, self.throttle_time_ms)
+        self.parts = encode_failures(context, asked, [(topic, [failure(context, None, index, error)])])
+        self.committed()
+
+    def out_of_time(self) -> None:
+        self.failed(RequestRejected(ErrorCode.REQUEST_TIMED_OUT, OUT_OF_TIME))
+
+
+class Answers:
+    """The connections with answers that became due in this turn of the loop. Belongs to one loop."""
+
+    __slots__ = ("_due", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: dict[Client, None] = {}
+
+    def due(self, connection: Client) -> None:
+        """Let the connection hand over what is done, soon."""
+        if not self._due:
+            self._loop.call_soon(self._tell)
+        self._due[connection] = None
+
+    def _tell(self) -> None:
+        due, self._due = self._due, {}
+        for connection in due:
+            connection.hand_over()
+
+
+def takes_records(partition: Partition, shape: ProduceShape) -> bool:
+    """Whether requests of the shape may be appended now: this broker leads, and enough replicas are in sync."""
+    return partition.leads and partition.log is shape.log and partition.enough_in_sync
+
+
+def serve_replicated(
+    connection: Client,
+    shape: ProduceShape,
+    correlation_id: int,
+    buffer: bytearray,
+    view: memoryview,
+    start: int,
+    frame_end: int,
+) -> tuple[int, AppendResult] | None:
+    """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its commit."""
+    partition = shape.partition
+    assert partition is not None
+    if not takes_records(partition, shape):
+        return None
+    found = serve_shaped(connection, shape, buffer, view, start, frame_end)
+    if found is None:
+        return None
+    base_offset, offset_end, log_append_time_ms, _ = found[1]
+    log = shape.log
+    throttle_time_ms = 0
+    if connection.context.quotas is None:
+        answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
+    else:
+        throttle_time_ms = connection.charge(shape.client_id, 0, frame_end - start)
+        answer = shape.throttled_answer(
+            correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
+        )
+    if offset_end <= log.high_watermark:
+        connection.answer(answer)
+        connection.server.produce_meter.observe(0.0, 1)
+    else:
+        slot = ProducedSlot(connection, shape, correlation_id, throttle_time_ms, offset_end, answer)
+        connection.keep_slot(slot)
+        partition.wait_committed(slot)
+    return found
