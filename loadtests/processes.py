@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def family_cpu_seconds(pid: int) -> float:
         with suppress(FileNotFoundError):
             total += cpu_seconds(member)
     return total
+
+
+def families_cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time of several processes and their descendants."""
+    return sum(family_cpu_seconds(pid) for pid in pids)
+
+
+def process_ids(text: str) -> tuple[int, ...]:
+    """Process ids from a command line, with commas between them; none for 0."""
+    return tuple(int(part) for part in text.split(",") if int(part))
 
 
 def family_cpu_seconds_and_ended(pid: int) -> float:

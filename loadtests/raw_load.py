@@ -41,7 +41,7 @@ from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
-from loadtests.processes import family_cpu_seconds
+from loadtests.processes import families_cpu_seconds, process_ids
 from loadtests.raw_transactions import COMES_AGAIN, RawTransactions
 from loadtests.raw_transactions import PRODUCE_VERSION as TRANSACTIONAL_VERSION
 
@@ -322,7 +322,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
     name = len(arguments.topic)
     error_position = 4 + 5 + 1 + 1 + name + 1 + 4
     run(arguments.warm_up)
-    before, own = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0, time.process_time()
+    before, own = families_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0, time.process_time()
     limit = arguments.megabytes * 1_000_000 // len(batch)
     count, seconds, latencies = run(arguments.seconds if not limit else float("inf"), limit)
     report: dict[str, object] = {
@@ -334,7 +334,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
         "load_share": round((time.process_time() - own) / seconds, 3),
     }
     if arguments.server_pid:
-        spent = family_cpu_seconds(arguments.server_pid) - before
+        spent = families_cpu_seconds(arguments.server_pid) - before
         report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
         report["server_cpu_s_per_gb"] = round(spent / (count * len(batch)) * 1e9, 3)
         report["server_cpu_share"] = round(spent / seconds, 3)
@@ -433,7 +433,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
     if arguments.warm_up:
         run(arguments.warm_up)
         offsets[:] = starts if arguments.once else offsets
-    before = family_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    before = families_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
     count, total, seconds, latencies = run(arguments.seconds)
     report: dict[str, object] = {
         "requests": count,
@@ -443,7 +443,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
         **percentiles(latencies),
     }
     if arguments.server_pid:
-        spent = family_cpu_seconds(arguments.server_pid) - before
+        spent = families_cpu_seconds(arguments.server_pid) - before
         report["server_cpu_us_per_request"] = round(spent / count * 1e6, 2)
         report["server_cpu_s_per_gb"] = round(spent / max(total, 1) * 1e9, 3)
         report["server_cpu_share"] = round(spent / seconds, 3)
@@ -459,7 +459,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before anything is counted")
     parser.add_argument("--cpu", type=int, default=-1, help="pin this process to one core")
-    parser.add_argument("--server-pid", type=int, default=0)
+    parser.add_argument(
+        "--server-pid", type=process_ids, default=(), help="of the server, or of all of them, with commas"
+    )
     group = parser.add_argument_group("produce")
     group.add_argument("--batch-bytes", type=int, default=1000)
     group.add_argument("--records", type=int, default=8, help="records in a batch")

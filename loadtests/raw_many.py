@@ -33,7 +33,7 @@ from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.framing import request_frame
 from app.wire.produce import encode_produce_request
-from loadtests.processes import family_cpu_seconds
+from loadtests.processes import families_cpu_seconds, process_ids
 from loadtests.raw_load import (
     CRC_POSITION,
     CRC_START,
@@ -206,9 +206,9 @@ def produce(arguments: argparse.Namespace) -> tuple[int, int, float, float, floa
         return count, total, time.perf_counter() - started, latencies
 
     run(arguments.warm_up)
-    before, own = family_cpu_seconds(arguments.server_pid), time.process_time()
+    before, own = families_cpu_seconds(arguments.server_pid), time.process_time()
     count, total, seconds, latencies = run(arguments.seconds)
-    spent, own = family_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
+    spent, own = families_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
     return count, total, seconds, spent, own, latencies
 
 
@@ -246,9 +246,9 @@ def fetch(arguments: argparse.Namespace) -> tuple[int, int, float, float, float,
         return count, total, time.perf_counter() - started, latencies
 
     run(arguments.warm_up)
-    before, own = family_cpu_seconds(arguments.server_pid), time.process_time()
+    before, own = families_cpu_seconds(arguments.server_pid), time.process_time()
     count, total, seconds, latencies = run(arguments.seconds)
-    spent, own = family_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
+    spent, own = families_cpu_seconds(arguments.server_pid) - before, time.process_time() - own
     return count, total, seconds, spent, own, latencies
 
 
@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before anything is counted")
     parser.add_argument("--cpu", type=int, default=-1, help="pin this process to one core")
-    parser.add_argument("--server-pid", type=int, required=True)
+    parser.add_argument("--server-pid", type=process_ids, required=True)
     group = parser.add_argument_group("produce-many")
     group.add_argument("--batch-bytes", type=int, default=16_384)
     group.add_argument("--records", type=int, default=140, help="records in a batch")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from app.handlers.client import Client
     from app.handlers.produce_shape import ProduceShape
     from app.hot.log import AppendResult
-    from app.replication.partition import Partition
 
 OUT_OF_TIME: Final = "the records are not stored yet"
 
@@ -88,11 +87,6 @@ class Answers:
             connection.hand_over()
 
 
-def takes_records(partition: Partition, shape: ProduceShape) -> bool:
-    """Whether requests of the shape may be appended now: this broker leads, and enough replicas are in sync."""
-    return partition.leads and partition.log is shape.log and partition.enough_in_sync
-
-
 def serve_replicated(
     connection: Client,
     shape: ProduceShape,
@@ -102,10 +96,10 @@ def serve_replicated(
     start: int,
     frame_end: int,
 ) -> tuple[int, AppendResult] | None:
-    """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its commit."""
+    """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its
+    commit."""
     partition = shape.partition
-    assert partition is not None
-    if not takes_records(partition, shape):
+    if partition is None or not partition.accepts_all or partition.log is not shape.log:
         return None
     found = serve_shaped(connection, shape, buffer, view, start, frame_end)
     if found is None:

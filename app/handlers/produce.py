@@ -152,6 +152,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                 transactional = request.transactional_id is not None
                 rights = connection.caller.rights
                 log = partition.log
+                partition.refresh()
                 shape = learn(
                     rights,
                     version,

@@ -87,6 +87,7 @@ from app.records.batch import (
     check_stored_batch,
     parse_header,
     rewrite_header,
+    stored_batches,
 )
 from app.records.control import ControlType, build_marker, parse_marker
 from app.units import (
@@ -168,6 +169,7 @@ class PartitionLog:
         "_tells_of_appends",
         "_waiters",
         "_writer",
+        "appends_decide",
         "cleaned_end_offset",
         "cleaning",
         "config",
@@ -214,6 +216,8 @@ class PartitionLog:
         self.on_stored: Callable[[], None] | None = None
         """Called synchronously when this log has stored more, perhaps from within an append, unless the log commits alone. It may
         call ``commit``, and must neither raise nor change the log otherwise."""
+        self.appends_decide = True
+        """Whether ``on_stored`` is called by each append. The owner may set it to False while others decide what is committed."""
         self.truncations = 0
         """How often records were cut away at the end. The same log end after another truncation may be another history (A1)."""
         self._durability = LogDurability(self, directory, new=new, has_files=has_files)
@@ -675,6 +679,30 @@ class PartitionLog:
         """
         if self._guarded:
             self._check_append(as_leader=False)
+        found = stored_batches(records, self._end_offset, self._noted_epoch)
+        gaps = False
+        if found:
+            end = found[-1][1].end_offset
+        else:
+            found, end, gaps = self._check_followed(records)
+        base = found[0][1].base_offset
+        if end - 1 - base > RELATIVE_OFFSET_MAX:
+            raise CorruptionError(f"offsets {base} and {end - 1} are too far from each other for one append")
+        if gaps and self.cleaned_end_offset is None:
+            self._expect_gaps()
+        if found[-1][1].leader_epoch > self._noted_epoch:
+            for _, header in found:
+                if header.leader_epoch > self._noted_epoch:
+                    self._note_epoch(header.leader_epoch, header.base_offset)
+        try:
+            self._write(records, found, base, end, now_ms, True)
+        except FirnError:
+            self._forget_empty_epochs()
+            raise
+        return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
+
+    def _check_followed(self, records: memoryview) -> tuple[list[tuple[int, BatchHeader]], Offset, bool]:
+        """The batches of ``append_as_follower``, where they end, and whether offsets are left out. Raises: as it does."""
         found: list[tuple[int, BatchHeader]] = []
         position, end, epoch = 0, self._end_offset, self._noted_epoch
         gaps = False
@@ -696,20 +724,7 @@ class PartitionLog:
             position += header.size_bytes
         if not found:
             raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
-        base = found[0][1].base_offset
-        if end - 1 - base > RELATIVE_OFFSET_MAX:
-            raise CorruptionError(f"offsets {base} and {end - 1} are too far from each other for one append")
-        if gaps and self.cleaned_end_offset is None:
-            self._expect_gaps()
-        for _, header in found:
-            if header.leader_epoch > self._noted_epoch:
-                self._note_epoch(header.leader_epoch, header.base_offset)
-        try:
-            self._write(records, found, base, end, now_ms, True)
-        except FirnError:
-            self._forget_empty_epochs()
-            raise
-        return AppendResult(base, Offset(end), NO_TIMESTAMP, False)
+        return found, Offset(end), gaps
 
     def _expect_gaps(self) -> None:
         """Let recovery know that offsets may be missing, before the first are. Raises: StorageFull, StorageUnavailable."""
@@ -876,7 +891,7 @@ class PartitionLog:
 
     def _tell_of_append(self) -> None:
         """A log with several replicas has grown: followers may fetch it, and in memory it is stored."""
-        if self._memory and self.on_stored is not None:
+        if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()
         if self._tail_waiters:
             for callback in tuple(self._tail_waiters):

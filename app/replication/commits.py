@@ -70,8 +70,9 @@ class CommitQueue:
         self._waiting: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    @property
+    def empty(self) -> bool:
+        return not self._waiting
 
     def add(self, waiter: Waiter) -> None:
         """Call the waiter when ``reached`` is called with its offset, or ``fail`` is, or its time is up."""

@@ -145,6 +145,11 @@ class InSync:
         """The proposal without a decision."""
         return self._proposal
 
+    @property
+    def counts_alone(self) -> bool:
+        """Whether no other replica may count as in sync."""
+        return not self._maximal
+
     def replica(self, broker_id: int) -> Replica | None:
         """What is known of a follower."""
         return self._followers.get(broker_id)

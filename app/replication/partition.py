@@ -34,6 +34,7 @@ class Partition:
 
     __slots__ = (
         "_waiting",
+        "accepts_all",
         "commits_alone",
         "counting",
         "eligible",
@@ -68,6 +69,9 @@ class Partition:
         """Eligible leader replicas (KIP-966), as of the newest image."""
         self.commits_alone = True
         """Whether there is no other replica, so that records are committed as soon as this broker has stored them."""
+        self.accepts_all = False
+        """Whether a Produce with acks=all may be appended now: this broker leads, and ``enough_in_sync``. After a change of the
+        topic's settings it is right once ``refresh`` was called."""
         self.counting: InSync | None = None
         """Counts what the replicas have stored while this broker leads and there are others."""
         self.leadership = 0
@@ -94,6 +98,8 @@ class Partition:
         """Count what a follower has, as its fetch tells, and commit what all have stored."""
         counting = self.counting
         if counting is not None:
+            log = self.log
+            counting.note_own(log.stored_end_offset, log.log_end_offset)
             counting.note_follower(
                 broker_id,
                 broker_epoch,
@@ -102,10 +108,14 @@ class Partition:
                 log_end=log_end,
                 now_ms=now_ms,
             )
-            self.log.commit(counting.high_watermark)
+            log.commit(counting.high_watermark)
 
     def note_stored(self) -> None:
-        """This broker has stored more, as leader of several replicas: count it, and commit what all have stored."""
+        """This broker has stored more, as leader of several replicas: count it, and commit what all have stored.
+
+        Appends in memory need it only while no other replica counts: else those decide, and each of their fetches counts this
+        broker's end too.
+        """
         counting = self.counting
         if counting is not None:
             log = self.log
@@ -117,6 +127,12 @@ class Partition:
         """Whether the high watermark has reached the start of this broker's leadership. Before that, records that were committed
         under an earlier leader may lie above it (KIP-207, A5)."""
         return self.counting is None or self.counting.reached_epoch_start
+
+    def refresh(self) -> None:
+        """Settings, role or sets may have changed."""
+        self.accepts_all = self.leads and self.enough_in_sync
+        if self.counting is not None:
+            self.log.appends_decide = self.counting.counts_alone
 
     @property
     def enough_in_sync(self) -> bool:
@@ -153,12 +169,13 @@ class Partition:
         return waiter.future
 
     def wait_committed(self, waiter: Waiter) -> None:
-        """Call ``waiter`` when its records, which are not committed yet, are; or when this broker stops to lead, or the log refuses."""
+        """Call ``waiter``, whose records are not committed yet, when they are; or when this broker stops to lead, or the log
+        refuses."""
         log = self.log
         if log.offline_error is not None:
             waiter.failed(log.offline_error)
             return
-        if not self._waiting:
+        if self._waiting.empty:
             log.add_waiter(self._log_moved)
         self._waiting.add(waiter)
 
@@ -166,15 +183,15 @@ class Partition:
         """The high watermark has moved, or the log refuses or is not led any more."""
         log, waiting = self.log, self._waiting
         waiting.reached(log.high_watermark)
-        if waiting and log.offline_error is not None:
+        if not waiting.empty and log.offline_error is not None:
             waiting.fail(log.offline_error)
-        if not waiting:
+        if waiting.empty:
             log.remove_waiter(self._log_moved)
 
     def leave_leadership(self) -> None:
         """Whoever waits for a commit has to ask the next leader. Called by ``PartitionTable`` alone."""
         self.leadership += 1
-        if self._waiting:
+        if not self._waiting.empty:
             self._waiting.fail(self.lost_leadership())
             self.log.remove_waiter(self._log_moved)
 
@@ -326,7 +343,8 @@ class PartitionTable:
                 partition.log.config.min_insync_replicas,
                 self.now_ms(),
             )
-            partition.log.commit(counting.high_watermark)
+            partition.note_stored()
+        partition.refresh()
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
@@ -339,6 +357,7 @@ class PartitionTable:
         partition.role, partition.why_offline = Role.LEADER, ""
         self._offline.pop(partition.key, None)
         self._led[partition.topic, partition.index] = partition
+        partition.refresh()
         self._tell(partition)
 
     def _count(self, partition: Partition) -> None:
@@ -372,6 +391,7 @@ class PartitionTable:
         if partition.counting is not None:
             partition.counting = None
             partition.log.on_stored = None
+            partition.log.appends_decide = True
             self.counted.pop(partition.key, None)
 
     def follow(self, partition: Partition, high_watermark: int) -> None:
@@ -409,6 +429,7 @@ class PartitionTable:
     def _leave(self, partition: Partition) -> None:
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leave_leadership()
+            partition.accepts_all = False
         self._stop_counting(partition)
         self._offline.pop(partition.key, None)
         partition.why_offline = ""

@@ -419,11 +419,17 @@ class ConnectionCore(ABC):
             return
         slots = self._slots
         now_s = self.server.now_s()
+        alike, last = 0, None
         while slots and slots[0].done:
             slot = slots.popleft()
-            slot.meter.observe(now_s - slot.started_s, 1)
+            if last is not None and (slot.started_s != last.started_s or slot.meter is not last.meter):
+                last.meter.observe(now_s - last.started_s, alike)
+                alike = 0
+            alike, last = alike + 1, slot
             if slot.parts is not None:
                 self._deliver(slot.parts)
+        if last is not None:
+            last.meter.observe(now_s - last.started_s, alike)
         if not self._busy:
             self.ready()
 
