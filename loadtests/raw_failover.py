@@ -1,0 +1,136 @@
+"""How long until partitions are led again: the first acknowledged write to each of them, from a moment on.
+
+A prober asks the living brokers for the topic's leaders, and sends a Produce with acks=all to every partition that has a leader and is
+not written yet, over one connection for each broker. A refused partition is tried again. The broker that is dead or stopped is never
+spoken to.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from app.wire.apikeys import ApiKey
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.header import parse_response_header
+from app.wire.produce import decode_produce_response, encode_produce_request
+from loadtests.raw_load import PRODUCE_VERSION, Wire, make_batch
+
+ASK_EVERY_S = 0.05
+"""Between two questions for leaders."""
+GIVES_UP_S = 120.0
+SENT_AT_ONCE = 200
+"""Requests of one connection that wait for answers."""
+
+
+class _Way:
+    """A connection to one broker, with the partitions that are asked of it."""
+
+    def __init__(self, port: int) -> None:
+        self.wire = Wire("127.0.0.1", port)
+        self.waiting: deque[int] = deque()
+
+
+def first_writes(
+    ports: Mapping[int, int], dead: Collection[int], topic: str, partitions: Collection[int], began_s: float
+) -> dict[int, float]:
+    """Seconds from ``began_s`` (monotonic) until the first acknowledged write of each partition.
+
+    ``ports``: by node id. ``dead``: brokers that are not spoken to. Raises: SystemExit if it takes too long.
+    """
+    batch = memoryview(make_batch(1, 200, -1, random.Random(7)))
+    written: dict[int, float] = {}
+    asked: set[int] = set()
+    ways: dict[int, _Way] = {}
+    living = [node_id for node_id in ports if node_id not in dead]
+    leaders: dict[int, int] = {}
+    next_ask_s, turn = 0.0, 0
+    while len(written) < len(partitions):
+        now_s = time.monotonic()
+        if now_s - began_s > GIVES_UP_S:
+            raise SystemExit(f"{len(partitions) - len(written)} partitions are not led after {GIVES_UP_S:.0f} s")
+        if now_s >= next_ask_s:
+            next_ask_s = now_s + ASK_EVERY_S
+            turn += 1
+            with suppress(OSError, SystemExit):
+                leaders = _leaders(ports[living[turn % len(living)]], topic)
+            _ask(ports, dead, topic, leaders, [one for one in partitions if one not in written], asked, ways, batch)
+        ready = select.select([way.wire.socket for way in ways.values()], (), (), 0.01)[0] if ways else ()
+        if not ways:
+            time.sleep(0.01)
+        for node_id, way in tuple(ways.items()):
+            if way.wire.socket in ready:
+                _take(node_id, way, asked, written, ways, began_s)
+    for way in ways.values():
+        way.wire.socket.close()
+    return written
+
+
+def _leaders(port: int, topic: str) -> dict[int, int]:
+    wire = Wire("127.0.0.1", port)
+    try:
+        wire.socket.settimeout(2)
+        answer = wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+        return {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+    finally:
+        wire.socket.close()
+
+
+def _ask(
+    ports: Mapping[int, int],
+    dead: Collection[int],
+    topic: str,
+    leaders: Mapping[int, int],
+    wanted: Collection[int],
+    asked: set[int],
+    ways: dict[int, _Way],
+    batch: memoryview,
+) -> None:
+    """Produce to those that have a living leader and are not asked."""
+    frames: dict[int, list[bytes]] = {}
+    for partition in wanted:
+        leader = leaders.get(partition, -1)
+        if partition in asked or leader < 0 or leader in dead:
+            continue
+        if leader not in ways:
+            try:
+                ways[leader] = _Way(ports[leader])
+            except OSError:
+                continue
+        way = ways[leader]
+        if len(way.waiting) >= SENT_AT_ONCE:
+            continue
+        pieces = encode_produce_request(
+            PRODUCE_VERSION, 1, "raw-failover", [(topic, [(partition, batch)])], acks=-1, timeout_ms=30_000
+        )
+        frames.setdefault(leader, []).append(b"".join(pieces))
+        way.waiting.append(partition)
+        asked.add(partition)
+    for leader, parts in frames.items():
+        with suppress(OSError):
+            ways[leader].wire.socket.sendall(b"".join(parts))
+
+
+def _take(
+    node_id: int, way: _Way, asked: set[int], written: dict[int, float], ways: dict[int, _Way], began_s: float
+) -> None:
+    """Read what has come over one connection."""
+    while way.waiting and select.select([way.wire.socket], (), (), 0)[0]:
+        try:
+            answer = way.wire.read_frame()
+        except (OSError, SystemExit):
+            asked.difference_update(way.waiting)
+            way.wire.socket.close()
+            ways.pop(node_id, None)
+            return
+        body = answer[parse_response_header(answer, ApiKey.PRODUCE, PRODUCE_VERSION).body_start :]
+        found = decode_produce_response(PRODUCE_VERSION, body).responses[0].partition_responses[0]
+        partition = way.waiting.popleft()
+        if found.error_code:
+            asked.discard(partition)
+        else:
+            written.setdefault(partition, time.monotonic() - began_s)
