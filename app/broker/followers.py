@@ -22,7 +22,7 @@ from app.errors import (
 )
 from app.faults import Faults
 from app.hot.log import PartitionLog
-from app.metadata.cluster import BrokerImage, ClusterImage, ImageDelta
+from app.metadata.cluster import BrokerImage, ClusterImage
 from app.replication.following import (
     Answered,
     Append,
@@ -49,6 +49,10 @@ PARTITION_BYTES: Final = 1024 * 1024
 PAUSE_S: Final = 0.2
 """After a refusal; the image will say more."""
 FAULT_PAUSE_S: Final = 1.0
+SCAN_SHARE: Final = 100
+SCAN_MIN: Final = 16
+"""With each request so many partitions (the hundredth part of all, but some) are looked at though nothing was heard of them: what
+moves the start of a log says nothing to its follower."""
 AT_ONCE: Final = 64
 """Partitions of one response that are handled before the loop serves other work."""
 EPOCH_MAX: Final = 0x7FFF_FFFF
@@ -75,9 +79,10 @@ class FetchLink(Protocol):
 class _Followed:
     """One partition that is fetched from one leader."""
 
-    __slots__ = ("asked", "leader_epoch", "not_before_s", "partition", "sent")
+    __slots__ = ("asked", "key", "leader_epoch", "not_before_s", "partition", "sent")
 
-    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+    def __init__(self, key: TopicIdPartition, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.key = key
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.sent: FetchPartition | None = None
@@ -136,30 +141,45 @@ class Followers:
         self.log_line = log_line
         self._fetchers: dict[int, _Fetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._leader_of: dict[TopicIdPartition, int] = {}
+        """Of every partition that is fetched."""
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Fetch until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            self.follow(self.image(), None)
-            await asyncio.Event().wait()
+            self.table.on_touched = self._touched
+            for partition in self.table:
+                self._follow(partition)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.table.on_touched = None
 
-    def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
-        """Fetch what the image says, from whom it says; None: look at everything. Call it after the roles have followed."""
-        if self._group is None:
+    def _touched(self) -> None:
+        asyncio.get_running_loop().call_soon(self._follow_touched)
+
+    def _follow_touched(self) -> None:
+        """Fetch the partitions whose leader, epoch or role has changed from whom they are led by now."""
+        for partition in self.table.take_touched():
+            self._follow(partition)
+
+    def _follow(self, partition: Partition) -> None:
+        key, leader = partition.key, self.table.leader_to_follow(partition)
+        before = self._leader_of.get(key)
+        if before is not None and before != leader:
+            self._fetchers[before].forget(key, partition if leader is None else None)
+            if leader is None and not self._fetchers[before].follows(key):
+                del self._leader_of[key]
+        if leader is None or self._group is None:
             return
-        wanted: dict[int, dict[TopicIdPartition, Partition]] = {}
-        for partition in self.table:
-            leader = partition.leader
-            if partition.role is Role.FOLLOWER and leader >= 0 and leader != self.broker_id and leader in image.brokers:
-                wanted.setdefault(leader, {})[partition.key] = partition
-        for one in self._fetchers.keys() | wanted.keys():
-            fetcher = self._fetchers.get(one)
-            if fetcher is None:
-                fetcher = self._fetchers[one] = _Fetcher(self, one)
-                self._tasks[one] = self._group.create_task(fetcher.run())
-            fetcher.assign(wanted.get(one, {}))
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = _Fetcher(self, leader)
+            self._tasks[leader] = self._group.create_task(fetcher.run())
+        self._leader_of[key] = leader
+        fetcher.follow(key, partition)
 
 
 class _Fetcher:
@@ -169,23 +189,45 @@ class _Fetcher:
         self._owner = owner
         self._leader = leader
         self._followed: dict[TopicIdPartition, _Followed] = {}
+        self._dirty: dict[_Followed, None] = {}
+        """Those whose position may be another than the session has. The others cost a request nothing."""
+        self._resting: dict[_Followed, None] = {}
+        self._to_scan: list[_Followed] = []
         self._forgotten: dict[TopicIdPartition, None] = {}
         self._in_session: dict[TopicIdPartition, None] = {}
         self._session_id = 0
         self._session_epoch = 0
         self._changed = asyncio.Event()
 
-    def assign(self, partitions: dict[TopicIdPartition, Partition]) -> None:
-        """Follow exactly these partitions, in the leader epochs that they have now."""
-        for key in self._followed.keys() - partitions.keys():
-            del self._followed[key]
-            if key in self._in_session:
-                self._forgotten[key] = None
-        for key, partition in partitions.items():
-            found = self._followed.get(key)
-            if found is None or found.leader_epoch != partition.leader_epoch or found.partition is not partition:
-                self._followed[key] = _Followed(partition, partition.leader_epoch)
+    def follow(self, key: TopicIdPartition, partition: Partition) -> None:
+        """Fetch this partition, in the leader epoch that it has now."""
+        found = self._followed.get(key)
+        if found is not None:
+            if found.leader_epoch == partition.leader_epoch and found.partition is partition:
+                return
+            self._let_go(found)
+        followed = self._followed[key] = _Followed(key, partition, partition.leader_epoch)
+        self._dirty[followed] = None
         self._changed.set()
+
+    def follows(self, key: TopicIdPartition) -> bool:
+        return key in self._followed
+
+    def forget(self, key: TopicIdPartition, partition: Partition | None) -> None:
+        """Fetch a partition no more; if ``partition`` is given, only if it is that one and no later one of its key."""
+        found = self._followed.get(key)
+        if found is None or (partition is not None and found.partition is not partition):
+            return
+        del self._followed[key]
+        self._let_go(found)
+        if key in self._in_session:
+            del self._in_session[key]
+            self._forgotten[key] = None
+        self._changed.set()
+
+    def _let_go(self, followed: _Followed) -> None:
+        self._dirty.pop(followed, None)
+        self._resting.pop(followed, None)
 
     async def run(self) -> None:
         while True:
@@ -230,32 +272,40 @@ class _Fetcher:
         self._forgotten.clear()
         for followed in self._followed.values():
             followed.sent = None
+            self._dirty[followed] = None
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def _request(self) -> tuple[FetchRequest | None, float]:
         """The next request; None and for how long to wait if all partitions pause."""
         now_s = asyncio.get_running_loop().time()
-        topics: dict[TopicIdPartition, FetchPartition] = {}
-        resting = 0
         soonest_s = now_s + WAIT_MS / 1000
-        for key, followed in self._followed.items():
-            if followed.not_before_s > now_s:
-                resting += 1
+        for followed in tuple(self._resting):
+            if followed.not_before_s <= now_s:
+                del self._resting[followed]
+                self._dirty[followed] = None
+            else:
                 soonest_s = min(soonest_s, followed.not_before_s)
-                if key in self._in_session:
-                    self._forgotten[key] = None
-                    del self._in_session[key]
-                    followed.sent = None
-                continue
+                self._dirty.pop(followed, None)
+                followed.sent = None
+                if followed.key in self._in_session:
+                    self._forgotten[followed.key] = None
+                    del self._in_session[followed.key]
+        if len(self._resting) == len(self._followed):
+            return None, max(soonest_s - now_s, 0.01)
+        self._scan()
+        topics: dict[TopicIdPartition, FetchPartition] = {}
+        dirty, self._dirty = self._dirty, {}
+        for followed in dirty:
             position = followed.position()
             followed.asked = followed.now()
             if position != followed.sent:
+                key = followed.key
                 followed.sent = topics[key] = position
                 self._forgotten.pop(key, None)
                 self._in_session[key] = None
-        if resting == len(self._followed):
-            return None, max(soonest_s - now_s, 0.01)
+            if position.stored_end < position.fetch_offset:
+                self._dirty[followed] = None  # until its sync is over, which tells nobody
         by_topic: dict[object, list[FetchPartition]] = {}
         for key, position in topics.items():
             by_topic.setdefault(key.topic_id, []).append(position)
@@ -264,7 +314,7 @@ class _Fetcher:
             for key in self._forgotten:
                 forgotten.setdefault(key.topic_id, []).append(key.partition)
         self._forgotten.clear()
-        wait_ms = WAIT_MS if not resting else max(1, min(WAIT_MS, int((soonest_s - now_s) * 1000)))
+        wait_ms = WAIT_MS if not self._resting else max(1, min(WAIT_MS, int((soonest_s - now_s) * 1000)))
         return (
             FetchRequest(
                 replica_id=self._owner.broker_id,
@@ -280,6 +330,16 @@ class _Fetcher:
             0.0,
         )
 
+    def _scan(self) -> None:
+        """Look at some partitions, others with each request."""
+        if not self._to_scan:
+            self._to_scan = [followed for followed in self._followed.values() if followed not in self._resting]
+        count = max(SCAN_MIN, len(self._followed) // SCAN_SHARE)
+        for followed in self._to_scan[-count:]:
+            if self._followed.get(followed.key) is followed and followed not in self._resting:
+                self._dirty[followed] = None
+        del self._to_scan[-count:]
+
     # --- handling -----------------------------------------------------------------------------------------------------
 
     async def _handle(self, answer: Fetched) -> None:
@@ -287,6 +347,7 @@ class _Fetcher:
         for count, one in enumerate(answer.partitions, 1):
             followed = self._followed.get(TopicIdPartition(one.topic_id, one.partition))  # type: ignore[arg-type]
             if followed is not None and followed.asked is not None:
+                self._dirty[followed] = None
                 try:
                     await self._take(followed, one)
                 except FirnError as error:
@@ -350,6 +411,8 @@ class _Fetcher:
 
     def _rest(self, followed: _Followed, pause_s: float) -> None:
         followed.not_before_s = asyncio.get_running_loop().time() + pause_s
+        if self._followed.get(followed.key) is followed:
+            self._resting[followed] = None
 
     def _tell(self, followed: _Followed, error: FirnError) -> None:
         name = f"{followed.partition.topic}-{followed.partition.index}"

@@ -490,7 +490,6 @@ class Node:
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
-                    self.cluster.on_change(self.followers.follow)  # after the partitions have followed
                     background.append(tasks.create_task(self.followers.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))

@@ -249,6 +249,10 @@ class PartitionTable:
         """``replica.lag.time.max.ms``."""
         self.counted: dict[TopicIdPartition, Partition] = {}
         """The partitions whose replicas this broker counts."""
+        self.on_touched: Callable[[], None] | None = None
+        """Called when the first partition was touched since ``take_touched``: its leader, its epoch or its role here may be
+        another. Whoever fetches from leaders sets it."""
+        self._touched: dict[Partition, None] = {}
         self.make_missing: Callable[[str, int], None] | None = None
         """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
         self._watchers: dict[str, list[Callable[[Partition], None]]] = {}
@@ -313,6 +317,26 @@ class PartitionTable:
         for callback in self._watchers.get(partition.topic, ()):
             callback(partition)
 
+    # --- who follows ---------------------------------------------------------------------------------------------------
+
+    def take_touched(self) -> list[Partition]:
+        """The partitions that were touched since the last call, dropped ones among them."""
+        touched, self._touched = self._touched, {}
+        return list(touched)
+
+    def leader_to_follow(self, partition: Partition) -> BrokerId | None:
+        """The broker that this one has to fetch a partition from; None if there is nothing to fetch."""
+        if partition.role is not Role.FOLLOWER or self._all.get((partition.topic, partition.index)) is not partition:
+            return None
+        leader = partition.leader
+        return leader if leader >= 0 and leader != self._broker_id else None
+
+    def _touch(self, partition: Partition) -> None:
+        if self.on_touched is not None:
+            if not self._touched:
+                self.on_touched()
+            self._touched[partition] = None
+
     # --- changing roles ----------------------------------------------------------------------------------------------
 
     def hold(self, log: PartitionLog) -> Partition:
@@ -323,6 +347,8 @@ class PartitionTable:
     def note(self, partition: Partition, image: PartitionImage) -> None:
         """Who leads by now, whoever that is, and who is in sync. If no other replica is in sync any more, all that is stored is
         committed."""
+        if partition.leader != image.leader or partition.leader_epoch != image.leader_epoch:
+            self._touch(partition)
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
         partition.partition_epoch = image.partition_epoch
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
@@ -359,6 +385,7 @@ class PartitionTable:
         self._led[partition.topic, partition.index] = partition
         partition.refresh()
         self._tell(partition)
+        self._touch(partition)
 
     def _count(self, partition: Partition) -> None:
         """Begin to count the replicas in the present leadership: nothing is known of the others (R6)."""
@@ -399,6 +426,7 @@ class PartitionTable:
         partition.log.resign()
         partition.log.commit_alone(False)
         partition.log.trust_high_watermark(high_watermark)
+        self._touch(partition)
 
     def resign(self, partition: Partition) -> None:
         """Take no more records; whoever waits for something of the log looks again, and finds that another broker leads."""
@@ -427,6 +455,7 @@ class PartitionTable:
             self._tell(partition)
 
     def _leave(self, partition: Partition) -> None:
+        self._touch(partition)
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leave_leadership()
             partition.accepts_all = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from app.broker.partitions import LOGS_AT_ONCE
 from tests.broker.test_cluster import member, unfenced, until
 from tests.handlers.conversation import batch, talk
 
@@ -48,3 +49,25 @@ async def test_preferred_leaders_lead_again_when_their_broker_is_back(tmp_path: 
         await stack.enter_async_context(member(tmp_path, 2, **settings))
         await until(lambda: [one.leader for one in partitions()] == [one.replicas[0] for one in partitions()])
         assert 2 in {one.leader for one in partitions()}
+
+
+async def test_partitions_whose_logs_are_made_later_are_followed_too(tmp_path: Path) -> None:
+    count = 2 * LOGS_AT_ONCE
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
+        for broker in brokers:
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        await brokers[0].node.membership.controller.create_topic(
+            "t", count, {"min.insync.replicas": "3"}, replication_factor=3
+        )
+        for broker in brokers:
+            table = broker.node.partitions.table
+            await until(lambda table=table: all(table.get("t", index) is not None for index in range(count)))
+        leader = brokers[0]
+        led = [one for one in leader.node.partitions.table.all_led() if one.topic == "t"]
+        assert led
+        async with talk(leader.port) as client:
+            answer = await client.produce(9, [("t", [(one.index, batch(3)) for one in led])])
+            codes = [one.error_code for one in answer.responses[0].partition_responses]
+        assert codes == [0] * len(led)
+        assert all(broker.log("t", one.index).log_end_offset == 3 for broker in brokers for one in led)
