@@ -145,6 +145,10 @@ class Cluster:
         found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
         return {index: one.leader for index, one in found.items()}
 
+    def controller(self) -> int:
+        """Node id of the broker that Metadata calls the controller."""
+        return int(self.admin.describe_cluster().result(30).controller.id)
+
     def leader(self, topic: str, partition: int = 0) -> System:
         """The leader's broker, as the generators take it."""
         broker = self.brokers[self.leaders(topic)[partition]]

@@ -1,8 +1,8 @@
 """How long until partitions are led again: the first acknowledged write to each of them, from a moment on.
 
-A prober asks the living brokers for the topic's leaders, and sends a Produce with acks=all to every partition that has a leader and is
-not written yet, over one connection for each broker. A refused partition is tried again. The broker that is dead or stopped is never
-spoken to.
+A prober asks the living brokers for the topic's leaders, and sends a Produce with acks=all to every partition that has a leader and
+is not written yet, over one connection for each broker. A refused partition is tried again. The broker that is dead or stopped is
+never spoken to.
 """
 
 from __future__ import annotations

@@ -62,6 +62,11 @@ COLUMNS = {
     "one_record_s": ("one record s", "{:,.2f}"),
     "plan_s": ("planned in s", "{:,.2f}"),
     "plan_cpu_s": ("planning CPU s", "{:,.2f}"),
+    "first_s": ("first s", "{:,.2f}"),
+    "median_s": ("median s", "{:,.2f}"),
+    "longest_s": ("longest s", "{:,.2f}"),
+    "max_ms": ("longest ms", "{:,.1f}"),
+    "idle_cpu_percent": ("% of a core each", "{:,.2f}"),
     "bytes_read_of_range": ("bytes read of the range's", "{:,.3f}"),
 }
 """Figures that the tables show, in their order; the JSON has all."""

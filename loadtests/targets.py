@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtests.results import Results
+from loadtests.workloads import cluster
 from loadtests.workloads.latency import produce_at_half_of
 from loadtests.workloads.produce import (
     CONNECTED,
@@ -152,6 +153,35 @@ def _spark() -> tuple[Target, ...]:
     )
 
 
+def _clusters() -> tuple[Target, ...]:
+    """Three brokers against three."""
+    bounds = {cluster.SMALL: (3.0, 0.5), cluster.MIDDLE: (2.0, 0.5), cluster.LARGE: (1.3, 0.9)}
+    restarted = cluster.RESTARTED
+    return (
+        *(
+            target
+            for size, connections in cluster.NAMES
+            for target in _produce(cluster.replicated(size, connections), *bounds[size])
+        ),
+        *(
+            Target(f"{name}: p99 against Kafka", _ratio(name, "p99_ms"), 1.0, False)
+            for name in map(cluster.at_half, (cluster.SMALL, cluster.MIDDLE))
+        ),
+        *(
+            Target(f"{name}: first write to the last partition", _value(name, "longest_s"), bound, False, "s")
+            for name, bound in (
+                (cluster.KILLED, 3.0),
+                (cluster.STOPPED, 5.5),
+                (cluster.BOTH, 7.0),
+                (cluster.DEAD_OF_MANY, 3.0),
+            )
+        ),
+        Target(f"{restarted}: p99.9", _value(restarted, "p999_ms"), 500, False, "ms"),
+        Target(f"{restarted}: longest", _value(restarted, "max_ms"), 1_000, False, "ms"),
+        Target(f"{cluster.idle_with(100)}: CPU", _value(cluster.idle_with(100), "idle_cpu_percent"), 0.5, False, "%"),
+    )
+
+
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
 COMPACTED, COMPACTED_SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
@@ -273,6 +303,7 @@ TARGETS = (
     ),
     Target("upload while producing", _value("upload while producing", "mb_per_s"), 500, True, "MB/s"),
     *_spark(),
+    *_clusters(),
 )
 
 

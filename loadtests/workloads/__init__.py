@@ -15,6 +15,7 @@ from loadtests.workloads import (
     bounds,
     catch_up,
     clients,
+    cluster,
     cold,
     compaction,
     fetch,
@@ -70,5 +71,8 @@ GROUPS = {
     "start": Workload(start.run, "From start to first answers", False, 1.7),
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", True, 5),
     "history": Workload(growth.history, "Cost against the length of history", False, 2.3),
+    "cluster": Workload(cluster.produce, "Replicated Produce, three brokers", True, 12),
+    "cluster-failover": Workload(cluster.failover, "Brokers of a cluster that end", False, 12),
+    "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 3.5),
     "spark": Workload(spark.replay, "Spark replay", False, 7.2),
 }
