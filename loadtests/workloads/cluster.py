@@ -129,8 +129,8 @@ RESTARTED = "each broker restarted in order"
 def failover(lab: Lab) -> list[Case]:
     """The time until the first acknowledged write (acks=all) to each partition that a broker led, from the moment at which it is
     ended by `kill -9` or stopped by SIGSTOP: a broker that leads only, and one that is the controller too. Factor 3; 1,000
-    partitions, 60 for Kafka, whose Metadata does not tell its controller. Then each broker is restarted in order under 200 records a
-    second by librdkafka (acks=all, linger 0): the latency of each."""
+    partitions, 60 for Kafka, whose Metadata does not tell its controller. Then each broker is restarted in order under 200 records
+    a second by librdkafka (acks=all, linger 0): the latency of each."""
     cases = []
     with clusters(lab.base / "failover", lab.note) as found:
         reports: dict[str, dict[str, Report]] = {name: {} for name in (KILLED, STOPPED, BOTH, RESTARTED)}
