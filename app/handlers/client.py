@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from app.handlers.api import Api
     from app.handlers.callers import Caller
-    from app.handlers.committing import Answers
     from app.handlers.context import Context
     from app.handlers.fetch_shape import FetchShape
     from app.handlers.metrics import ApiMeter, ApiMetrics
     from app.handlers.preparations import Preparations
     from app.handlers.produce_shape import ProduceShape, ProduceShapes
+    from app.transport.answers import Answers
     from app.transport.connection import Connection
 
 

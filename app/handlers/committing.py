@@ -15,8 +15,6 @@ from app.replication.commits import Waiter
 from app.transport.core import Slot
 
 if TYPE_CHECKING:
-    import asyncio
-
     from app.handlers.client import Client
     from app.handlers.produce_shape import ProduceShape
     from app.hot.log import AppendResult
@@ -64,27 +62,6 @@ class ProducedSlot(Slot, Waiter):
 
     def out_of_time(self) -> None:
         self.failed(RequestRejected(ErrorCode.REQUEST_TIMED_OUT, OUT_OF_TIME))
-
-
-class Answers:
-    """The connections with answers that became due in this turn of the loop. Belongs to one loop."""
-
-    __slots__ = ("_due", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._due: dict[Client, None] = {}
-
-    def due(self, connection: Client) -> None:
-        """Let the connection hand over what is done, soon."""
-        if not self._due:
-            self._loop.call_soon(self._tell)
-        self._due[connection] = None
-
-    def _tell(self) -> None:
-        due, self._due = self._due, {}
-        for connection in due:
-            connection.hand_over()
 
 
 def serve_replicated(

@@ -28,9 +28,9 @@ from app.errors import (
 )
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
-from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan
+from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
 from app.handlers.fetch_shape import learn
-from app.handlers.followers import check_follower, compare, find_follower, note_position
+from app.handlers.followers import check_follower, compare, find_follower, note_position, settle
 from app.handlers.followers import read as read_for_follower
 from app.handlers.partitions import check_leader_epoch, node_endpoints, topic_name
 from app.hot.reads import FileRange, PageMiss
@@ -186,7 +186,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         plan = plan_of(context, version, request)
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
-        partitions_asked = list(plan.partitions)
+        partitions_asked = list(plan.partitions) if plan.followed is None else plan.followed.to_look_at()
         shape = None
     max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
     if shape is None:
@@ -194,12 +194,20 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         shape = learn(rights, version, client_id, frame, request, plan, partitions_asked, max_bytes)
         connection.fetch_shape = shape
     attempt = look(
-        connection, request, partitions_asked, max_bytes, out_of_time=request.max_wait_ms <= 0, notes_position=True
+        connection,
+        request,
+        partitions_asked,
+        max_bytes,
+        out_of_time=request.max_wait_ms <= 0,
+        notes_position=True,
+        followed=plan.followed,
     )
+    if plan.followed is not None:
+        plan.followed.asked_ms = int(connection.server.loop.time() * 1000)
     if (
         attempt.record_bytes >= min(request.min_bytes, max_bytes)
         or attempt.at_once
-        or not partitions_asked
+        or (not partitions_asked and plan.followed is None)
         or (request.max_wait_ms <= 0 and not attempt.misses)
     ):
         connection.replaying = attempt.replays is True
@@ -291,7 +299,10 @@ class ParkedFetch:
     def _park(self, attempt: Attempt) -> None:
         """Wait for whatever could make the next attempt find more."""
         attempt.release()
-        self._logs = attempt.logs
+        followed = self._plan.followed
+        if followed is not None:
+            followed.on_due = self._wake
+        self._logs = attempt.logs if followed is None else []
         if self._request.replica_id < 0:
             for log in self._logs:
                 log.add_waiter(self._wake)
@@ -323,6 +334,9 @@ class ParkedFetch:
             self._wake()
 
     def _unpark(self) -> None:
+        followed = self._plan.followed
+        if followed is not None and followed.on_due == self._wake:  # else a later request of the session waits
+            followed.on_due = None
         if self._request.replica_id < 0:
             for log in self._logs:
                 log.remove_waiter(self._wake)
@@ -356,13 +370,15 @@ class ParkedFetch:
         self._finish(self._look(out_of_time=True))
 
     def _look(self, *, out_of_time: bool = False) -> Attempt:
+        followed = self._plan.followed
         return look(
             self._connection,
             self._request,
-            self._partitions,
+            self._partitions if followed is None else followed.to_look_at(),
             self._max_bytes,
             out_of_time=out_of_time,
             disk_error=self._disk_error,
+            followed=followed,
         )
 
     def _finish(self, attempt: Attempt) -> None:
@@ -395,12 +411,13 @@ def look(
     out_of_time: bool,
     disk_error: FirnError | None = None,
     notes_position: bool = False,
+    followed: FetchSession | None = None,
 ) -> Attempt:
     """Collect what there is for every partition, within the limits.
 
     ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``disk_error``: partitions that need the disk
     are answered with it, and the disk is not asked again. ``notes_position``: the request has just come, so what a follower says of
-    itself is of now.
+    itself is of now. ``followed``: the session of a follower, of which ``partitions`` are those that have to be looked at.
     """
     context = connection.context
     attempt = Attempt(connection, out_of_time)
@@ -419,7 +436,9 @@ def look(
             if request.replica_id < 0:
                 found = read_partition(context, request, attempt, log, cached, limit, disk_error)
             else:
-                found = read_followed(context, request, attempt, partition, cached, limit, disk_error, notes_position)
+                found = read_followed(
+                    context, request, attempt, partition, cached, limit, disk_error, notes_position, followed
+                )
         except FirnError as error:
             code = kafka_code(error)
             leader = None
@@ -431,6 +450,8 @@ def look(
                 context.faults.met_error(READING, str(log.topic_partition), error)
             found = Found(cached, code, current_leader=leader)
             attempt.at_once = True
+            if followed is not None:
+                followed.due[cached] = None
         attempt.found.append(found)
         if found.record_bytes:
             attempt.record_bytes += found.record_bytes
@@ -513,6 +534,7 @@ def read_followed(
     limit: int,
     disk_error: FirnError | None,
     notes_position: bool,
+    followed: FetchSession | None,
 ) -> Found:
     """What one partition has for a follower: all that is on this disk. Raises: as ``read_partition``."""
     log = partition.log
@@ -527,6 +549,8 @@ def read_followed(
     refused = compare(context, log, cached)
     if refused is not None:
         attempt.at_once = True
+        if followed is not None:
+            followed.due[cached] = None
         return Found(
             cached,
             refused.error,
@@ -548,7 +572,12 @@ def read_followed(
     if read.at_end:
         attempt.logs.append(log)
     if read.range is None:
+        if followed is not None and notes_position and read.at_end:
+            settle(followed, cached, partition, follower)
         return Found(cached, ErrorCode.NONE, *marks)
+    if followed is not None:
+        followed.due.pop(cached, None)  # behind the others, until it has told that it has them
+        followed.due[cached] = None
     span = read.end_offset - cached.fetch_offset
     return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span)
 
@@ -559,6 +588,8 @@ def read_followed(
 def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """The response that carries what an attempt found."""
     version, correlation_id, throttle_time_ms = asked
+    if plan.followed is not None and not plan.overtaken:
+        plan.followed.moved.clear()
     if plan.overtaken:
         attempt.release()
         return unwrap(

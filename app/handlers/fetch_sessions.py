@@ -1,5 +1,7 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once and afterwards only what changed.
 
+A follower's session also knows which of its partitions have to be looked at (ADR 0024, W). The others cost its requests nothing.
+
 Pure: time comes in as ``now_ms``, randomness through the constructor. A request is turned into a ``FetchPlan``, the
 partitions to look at in order; afterwards ``FetchPlan.includes`` says for each result whether the response has to carry it.
 
@@ -12,11 +14,14 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from app.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -47,6 +52,25 @@ class AskedPartition(NamedTuple):
     """Of the follower that asks (ADR 0024, S1); -1 from consumers."""
 
 
+class Watch(Protocol):
+    """Marks a partition of a follower's session as due when its log changes."""
+
+    log: PartitionLog
+
+    def ride_on(self) -> None:
+        """The partition has nothing to tell, as of the request that is being served."""
+        ...
+
+    @property
+    def asked_ms(self) -> int:
+        """When the last request came at which the follower had all records."""
+        ...
+
+    def close(self) -> None:
+        """Hear of no more changes, and let nobody take the follower for caught up from now on."""
+        ...
+
+
 class CachedPartition:
     """A partition of a session: what is asked of it, and what was last answered."""
 
@@ -60,9 +84,11 @@ class CachedPartition:
         "partition",
         "stored_end",
         "topic",
+        "watch",
     )
 
     def __init__(self, asked: AskedPartition) -> None:
+        self.watch: Watch | None = None
         self.topic = asked.topic
         self.partition = asked.partition
         self.high_watermark = -1
@@ -84,7 +110,20 @@ class CachedPartition:
 class FetchSession:
     """One session. ``epoch`` is what the next incremental request has to say."""
 
-    __slots__ = ("counted", "created_ms", "epoch", "follower", "id", "partitions", "used_ms", "uses_topic_ids")
+    __slots__ = (
+        "asked_ms",
+        "counted",
+        "created_ms",
+        "due",
+        "epoch",
+        "follower",
+        "id",
+        "moved",
+        "on_due",
+        "partitions",
+        "used_ms",
+        "uses_topic_ids",
+    )
 
     def __init__(self, session_id: int, uses_topic_ids: bool, follower: FollowerKey | None, now_ms: int) -> None:
         self.id = session_id
@@ -97,17 +136,40 @@ class FetchSession:
         self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
         self.counted = 0
         """Partitions that the cache has counted for this session."""
+        self.due: dict[CachedPartition, None] = {}
+        """Of a follower's session: the partitions that a request has to look at, in this order. A partition that is not among them
+        has no record for the follower and no error, and its position is counted."""
+        self.moved: dict[CachedPartition, None] = {}
+        """… whose high watermark may have moved since it was told. They do not answer a request that waits."""
+        self.on_due: Callable[[], None] | None = None
+        """Called when the log of a watched partition has changed, also if it is due already."""
+        self.asked_ms = 0
+        """… when its last request was served, on the loop's clock."""
 
     @property
     def privileged(self) -> bool:
         """Followers' sessions are not pushed out by consumers'."""
         return self.follower is not None
 
+    def to_look_at(self) -> list[CachedPartition]:
+        """The partitions of a follower's session that may have something to tell."""
+        if not self.moved:
+            return list(self.due)
+        return list(self.due | self.moved)
+
+    def let_go(self, cached: CachedPartition) -> None:
+        """A partition is in the session no more."""
+        self.due.pop(cached, None)
+        self.moved.pop(cached, None)
+        if cached.watch is not None:
+            cached.watch.close()
+            cached.watch = None
+
 
 class FetchPlan:
     """What one Fetch request asks for."""
 
-    __slots__ = ("error", "expected_epoch", "incremental", "partitions", "session", "session_id")
+    __slots__ = ("error", "expected_epoch", "followed", "incremental", "partitions", "session", "session_id")
 
     def __init__(
         self,
@@ -125,6 +187,8 @@ class FetchPlan:
         self.error = error
         """The request as a whole is answered with this."""
         self.expected_epoch = session.epoch if session is not None else INITIAL_EPOCH
+        self.followed = session if session is not None and session.follower is not None else None
+        """The session, if it is a follower's: its partitions that are due are looked at, and no others."""
 
     @property
     def overtaken(self) -> bool:
@@ -200,6 +264,8 @@ class FetchSessions:
             session = None
             if epoch == INITIAL_EPOCH and wanted:
                 session = self._create(wanted, uses_topic_ids, follower, now_ms)
+                if session is not None and follower is not None:
+                    session.due = dict.fromkeys(wanted.values())
             return FetchPlan(wanted.values(), session=session)
         session = self._of(session_id, follower)
         if session is None:
@@ -212,11 +278,15 @@ class FetchSessions:
         for one in asked:
             cached = partitions.get((one.topic, one.partition))
             if cached is None:
-                partitions[one.topic, one.partition] = CachedPartition(one)
+                cached = partitions[one.topic, one.partition] = CachedPartition(one)
             else:
                 cached.update(one)
+            if follower is not None:
+                session.due[cached] = None
         for key in forgotten:
-            partitions.pop(key, None)
+            gone = partitions.pop(key, None)
+            if gone is not None:
+                session.let_go(gone)
         if not partitions or self.partitions + len(partitions) - session.counted > CACHED_PARTITIONS_MAX:
             self._remove(session_id)
             return FetchPlan(partitions.values())
@@ -284,3 +354,5 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partitions -= session.counted
+            for cached in session.partitions.values():
+                session.let_go(cached)

@@ -15,7 +15,7 @@ from app.units import LeaderEpoch
 
 if TYPE_CHECKING:
     from app.handlers.context import Context
-    from app.handlers.fetch_sessions import CachedPartition
+    from app.handlers.fetch_sessions import CachedPartition, FetchSession
     from app.hot.log import PartitionLog
     from app.metadata.cluster import ClusterImage
     from app.replication.partition import Partition
@@ -75,6 +75,70 @@ def check_follower(
     if follower.broker_id not in partition.replicas:
         check_reader(log, replica_id, epoch)
     return follower
+
+
+# --- what need not be looked at ----------------------------------------------------------------------------------------
+
+
+class FollowedWatch:
+    """Of a partition of a follower's session that had nothing to tell: says when it has (W1), and that the follower has all records
+    until then (W2)."""
+
+    __slots__ = ("_cached", "_frozen_ms", "_session", "log")
+
+    def __init__(self, session: FetchSession, cached: CachedPartition, log: PartitionLog) -> None:
+        self._session = session
+        self._cached = cached
+        self._frozen_ms = -1
+        self.log = log
+        log.add_tail_waiter(self.changed)
+        log.add_waiter(self.moved)
+
+    @property
+    def asked_ms(self) -> int:
+        return self._session.asked_ms if self._frozen_ms < 0 else self._frozen_ms
+
+    def ride_on(self) -> None:
+        """The partition has nothing to tell, as of the request that is being served."""
+        self._frozen_ms = -1
+
+    def changed(self) -> None:
+        """The log has grown, or refuses, or is led no more, or the in-sync set is another."""
+        session = self._session
+        if self._frozen_ms < 0:
+            self._frozen_ms = session.asked_ms
+        session.due[self._cached] = None
+        if session.on_due is not None:
+            session.on_due()
+
+    def moved(self) -> None:
+        """The high watermark has moved."""
+        self._session.moved[self._cached] = None
+
+    def close(self) -> None:
+        if self._frozen_ms < 0:
+            self._frozen_ms = self._session.asked_ms
+        self.log.remove_tail_waiter(self.changed)
+        self.log.remove_waiter(self.moved)
+
+
+def settle(session: FetchSession, cached: CachedPartition, partition: Partition, follower: Follower) -> None:
+    """A request has found that a partition has nothing to tell a follower, whose position is counted: it is due no more, until its
+    log changes."""
+    counting = partition.counting
+    if counting is None:
+        return
+    watch = cached.watch
+    if watch is None or watch.log is not partition.log:
+        if watch is not None:
+            watch.close()
+        watch = cached.watch = FollowedWatch(session, cached, partition.log)
+    log = partition.log
+    if counting.let_ride(follower.broker_id, follower.broker_epoch, log.log_end_offset, watch):
+        watch.ride_on()
+        session.due.pop(cached, None)
+        if cached.high_watermark != log.high_watermark or cached.log_start_offset != log.log_start_offset:
+            session.moved[cached] = None  # not told yet
 
 
 # --- what it has, and what it is given --------------------------------------------------------------------------------

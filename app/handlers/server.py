@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from app.handlers.api import Api
 from app.handlers.callers import PLAINTEXT
 from app.handlers.client import Service
-from app.handlers.committing import Answers
 from app.handlers.context import Context
 from app.handlers.preparations import Preparations
 from app.handlers.produce import PRODUCE
 from app.handlers.produce_shape import ProduceShapes
 from app.handlers.session import Session
+from app.transport.answers import Answers
 from app.transport.connection import Connection
 from app.transport.server import ServerLimits
 

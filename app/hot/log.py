@@ -987,6 +987,11 @@ class PartitionLog:
         """Remove a callback. A callback that is not registered is no error."""
         self._tail_waiters.pop(callback, None)
 
+    def wake_followers(self) -> None:
+        """Call the tail waiters, though the log has not grown: something else that they are told may have changed."""
+        for callback in tuple(self._tail_waiters):
+            callback()
+
     def _notify(self) -> None:
         for callback in tuple(self._waiters):
             callback()

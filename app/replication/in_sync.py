@@ -7,7 +7,7 @@ decision on. Everything counts over the *maximal* set, which is both together an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from app.units import BrokerId, LeaderEpoch, Offset
 
@@ -36,10 +36,19 @@ class Proposal(NamedTuple):
     members: tuple[Member, ...]
 
 
+class Ride(Protocol):
+    """The requests of a follower that had all records, and does not name the partition again while it has them (W2)."""
+
+    @property
+    def asked_ms(self) -> int:
+        """When its last request came at which it had all records."""
+        ...
+
+
 class Replica:
     """What is known of one follower in this leadership."""
 
-    __slots__ = ("asked_end", "asked_ms", "broker_epoch", "caught_up_ms", "fetch_offset", "stored_end")
+    __slots__ = ("asked_end", "asked_ms", "broker_epoch", "caught_up_ms", "fetch_offset", "ride", "stored_end")
 
     def __init__(self, now_ms: int) -> None:
         self.broker_epoch = NO_EPOCH
@@ -51,10 +60,24 @@ class Replica:
         self.asked_end = -1
         """The leader's log end when it asked last, and when that was: a fetch that reaches it shows that it was caught up then."""
         self.asked_ms = -1
+        self.ride: Ride | None = None
+
+    @property
+    def last_caught_up_ms(self) -> int:
+        return self.caught_up_ms if self.ride is None else max(self.caught_up_ms, self.ride.asked_ms)
+
+    def end_ride(self) -> None:
+        """From here on its own requests count."""
+        if self.ride is not None:
+            asked_ms = self.ride.asked_ms
+            self.caught_up_ms = max(self.caught_up_ms, asked_ms)
+            self.asked_ms = max(self.asked_ms, asked_ms)
+            self.ride = None
 
     def begin_anew(self, broker_epoch: int) -> None:
         """Another process answers for this replica now: nothing is known of it (R6)."""
         self.broker_epoch = broker_epoch
+        self.ride = None
         self.fetch_offset = self.stored_end = self.asked_end = self.asked_ms = -1
 
 
@@ -177,6 +200,7 @@ class InSync:
             return
         if broker_epoch > follower.broker_epoch:
             follower.begin_anew(broker_epoch)
+        follower.end_ride()
         if fetch_offset >= log_end:
             follower.caught_up_ms = now_ms
         elif fetch_offset >= follower.asked_end >= 0:
@@ -188,6 +212,20 @@ class InSync:
             self._advance()
         if broker_id not in self._committed and self._may_count(follower):
             self._looks = True
+
+    def let_ride(self, broker_id: int, broker_epoch: int, log_end: int, ride: Ride) -> bool:
+        """Whether a follower may go without being noted while it has all records: it has them now, by a position that counts, and
+        is in sync, so that no request of it is a reason for a proposal."""
+        follower = self._followers.get(broker_id)
+        if (
+            follower is None
+            or follower.broker_epoch != broker_epoch
+            or follower.fetch_offset < log_end
+            or broker_id not in self._committed
+        ):
+            return False
+        follower.ride = ride
+        return True
 
     def note_image(
         self,
@@ -246,7 +284,7 @@ class InSync:
         for broker_id, follower in self._followers.items():
             epoch = broker_epochs.get(broker_id, NO_EPOCH)
             if broker_id in self._committed:
-                late_ms = follower.caught_up_ms + self._lag_ms_max
+                late_ms = follower.last_caught_up_ms + self._lag_ms_max
                 if now_ms >= late_ms or not may_join(broker_id):
                     continue
                 self._deadline_ms = min(self._deadline_ms, late_ms)

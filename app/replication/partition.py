@@ -351,6 +351,7 @@ class PartitionTable:
             self._touch(partition)
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
         partition.partition_epoch = image.partition_epoch
+        sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
         partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)
         if not partition.leads:
@@ -371,6 +372,8 @@ class PartitionTable:
             )
             partition.note_stored()
         partition.refresh()
+        if sets_changed:
+            partition.log.wake_followers()  # whoever is not in sync has to be counted with each request (W3)
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,16 @@ class Counting:
     def __init__(self, log: FakeLog) -> None:
         self.noted: list[dict[str, int]] = []
         self.commits = False
+        self.rides: Any = None
+        """Of a follower that is in sync; False if none is."""
         self._log = log
+
+    def let_ride(self, broker_id: int, broker_epoch: int, log_end: int, ride: Any) -> bool:
+        if self.rides is False:
+            return False
+        assert (broker_id, broker_epoch, log_end) == (2, 20, self._log.log_end_offset)
+        self.rides = ride
+        return True
 
     def note_follower(self, broker_id: int, broker_epoch: int, *, now_ms: int, **told: int) -> None:
         assert now_ms > 0
@@ -334,9 +344,64 @@ async def test_a_session_keeps_the_position_and_tells_it_anew_with_each_request(
     full = await ask(client, VERSION, led.request(session_epoch=0))
     assert full.session_id
     moved = FetchPartition(0, EPOCH, 3, EPOCH, -1, 1 << 20, 2)
+    led.counting.rides = False
     for epoch, told in ((1, [moved]), (2, [])):
         await ask(client, VERSION, led.incremental(full.session_id, epoch, 2, *told))
     assert [(one["fetch_offset"], one["stored_end"]) for one in led.counting.noted] == [(0, -1), (3, 2), (3, 2)]
+
+
+async def session_at_the_end(led: Led, client: Talk) -> int:
+    """A session whose follower has all three records, and whose next epoch is 2."""
+    led.log.append_uncommitted(batch(3))
+    full = await ask(client, VERSION, led.request(session_epoch=0))
+    moved = FetchPartition(0, EPOCH, 3, EPOCH, -1, 1 << 20, 3)
+    await ask(client, VERSION, led.incremental(full.session_id, 1, 2, moved))
+    assert len(led.counting.noted) == 2
+    return full.session_id
+
+
+async def test_a_partition_with_nothing_to_tell_is_not_looked_at_until_its_log_grows(led, client):
+    session_id = await session_at_the_end(led, client)
+    asked_ms = led.counting.rides.asked_ms
+    assert asked_ms > 0
+    led.refused = NotLeader("not looked at", BrokerId(3), LeaderEpoch(5))
+    await asyncio.sleep(0.002)
+    assert (await ask(client, VERSION, led.incremental(session_id, 2, 2))).responses == []
+    assert len(led.counting.noted) == 2
+    assert led.counting.rides.asked_ms > asked_ms  # W2: the request shows that the follower has all of it
+    led.refused = None
+    send(client, VERSION, led.incremental(session_id, 3, 2, wait_ms=60_000))
+    await until(lambda: led.log.tail_waiters)
+    await asyncio.sleep(0.002)
+    led.log.append_uncommitted(batch(2))
+    found = only((await client.answer(FETCH, VERSION))[1])
+    assert offsets(found.records) == [3]
+    frozen_ms = led.counting.rides.asked_ms
+    await asyncio.sleep(0.002)
+    found = only(await ask(client, VERSION, led.incremental(session_id, 4, 2)))
+    assert offsets(found.records) == [3], "it has not told that it has them"
+    assert led.counting.noted[-1]["fetch_offset"] == 3
+    assert led.counting.rides.asked_ms == frozen_ms  # W2: it is behind since the append
+
+
+async def test_a_high_watermark_that_moved_is_told_with_the_next_answer(led, client):
+    session_id = await session_at_the_end(led, client)
+    led.log.high_watermark = 3
+    for waiter in led.log.waiters:
+        waiter()
+    assert only(await ask(client, VERSION, led.incremental(session_id, 2, 2))).high_watermark == 3
+    assert len(led.counting.noted) == 3
+    assert (await ask(client, VERSION, led.incremental(session_id, 3, 2))).responses == []
+
+
+async def test_a_partition_that_was_forgotten_shows_no_follower_to_be_caught_up(led, client):
+    session_id = await session_at_the_end(led, client)
+    ride = led.counting.rides
+    await ask(client, VERSION, led.incremental(session_id, 2, 2, forgotten=[(ref(led.bench, VERSION), [0])]))
+    frozen_ms = ride.asked_ms
+    assert not led.log.tail_waiters
+    await asyncio.sleep(0.002)
+    assert ride.asked_ms == frozen_ms
 
 
 async def test_a_checked_follower_takes_the_place_of_a_consumers_session_and_a_liar_does_not(led, client, connect):
