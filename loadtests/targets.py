@@ -153,6 +153,14 @@ def _spark() -> tuple[Target, ...]:
     )
 
 
+def _replicated(name: str, rate: float, cpu: float) -> tuple[Target, ...]:
+    """By requests, which are the same on both sides: few of 1 KB are no MB."""
+    return (
+        Target(f"{name}: rate against Kafka", _ratio(name, "requests_per_s"), rate, True),
+        Target(f"{name}: CPU of all brokers against Kafka", _ratio(name, "server_cpu_us_per_request"), cpu, False),
+    )
+
+
 def _clusters() -> tuple[Target, ...]:
     """Three brokers against three."""
     bounds = {cluster.SMALL: (3.0, 0.5), cluster.MIDDLE: (2.0, 0.5), cluster.LARGE: (1.3, 0.9)}
@@ -161,7 +169,7 @@ def _clusters() -> tuple[Target, ...]:
         *(
             target
             for size, connections in cluster.NAMES
-            for target in _produce(cluster.replicated(size, connections), *bounds[size])
+            for target in _replicated(cluster.replicated(size, connections), *bounds[size])
         ),
         *(
             Target(f"{name}: p99 against Kafka", _ratio(name, "p99_ms"), 1.0, False)

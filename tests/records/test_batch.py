@@ -23,6 +23,7 @@ from app.records.batch import (
     parse_header,
     patch_batch,
     rewrite_header,
+    stored_batches,
 )
 from app.records.builder import build_batch
 from app.records.compression import Codec
@@ -221,6 +222,50 @@ def test_any_header_with_a_matching_crc_is_taken_or_refused_in_words(values: tup
     except ProtocolError:
         return
     assert check_stored_batch(batch) == header
+
+
+def stored(*first_offsets: int, epoch: int = 3) -> bytearray:
+    """Batches of three records as a leader has written them."""
+    buffer = bytearray(b"".join(three_records() for _ in first_offsets))
+    size = len(buffer) // len(first_offsets)
+    for place, first in enumerate(first_offsets):
+        patch_batch(memoryview(buffer), place * size, Offset(first), LeaderEpoch(epoch))
+    return buffer
+
+
+def test_stored_batches_that_follow_one_another_are_checked_in_one_go() -> None:
+    view = memoryview(stored(7, 10, 13))
+    size = len(view) // 3
+    expected = [(position, check_stored_batch(view, position)) for position in (0, size, 2 * size)]
+    assert stored_batches(view, 7, 3) == stored_batches(view, 7, -1) == expected
+
+
+@pytest.mark.parametrize(
+    ("view", "after", "epoch"),
+    [
+        (memoryview(stored(7)), 6, 3),  # a gap
+        (memoryview(stored(7)), 8, 3),  # known already
+        (memoryview(stored(7)), 7, 4),  # an older leader's
+        (memoryview(stored(7, 11)), 7, 3),
+        (memoryview(stored(7) + stored(10, epoch=2)), 7, 2),
+        (memoryview(stored(7))[:-1], 7, 3),
+        (memoryview(stored(7))[:40], 7, 3),
+    ],
+)
+def test_anything_else_is_left_to_the_way_that_says_what_is_wrong(view: memoryview, after: int, epoch: int) -> None:
+    assert stored_batches(view, after, epoch) is None
+
+
+def test_stored_batches_take_nothing_that_is_refused_one_by_one() -> None:
+    batch = stored(7)
+    for position in range(len(batch)):
+        for bit in range(8):
+            buffer = bytearray(batch)
+            buffer[position] ^= 1 << bit
+            found = stored_batches(memoryview(buffer), 7, -1)
+            if found is not None:
+                assert found == [(0, check_stored_batch(memoryview(buffer)))]
+                assert 12 <= position < 16, "the leader epoch, which no CRC covers"
 
 
 def test_patching_changes_offset_and_epoch_and_keeps_the_crc() -> None:

@@ -305,6 +305,62 @@ def test_r5_a_member_that_may_not_stay_is_proposed_for_removal() -> None:
     assert members(propose(leadership(), may_join=lambda broker_id: broker_id != C)) == {ME, B}
 
 
+# --- W: followers that need not be noted --------------------------------------------------------------------------------
+
+
+class Riding:
+    """The requests of a follower's session."""
+
+    def __init__(self, asked_ms: int) -> None:
+        self.asked_ms = asked_ms
+
+
+def test_w2_a_follower_that_rides_is_not_late_while_its_session_asks() -> None:
+    counting = leadership((ME, B))
+    counting.note_own(150, 150)
+    fetched(counting, B, 150)
+    ride = Riding(0)
+    assert counting.let_ride(B, BROKER_EPOCHS[B], 150, ride)
+    ride.asked_ms = LAG_MS_MAX
+    assert propose(counting, LAG_MS_MAX + 1) is None
+    assert members(propose(counting, 2 * LAG_MS_MAX)) == {ME}, "it has not asked for so long"
+
+
+def test_w2_a_ride_ends_with_the_next_request_that_is_noted_and_what_it_showed_stays() -> None:
+    counting = leadership((ME, B))
+    counting.note_own(150, 150)
+    fetched(counting, B, 150)
+    ride = Riding(1_000)
+    assert counting.let_ride(B, BROKER_EPOCHS[B], 150, ride)
+    fetched(counting, B, 150, log_end=160, now_ms=5_000)
+    ride.asked_ms = 9_000
+    follower = counting.replica(B)
+    assert follower is not None
+    assert follower.last_caught_up_ms == 1_000, "the last request at which it had all"
+    fetched(counting, B, 160, log_end=170, now_ms=6_000)
+    assert follower.last_caught_up_ms == 5_000, "it reached the end that it was shown then"
+
+
+@pytest.mark.parametrize(("broker_id", "broker_epoch", "log_end"), [(C, 13, 150), (B, 11, 150), (B, 12, 151)])
+def test_w3_who_is_not_in_sync_or_not_at_the_end_or_another_process_does_not_ride(
+    broker_id: int, broker_epoch: int, log_end: int
+) -> None:
+    counting = leadership((ME, B))
+    for follower in (B, C):
+        fetched(counting, follower, 150)
+    assert not counting.let_ride(broker_id, broker_epoch, log_end, Riding(0))
+
+
+def test_w2_another_process_does_not_go_on_with_a_ride() -> None:
+    counting = leadership((ME, B))
+    fetched(counting, B, 150)
+    assert counting.let_ride(B, BROKER_EPOCHS[B], 150, Riding(7_000))
+    fetched(counting, B, 110, broker_epoch=20, now_ms=8_000)
+    follower = counting.replica(B)
+    assert follower is not None
+    assert follower.last_caught_up_ms == 0
+
+
 # --- R6: broker epochs --------------------------------------------------------------------------------------------------
 
 
