@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from app.broker.partitions import LOGS_AT_ONCE
+from app.errors import ErrorCode
 from tests.broker.test_cluster import member, unfenced, until
 from tests.handlers.conversation import batch, talk
 
@@ -71,3 +74,53 @@ async def test_partitions_whose_logs_are_made_later_are_followed_too(tmp_path: P
             codes = [one.error_code for one in answer.responses[0].partition_responses]
         assert codes == [0] * len(led)
         assert all(broker.log("t", one.index).log_end_offset == 3 for broker in brokers for one in led)
+
+
+async def test_requests_of_the_usual_kind_wait_for_their_commit_in_order(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
+        for broker in brokers:
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        await brokers[0].node.membership.controller.create_topic(
+            "t", 1, {"min.insync.replicas": "2"}, replication_factor=3
+        )
+        leader = brokers[brokers[0].node.cluster.image.topics_by_name["t"].partitions[0].leader - 1]
+        table = leader.node.partitions.table
+        await until(lambda: table.led("t", 0) is not None)
+        partition = table.led("t", 0)
+        assert partition is not None
+        async with talk(leader.port) as client, talk(leader.port) as hasty:
+            for talker, extra in ((client, {}), (hasty, {"timeout_ms": 1})):  # the shape of what follows is learnt
+                while (
+                    (await talker.produce(9, [("t", [(0, batch(1))])], **extra))
+                    .responses[0]
+                    .partition_responses[0]
+                    .error_code
+                ):
+                    pass  # a hasty one may have to try again
+            end = partition.log.log_end_offset
+            sent = [client.send_produce(9, [("t", [(0, batch(3))])]) for _ in range(5)]
+            answers = [await client.answer(0, 9) for _ in sent]
+            assert [correlation_id for correlation_id, _ in answers] == sent
+            found = [answer.responses[0].partition_responses[0] for _, answer in answers]
+            assert [(one.error_code, one.base_offset) for one in found] == [(0, end + 3 * i) for i in range(5)]
+            assert partition.log.high_watermark == end + 15
+
+            async def nothing(*_: Any) -> Any:
+                await asyncio.Event().wait()
+
+            for broker in brokers:
+                assert broker.node.followers is not None
+                broker.node.followers.link.fetch = nothing  # type: ignore[method-assign]
+            # What is under way still comes; then no follower takes anything any more.
+            late = await hasty.produce(9, [("t", [(0, batch(3))])], timeout_ms=1)
+            while not late.responses[0].partition_responses[0].error_code:
+                late = await hasty.produce(9, [("t", [(0, batch(3))])], timeout_ms=1)
+            assert late.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+            waiting = client.send_produce(9, [("t", [(0, batch(3))])])
+            end = partition.log.log_end_offset
+            await until(lambda: partition.log.log_end_offset == end + 3)
+            partition.leave_leadership()
+            correlation_id, answer = await client.answer(0, 9)
+            assert correlation_id == waiting
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
