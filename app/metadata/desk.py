@@ -44,6 +44,8 @@ UNCONFIRMED_S: Final = 2.0
 ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; one entry may be longer."""
 REFUSAL_PAUSE_S: Final = 0.15
+PROBES_MAX: Final = 12
+"""Of one broker's address. A process that is being killed may close its connections before it stops to listen."""
 
 _logger = logging.getLogger(__name__)
 
@@ -99,6 +101,8 @@ class Desk:
         loop = asyncio.get_running_loop()
         sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
         sessions.follow(self._view.image.brokers, loop.time())
+        for broker_id in self._view.image.brokers:
+            self.lost_connection(broker_id)  # it never had one to this controller, and may have died with the one before
         config = self._view.config
         next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
         more_replicas = MoreReplicas()
@@ -285,7 +289,7 @@ class Desk:
         return -1 if self._sessions is None else self._sessions.applied(broker_id)
 
     def lost_connection(self, broker_id: int) -> None:
-        """A broker's connection to this controller has ended: try its address, for it may be dead (L2)."""
+        """A broker has no connection to this controller any more, or not yet: try its address, for it may be dead (L2)."""
         if self._sessions is None or not self.controller.active or broker_id in self._probing:
             return
         broker = self._view.image.brokers.get(broker_id)
@@ -297,10 +301,13 @@ class Desk:
 
     async def _probe(self, broker_id: int, broker_epoch: int, endpoints: Sequence[Endpoint]) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(3):
-            if not endpoints or self._sessions is None or not await self._link.refuses(endpoints[0]):
+        for _ in range(PROBES_MAX if endpoints else 0):
+            refused = await self._link.refuses(endpoints[0])
+            broker = self._view.image.brokers.get(broker_id)
+            if self._sessions is None or broker is None or broker.fenced or broker.broker_epoch != broker_epoch:
                 return
-            self._sessions.refused(broker_id, broker_epoch, loop.time())
+            if refused:
+                self._sessions.refused(broker_id, broker_epoch, loop.time())
             await asyncio.sleep(REFUSAL_PAUSE_S)
 
     async def entries(self, start: int, wait_s: float) -> list[bytes] | None:
