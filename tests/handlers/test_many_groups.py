@@ -32,7 +32,7 @@ def context_where(perform: Callable[[], object]) -> Any:
     coordinator = SimpleNamespace(
         perform=lambda group_id, event, nameless=False: perform(),
         look=lambda group_id, read: SimpleNamespace(group_type=GroupType.CLASSIC),
-        shell=SimpleNamespace(loading=False, shards=lambda: shards),
+        shell=SimpleNamespace(loading=False, being_read=False, shards=lambda: shards),
     )
     return SimpleNamespace(groups=coordinator, image=SimpleNamespace(topics_by_id={}))
 
