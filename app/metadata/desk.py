@@ -102,7 +102,9 @@ class Desk:
         sessions = self._sessions = BrokerSessions(self._session_timeout_s, loop.time())
         sessions.follow(self._view.image.brokers, loop.time())
         for broker_id in self._view.image.brokers:
-            self.lost_connection(broker_id)  # it never had one to this controller, and may have died with the one before
+            self.lost_connection(
+                broker_id
+            )  # it never had one to this controller, and may have died with the one before
         config = self._view.config
         next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
         more_replicas = MoreReplicas()
