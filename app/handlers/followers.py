@@ -104,6 +104,8 @@ class FollowedWatch:
 
     def changed(self) -> None:
         """The log has grown, or refuses, or is led no more, or the in-sync set is another."""
+        if self._cached.watch is not self:
+            return  # it was closed in this very turn
         session = self._session
         if self._frozen_ms < 0:
             self._frozen_ms = session.asked_ms
@@ -113,7 +115,8 @@ class FollowedWatch:
 
     def moved(self) -> None:
         """The high watermark has moved."""
-        self._session.moved[self._cached] = None
+        if self._cached.watch is self:
+            self._session.moved[self._cached] = None
 
     def close(self) -> None:
         if self._frozen_ms < 0:
@@ -132,7 +135,8 @@ def settle(session: FetchSession, cached: CachedPartition, partition: Partition,
     if watch is None or watch.log is not partition.log:
         if watch is not None:
             watch.close()
-        watch = cached.watch = FollowedWatch(session, cached, partition.log)
+        watch = FollowedWatch(session, cached, partition.log)
+        cached.watch = watch
     log = partition.log
     if counting.let_ride(follower.broker_id, follower.broker_epoch, log.log_end_offset, watch):
         watch.ride_on()
