@@ -309,6 +309,10 @@ class FetchSessions:
         now_ms: int,
     ) -> FetchSession | None:
         """A new session, if there is or can be made room for one; without, the client goes on with full requests."""
+        if follower is not None:
+            # A follower has one. One of before would hear of every append until somebody else needs its place.
+            for other in [one for one in self._sessions.values() if one.follower and one.follower[0] == follower[0]]:
+                self._remove(other.id)
         if self.partitions + len(partitions) > CACHED_PARTITIONS_MAX:
             return None
         if len(self._sessions) >= self._slots and not self._make_room(follower is not None, len(partitions), now_ms):
