@@ -1,8 +1,8 @@
 """How a broker reaches the other brokers of its cluster: ``ControlLink`` over Kafka's protocol.
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
-connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, and fetches. A connection that
-failed is opened again by the next request. Nothing is sent twice (F1).
+connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, and entries of segment
+manifests. A connection that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from app.metadata.control import (
     HeartbeatAnswer,
     InSyncAnswer,
     InSyncAsked,
+    ManifestsRequest,
+    ManifestsResponse,
     NotSent,
     RegisterRequest,
     RegisterResponse,
@@ -60,7 +62,7 @@ REGISTER_MS: Final = 20_000
 FETCH_VERSION: Final = 17
 FETCH_MS: Final = 10_000
 """On top of how long the leader may wait."""
-LANES: Final = ("beat", "entries", "change", "fetch")
+LANES: Final = ("beat", "entries", "change", "fetch", "manifests")
 
 
 class KafkaControlLink:
@@ -145,6 +147,12 @@ class KafkaControlLink:
             encode_fetch_body(FETCH_VERSION, request),
             lambda view: decode_fetched(FETCH_VERSION, view),
             timeout_ms=request.max_wait_ms + FETCH_MS,
+        )
+
+    async def manifests(self, to: BrokerImage, asked: ManifestsRequest) -> ManifestsResponse:
+        """Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
+        return await self._ask(
+            to, "manifests", ApiKey.FIRN_MANIFESTS, asked, ManifestsResponse, asked.wait_ms + FETCH_MS
         )
 
     async def refuses(self, endpoint: Endpoint) -> bool:

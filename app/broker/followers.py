@@ -398,7 +398,10 @@ class _Fetcher:
             case StartAt(offset):
                 log.truncate_fully_and_start_at(offset, log_start_offset=offset)
             case StartAtTier():
+                end = log.log_end_offset
                 await self._owner.start_at_tier(log)
+                if log.log_end_offset == end:
+                    self._rest(followed, PAUSE_S)  # the leader knows more than the store has shown
             case Damaged(why):
                 self._owner.table.put_offline(partition, why)
                 self._owner.log_line(f"{partition.topic}-{partition.index} is offline here: {why}")

@@ -24,6 +24,7 @@ from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.sweeping import Sweeping
+from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
@@ -47,6 +48,7 @@ from app.machine.files import DirectoryLock, FileSystem, storage_error
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink
 from app.metadata.liveness import Liveness, ObjectLiveness
+from app.metadata.manifest_entries import ManifestEntries
 from app.metadata.member import ClusterMember
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
@@ -77,7 +79,7 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, Protocol):
+class NodeLink(ControlLink, FetchLink, ManifestLink, Protocol):
     """Reaches the other brokers of a cluster: what they are asked as members, and as leaders."""
 
 
@@ -178,7 +180,7 @@ class Node:
         self.remote_reader = RemoteReader(
             around.work,
             self.chunk_cache,
-            self.remote_log_manager.manifest_of,
+            self.remote_log_manager.served_manifest_of,
             pool=around.pool,
             registry=self.registry,
             read_ahead_bytes=config.firn_read_ahead_bytes,
@@ -201,6 +203,8 @@ class Node:
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
         self._last_registration: LastRegistration = None  # type: ignore[assignment]
         self._link: NodeLink = None  # type: ignore[assignment]
+        self.tier_views: TierViews | None = None
+        """What followers know of the tier; None on a broker that is alone."""
         self.followers: Followers | None = None
         """Fetches from other leaders; None on a broker that is alone."""
         self._in_sync_sets: InSyncSets | None = None
@@ -491,6 +495,9 @@ class Node:
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
                     background.append(tasks.create_task(self.followers.run()))
+                    assert self.tier_views is not None
+                    self.cluster.on_change(self.tier_views.follow)
+                    background.append(tasks.create_task(self.tier_views.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
@@ -549,6 +556,22 @@ class Node:
             faults=self.faults,
             log_line=self._log_line,
         )
+        views = self.tier_views = self.partitions.views = TierViews(
+            table,
+            self._link,
+            broker_id=BrokerId(self.config.node_id),
+            image=lambda: self.cluster.image,
+            new_manifest=self.partitions.new_view,
+            list_manifests=self.partitions.list_manifests,
+            copies=self._manifest_copies,
+            clock=around.clock,
+            interval_ms=min(
+                self.config.remote_log_manager_task_interval_ms, self.config.log_retention_check_interval_ms
+            ),
+            faults=self.faults,
+        )
+        self.remote_log_manager.followed_manifest_of = views.manifest_of
+        self.partitions.entries = self.context.manifest_entries = ManifestEntries(self.cluster.writer_id)
         self._in_sync_sets = InSyncSets(table, lambda: self.cluster.image, member, faults=self.faults)
         self._high_watermarks = HighWatermarks(
             table,

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from app.broker.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
+from app.broker.tier_views import TierViews
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import (
     ConfigError,
@@ -33,6 +34,7 @@ from app.hot.manager import LogManager
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest_entries import ManifestEntries
 from app.metadata.manifest_listing import list_manifests
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
@@ -51,6 +53,7 @@ from app.tiering.rebuild import (
     lost_beginning,
     lost_markers,
     plan_restore,
+    take_beginning,
 )
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.soundness import RESTORE, how_to_mend
@@ -175,6 +178,10 @@ class Partitions:
         self._wake_opener = asyncio.Event()
         self._unsealed: dict[TopicIdPartition, None] = {}
         """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
+        self.views: TierViews | None = None
+        """What is known of the tier of followed partitions; None on a broker that is alone. Set before the first role is taken."""
+        self.entries: ManifestEntries | None = None
+        """Gets what this broker writes to manifests, for followers; None on a broker that is alone."""
         self.high_watermarks: Mapping[TopicIdPartition, int] = {}
         """Of partitions with several replicas, as the last run has left them."""
 
@@ -184,7 +191,7 @@ class Partitions:
         """Collect facts about the manifests while the cluster log and the local logs are read."""
         self._ends = await self._copies.take_ends()
         if self._ends is None:
-            self._listed = await self._list_manifests(await self._copies.partitions())
+            self._listed = await self.list_manifests(await self._copies.partitions())
             return
         for start in range(0, len(self._ends.ends), READ_AT_ONCE):
             some = self._ends.ends[start : start + READ_AT_ONCE]
@@ -220,8 +227,11 @@ class Partitions:
             of_image = image.partition(log.topic_id, log.partition)
             if of_image is not None and len(of_image.replicas) > 1:
                 self.table.follow(held, self.high_watermarks.get(held.key, 0))
+                self._view(held)
         for topic in image.topics_by_name.values():
             self._bring_in_line(topic, 0, len(topic.partitions))
+        if self.views is not None:
+            await self.views.restore()
         manifests = await self._load_manifests()
         self._check_tiered_topics_stay(image, manifests)
         foreign = [
@@ -244,7 +254,15 @@ class Partitions:
                 except CorruptionError as error:
                     self._go_offline(log, error)
                     return
-            self._tier.attach(log, manifest)
+                except FencedError:
+                    if not image.level:
+                        raise
+                    # A leader of a higher epoch has sealed it: the image will say so. If not, this broker tries again.
+                    partition = self.table.get(log.topic, log.partition)
+                    assert partition is not None
+                    self._unopened[partition.key] = _Unopened(partition)
+                    return
+            self._join_tier(log, manifest)
 
         async with asyncio.TaskGroup() as group:
             for log, manifest in manifests.items():
@@ -346,8 +364,11 @@ class Partitions:
 
     async def start_at_tier(self, log: PartitionLog) -> None:
         """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5). Raises: FirnError."""
-        manifest = await self._load_manifest(log, None, None)
+        copy = None if self.views is None else self.views.copy_of(_key_of(log))
+        manifest = await self._load_manifest(log, copy, None)
         plan = await plan_restore(manifest, self._work)
+        if plan.next_offset <= log.log_end_offset:
+            return  # this log has gone on meanwhile
         apply_plan(log, plan)
         self._tell_of_restored(log, plan)
 
@@ -409,7 +430,9 @@ class Partitions:
             await self._bump_once(one, manifest)
             opened = await self._open(log, manifest, foreign=True)
         except FencedError:
-            raise
+            if not self._cluster.image.level:
+                raise
+            return False  # a leader of a higher epoch has sealed it: the image will say so
         except CorruptionError as error:
             if self._unopened.get(key) is one:
                 self._tell_unopened(one, error)
@@ -431,7 +454,7 @@ class Partitions:
             log.update_config(config)
         self.table.lead(partition, self._leader_epoch(log))
         self._end_transactions(log, opened.lost)
-        self._tier.attach(log, manifest)
+        self._join_tier(log, manifest)
         self._log_line(f"{log.topic}-{log.partition} is led again")
         return True
 
@@ -524,7 +547,7 @@ class Partitions:
         logs = [partition.log for partition in self._to_lead() if partition.log not in manifests]
         # Whoever has written since that LIST, and may have been the leader, had the node id bound to another directory.
         listed = {} if self._registration.took_over else dict(self._listed)
-        listed |= await self._list_manifests(key for key in map(_key_of, logs) if key not in listed)
+        listed |= await self.list_manifests(key for key in map(_key_of, logs) if key not in listed)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
         one_thread = asyncio.Lock()  # of many, each would wait for the interpreter
 
@@ -668,6 +691,21 @@ class Partitions:
                 )
                 self.table.note(partition, image)
                 self.table.follow(partition, 0)
+                self._view(partition)
+            case Transition.MAKE if image.recovering or (self._cluster.image.level and image.leader_epoch > 0):
+                # Of several brokers, one without its log: the tier may have what the log has lost.
+                if not may_make:
+                    return None
+                made = True
+                partition = self.table.hold(
+                    self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
+                )
+                self.table.note(partition, image)
+                self.table.follow(partition, 0)
+                self._view(partition)
+                if self._started:
+                    self._unopened[partition.key] = _Unopened(partition)
+                    self._wake_opener.set()
             case Transition.MAKE:
                 if not may_make:
                     return None
@@ -690,6 +728,9 @@ class Partitions:
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
                 self.table.lead(partition, image.leader_epoch)
+                manifest = self._tier.manifest_of(partition.key)
+                if self._cluster.image.level and manifest is not None:
+                    manifest.raise_epoch(image.leader_epoch)
             case Transition.RESIGN if partition is not None:
                 self._resign(partition, image)
             case Transition.DROP if partition is not None:
@@ -727,10 +768,12 @@ class Partitions:
         self._unattached.pop(key, None)
         self._unsealed.pop(key, None)
         self._believed.pop(key, None)
+        led_by = self._tier.manifest_of(key)
         self._tier.detach(*key)
         if partition.role is Role.OFFLINE:
             self._logs.bring_back(partition.log)
         self.table.resign(partition)
+        self._view(partition, led_by)
         if not partition.commits_alone:
             self.table.follow(partition, partition.log.high_watermark)
         leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
@@ -743,6 +786,7 @@ class Partitions:
             waiting.pop(key, None)
         self._copies.forget(key)
         self._tier.detach(*key)
+        self._forget_view(key)
         if partition.leads:
             self.table.resign(partition)
         self._logs.delete(partition.topic, partition.index)
@@ -811,6 +855,7 @@ class Partitions:
             self._believed.pop(key, None)
             self._copies.forget(key)
             self._tier.detach(*key)
+            self._forget_view(key)
             self._unopened.pop(key, None)
             partition = self.table.get(name, index)
             if partition is not None and partition.topic_id == topic_id:
@@ -875,7 +920,7 @@ class Partitions:
             await self._attach(new[start : start + LISTED_AT_ONCE], limit)
 
     async def _attach(self, some: Sequence[TopicIdPartition], limit: asyncio.Semaphore) -> None:
-        listed = await self._list_manifests(some)
+        listed = await self.list_manifests(some)
 
         async def attach(key: TopicIdPartition) -> None:
             topic = self._cluster.image.topic_by_id(key.topic_id)
@@ -885,11 +930,15 @@ class Partitions:
                 return
             try:
                 async with limit:
-                    manifest = await self._load_manifest(log, None, listed.get(key))
+                    copy = None if self.views is None else self.views.copy_of(key)
+                    manifest = await self._load_manifest(log, copy, listed.get(key))
                     if key in self._unsealed:
                         await self._check_manifest_is_there(log, manifest)
-                        await manifest.seal(self._leader_epoch(log))
-                        await self._tier.settle(manifest)
+                        if manifest.state.pending_copies():
+                            # Somebody may be about to finish them. Else the first change seals (T2).
+                            await manifest.seal(self._leader_epoch(log))
+                            await self._tier.settle(manifest)
+                        self._check_in_sync_log(log, manifest)
             except FencedError:
                 if key in self._unsealed:
                     return  # a leader of a higher epoch has sealed it: the image will say so
@@ -909,13 +958,37 @@ class Partitions:
             # The topic may have been deleted meanwhile: then somebody took the key away.
             if key in self._unattached:
                 del self._unattached[key]
-                self._tier.attach(log, manifest)
+                self._join_tier(log, manifest)
 
         async with asyncio.TaskGroup() as group:
             for place, key in enumerate(some, 1):
                 group.create_task(attach(key))
                 if place % LOGS_AT_ONCE == 0:
                     await asyncio.sleep(0)
+
+    def _check_in_sync_log(self, log: PartitionLog, manifest: SegmentManifest) -> None:
+        """Hold the log of a leader that was in sync against its manifest, after it has begun to lead (T2).
+
+        Raises: CorruptionError if they disagree, which only the loss of acknowledged records explains; StorageUnavailable.
+        """
+        if (why := disagreement(log, manifest)) is not None:
+            raise CorruptionError(f"{log.topic}-{log.partition} was in sync, but lacks records of the store: {why}")
+        take_beginning(log, manifest)
+
+    def _join_tier(self, log: PartitionLog, manifest: SegmentManifest) -> None:
+        """This broker leads the partition, and writes its manifest from now on."""
+        self._forget_view(_key_of(log))
+        self._hand_on(manifest)
+        self._tier.attach(log, manifest)
+
+    def _view(self, partition: Partition, led_by: SegmentManifest | None = None) -> None:
+        """This broker follows the partition, and learns of its tier from the leader."""
+        if self.views is not None:
+            self.views.begin(partition, led_by)
+
+    def _forget_view(self, key: TopicIdPartition) -> None:
+        if self.views is not None:
+            self.views.forget(key)
 
     def _tell_unread(self, log: PartitionLog, error: FirnError) -> None:
         sentence = f"cannot read the manifest of {log.topic}-{log.partition}, will try again: {error}"
@@ -927,7 +1000,7 @@ class Partitions:
         while self._believed:
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, RETRY_S_MAX)
-            listed = await self._list_manifests(tuple(self._believed))
+            listed = await self.list_manifests(tuple(self._believed))
             for key, keys in listed.items():
                 manifest = self._tier.manifest_of(key)
                 try:
@@ -937,7 +1010,9 @@ class Partitions:
                     ):
                         await self._refresh(manifest)
                 except FencedError:
-                    raise
+                    if not self._cluster.image.level:
+                        raise
+                    self._believed.pop(key, None)  # the image will say who leads
                 except FirnError as error:
                     prefix = layout.manifest_prefix(*key)
                     sentence = f"cannot read new entries of {prefix}, will try again: {error}"
@@ -955,7 +1030,7 @@ class Partitions:
 
     # --- manifests -----------------------------------------------------------------------------------------------
 
-    async def _list_manifests(self, keys: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Sequence[str]]:
+    async def list_manifests(self, keys: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Sequence[str]]:
         timeout_s = (self._timings or LogTimings()).attempt_timeout_s
         return await list_manifests(self._store, keys, page_timeout_s=timeout_s)
 
@@ -970,8 +1045,12 @@ class Partitions:
         await manifest.load(copy, listed)
         return manifest
 
+    def new_view(self, key: TopicIdPartition, leader_epoch: LeaderEpoch) -> SegmentManifest:
+        """A manifest without entries, to follow one."""
+        return self._manifest(key, leader_epoch)
+
     def _manifest(self, key: TopicIdPartition, leader_epoch: LeaderEpoch) -> SegmentManifest:
-        return SegmentManifest(
+        manifest = SegmentManifest(
             self._store,
             *key,
             writer_id=self._cluster.writer_id,
@@ -982,6 +1061,15 @@ class Partitions:
             timings=self._timings,
             faults=self._faults,
         )
+        self._hand_on(manifest)
+        return manifest
+
+    def _hand_on(self, manifest: SegmentManifest) -> None:
+        """Keep what this broker writes to a manifest at hand for followers."""
+        entries = self.entries
+        if entries is not None:
+            key = TopicIdPartition(manifest.topic_id, manifest.partition)
+            manifest.on_written(lambda sequence, body: entries.add(key, sequence, body))
 
     async def write_copies(self) -> None:
         """Write the copies of changed manifests."""

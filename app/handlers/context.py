@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage
     from app.metadata.cluster_changes import ClusterChanges
     from app.metadata.desk import Desk
+    from app.metadata.manifest_entries import ManifestEntries
     from app.metadata.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
@@ -114,6 +115,8 @@ class Context:
     """Whether this broker, one of several, answers only what other brokers ask, because it is not registered yet."""
     hears_controller: Callable[[], bool] | None = None
     """Whether this broker has just heard the controller of several brokers."""
+    manifest_entries: ManifestEntries | None = None
+    """The newest entries of led manifests, for their followers; None on a broker that is alone."""
     quotas: Quotas | None = None
     """What clients may ask for in a while; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))

@@ -70,6 +70,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.FIRN_REGISTER,
         ApiKey.FIRN_CHANGE,
     ),
+    "manifests": (ApiKey.FIRN_MANIFESTS,),
     "passing_on": (ApiKey.ENVELOPE,),
     "firn_api": (
         ApiKey.FIRN_METRICS,

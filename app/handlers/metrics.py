@@ -85,4 +85,5 @@ PRIVATE_NAMES = {
     20007: "firn_heard",
     20008: "firn_register",
     20009: "firn_change",
+    20010: "firn_manifests",
 }

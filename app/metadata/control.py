@@ -77,6 +77,46 @@ class EntriesResponse(msgspec.Struct, array_like=True, frozen=True):
     """The controller does not have them at hand: read the bucket."""
 
 
+class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A follower asks a leader for entries of the segment manifests of what it follows (ADR 0024, T8).
+
+    With ``asked`` it is answered at once; without, when there is a new entry or the time is over.
+    """
+
+    cluster_id: str
+    broker_id: int
+    term: str
+    """The leader's process that ``place`` is of; empty if none is known."""
+    place: int
+    """All entries before it were handed on, whatever partition they are of."""
+    wait_ms: int
+    asked: tuple[tuple[UUID, int, int], ...] = ()
+    """Partitions, each with the number of the next entry that the follower lacks."""
+
+
+class ManifestInfo(msgspec.Struct, array_like=True, frozen=True):
+    """What a leader says of one manifest that it was asked for."""
+
+    topic_id: UUID
+    partition: int
+    version: int
+    """Number of its next entry; -1 if this broker does not know it now."""
+    entries: tuple[bytes, ...] = ()
+    """From the asked number on, up to ``version``; none if they are not all at hand."""
+
+
+class ManifestsResponse(msgspec.Struct, array_like=True, frozen=True):
+    error: int = 0
+    term: str = ""
+    place: int = 0
+    """Where to go on."""
+    lost: bool = False
+    """Entries from the follower's place on are not at hand: it asks for each of its partitions."""
+    entries: tuple[tuple[UUID, int, int, bytes], ...] = ()
+    """Partition, number and bytes of each new entry, in the order in which they became durable."""
+    given: tuple[ManifestInfo, ...] = ()
+
+
 class ChangeRequest(msgspec.Struct, array_like=True, frozen=True):
     """A change that a broker asks for by itself, not for a client."""
 

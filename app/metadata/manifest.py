@@ -113,6 +113,21 @@ class SegmentManifest:
         """Read new entries of other writers. Returns: whether there were any. Raises: as ``load``."""
         return await self._log.poll()
 
+    async def adopt(self, cached: bytes) -> bool:
+        """Take over the state of a cached copy, however old it is. No request. Returns: whether the copy is sound."""
+        return await self._log.adopt(cached)
+
+    async def take(self, body: bytes) -> bool:
+        """Apply the next entry from its bytes, which the leader has handed on; they are checked as if read from the store (T8).
+
+        Returns: whether it was applied. If not, ``refresh`` finds out why. Raises: CorruptionError.
+        """
+        return await self._log.take(body)
+
+    def on_written(self, listener: Callable[[LogSequence, bytes], None]) -> None:
+        """``listener`` gets number and bytes of every entry that this broker writes, once it is durable and applied."""
+        self._log.on_written = listener
+
     async def has_objects(self) -> bool:
         """Whether the store has segment objects of the partition, named by the manifest or not. One LIST. Raises:
         StorageUnavailable."""
@@ -193,6 +208,12 @@ class SegmentManifest:
                 except ConflictError:
                     await self._log.poll()
             raise StorageUnavailable(f"{self._log.prefix} is sealed by others again and again")
+
+    def raise_epoch(self, leader_epoch: LeaderEpoch) -> None:
+        """This broker leads on in a higher leader epoch. The next change seals anew, also if another leader sealed in between."""
+        if leader_epoch > self._log.epoch:
+            self._log.epoch = leader_epoch
+            self._log.step_down()
 
     async def copy_started(self, *entries: SegmentEntry) -> None:
         """Announce copies before their first byte is uploaded."""

@@ -185,6 +185,8 @@ class NumberedLog(Generic[S]):
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
         self._on_entry: Callable[[], None] | None = None
+        self.on_written: Callable[[LogSequence, bytes], None] | None = None
+        """Gets number and bytes of every entry that we wrote, once it is applied."""
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -264,6 +266,15 @@ class NumberedLog(Generic[S]):
             if at.applied + 1 != end:
                 return False
             self._at = at
+            return True
+
+    async def adopt(self, cached: bytes) -> bool:
+        """Take over the state of a cached copy, however old it is. No request. Returns: whether the copy is sound."""
+        async with self._turn:
+            try:
+                self._at = await self._decode_snapshot("the cached copy", cached, is_cache=True)
+            except CorruptionError:
+                return False
             return True
 
     async def is_anything_under(self, prefix: str) -> bool:
@@ -634,6 +645,8 @@ class NumberedLog(Generic[S]):
         if self._on_entry is not None:
             self._keep(sequence, body)
             self._on_entry()
+        if self.on_written is not None:
+            self.on_written(sequence, body)
         return sequence
 
     def _keep(self, sequence: int, body: bytes) -> None:

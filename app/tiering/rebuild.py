@@ -18,6 +18,7 @@ from app.hot.epochs import LeaderEpochs
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
+from app.tiering.local_retention import is_covered
 from app.tiering.segment_format import SegmentFooter, decode_footer
 from app.tiering.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
@@ -211,10 +212,16 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
         plan = await plan_restore(manifest, work)
         apply_plan(log, plan)
         return plan
+    take_beginning(log, manifest)
+    return None
+
+
+def take_beginning(log: RestorableLog, manifest: SegmentManifest) -> None:
+    """Let a log that agrees with its manifest begin where the manifest says, with its epochs. Raises: StorageUnavailable."""
     if manifest.tiered_end == 0:
         if manifest.log_start_offset > log.log_start_offset:
             log.restore_log_start(manifest.log_start_offset)
-        return None
+        return
     local_start = log.local_log_start_offset
     wanted = manifest.log_start_offset
     if wanted < local_start:
@@ -224,7 +231,14 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
             log.restore_leader_epochs(lineage)
     if wanted != log.log_start_offset and wanted <= log.log_end_offset:
         log.restore_log_start(wanted)
-    return None
+
+
+def lower_log_start(log: RestorableLog, manifest: SegmentManifest) -> None:
+    """Let the log of a follower begin in the tier again, if it was opened without knowing so: its first local offset was taken for
+    its start, and readable segments lead up to it. Raises: StorageUnavailable."""
+    start, local_start = manifest.log_start_offset, log.local_log_start_offset
+    if start < log.log_start_offset == local_start and is_covered(manifest, Offset(start), local_start):
+        log.restore_log_start(start)
 
 
 async def rebuild(

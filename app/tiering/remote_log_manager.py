@@ -37,13 +37,14 @@ from app.tiering import replacement
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
 from app.tiering.deletion import delete_segments
 from app.tiering.led_partition import LedPartition
+from app.tiering.local_retention import drop_local, span_of
 from app.tiering.replacement import Replacement
 from app.tiering.retention import Span, coverage_faults, expired_end
 from app.tiering.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
 from app.tiering.store_work import StoreWork
 from app.tiering.sweeper import Swept, sweep_partition
 from app.tiering.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
-from app.tiering.tiered_log import LocalSegment, TieredLog
+from app.tiering.tiered_log import TieredLog
 from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 
 TIERING: Final = "tiering"
@@ -125,6 +126,8 @@ class RemoteLogManager:
         """Set, and replaced, whenever a round of a partition ends."""
         self._group: asyncio.TaskGroup | None = None
         self._draining = False
+        self.followed_manifest_of: Callable[[TopicIdPartition], SegmentManifest | None] | None = None
+        """The view that this broker has of the manifest of a partition that it follows; None on a broker that follows nothing."""
         self._kick = asyncio.Event()
         self._attached = asyncio.Event()
         """Set, and replaced, whenever a partition is attached."""
@@ -180,6 +183,14 @@ class RemoteLogManager:
         """The manifest of a partition that this broker leads."""
         found = self._partitions.get(partition)
         return found.manifest if found is not None else None
+
+    def served_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
+        """The manifest by which tiered records of a partition are read here, whatever the role: the leader's own, or the view of a
+        follower. The view may lack the newest entries. None if this broker knows no manifest of it."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            return found.manifest
+        return None if self.followed_manifest_of is None else self.followed_manifest_of(partition)
 
     def last_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
         """Like ``manifest_of``, and for a partition that another broker leads now the manifest that showed this."""
@@ -362,7 +373,8 @@ class RemoteLogManager:
         except FencedError as error:
             self._note_failure(partition, error)
             partition.detached = True
-            if self._partitions.pop(partition.key, None) is not None:
+            if self._partitions.get(partition.key) is partition:  # else this broker leads it anew already
+                del self._partitions[partition.key]
                 self._taken[partition.key] = partition.manifest
         except FirnError as error:
             self._note_failure(partition, error)
@@ -393,8 +405,10 @@ class RemoteLogManager:
             raise
         except FirnError as error:
             failure = error  # what cannot be copied must not keep what is old from going
+        if partition.detached and failure is None:
+            return  # another broker leads by now: it expires, and deletes (T9)
         now_s = loop_time_s()
-        if now_s >= partition.expire_at_s:
+        if now_s >= partition.expire_at_s and not partition.detached:
             await self._expire(partition)
             await self._delete_objects(partition)
             partition.expire_at_s = now_s + self._interval_s
@@ -456,28 +470,10 @@ class RemoteLogManager:
 
         If the topic is no longer tiered, local segments will be the only copies. They are deleted only with the log start.
         """
-        log, manifest = partition.log, partition.manifest
-        if not log.config.tiered:
-            return
-        spans = []
-        for segment in log.segments():
-            if segment.active or segment.end_offset > manifest.tiered_end:
-                break
-            base = max(segment.base_offset, log.log_start_offset)
-            if base < segment.end_offset and not _is_covered(manifest, base, segment.end_offset):
-                partition.faults = [f"[{base}, {segment.end_offset}) is below the tiered end, but not in the store"]
-                self._faults.value += 1
-                break
-            spans.append(_span_of(segment))
-        end = expired_end(
-            spans,
-            log.size_bytes,
-            retention_ms=log.config.local_retention_ms_effective,
-            retention_bytes=log.config.local_retention_bytes_effective,
-            now_ms=self._clock.now_ms(),
-        )
-        if end is not None:
-            log.delete_local_before(end)
+        uncovered = drop_local(partition.log, partition.manifest, now_ms=self._clock.now_ms())
+        if uncovered is not None:
+            partition.faults = [uncovered]
+            self._faults.value += 1
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
@@ -525,7 +521,7 @@ class RemoteLogManager:
         for segment in log.segments():
             if segment.active:
                 active_bytes = segment.size_bytes
-                active = _span_of(segment)
+                active = span_of(segment)
                 if (
                     active_bytes
                     and 0 <= retention_ms < now_ms - active.newest_ms
@@ -536,7 +532,7 @@ class RemoteLogManager:
                     partition.rolled_end = segment.end_offset  # it goes at the next look
                 break
             if segment.end_offset > max(remote_end, start) and segment.end_offset <= log.last_stable_offset:
-                spans.append(_span_of(segment))
+                spans.append(span_of(segment))
         end = expired_end(
             spans,
             sum(span.raw_bytes for span in spans) + active_bytes,
@@ -639,11 +635,6 @@ class RemoteLogManager:
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _span_of(segment: LocalSegment) -> Span:
-    newest_ms = max(segment.max_timestamp, segment.last_append_ms)
-    return Span(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms)
-
-
 def _span_of_entry(entry: SegmentEntry) -> Span:
     newest_ms = max(entry.max_timestamp, entry.newest_arrival_ms)
     return Span(entry.base_offset, entry.end_offset, entry.raw_bytes, newest_ms)
@@ -652,13 +643,6 @@ def _span_of_entry(entry: SegmentEntry) -> Span:
 def _active_base(log: TieredLog) -> Offset:
     """Base offset of the active segment. All records below it have rolled."""
     return log.segments()[-1].base_offset
-
-
-def _is_covered(manifest: SegmentManifest, base: Offset, end: Offset) -> bool:
-    """Whether readable remote segments cover [base, end). The manifest guarantees that there are no gaps above its start."""
-    state = manifest.state
-    start = max(base, state.log_start_offset)
-    return end <= start or (state.find(start) is not None and state.find(end - 1) is not None)
 
 
 def manifest_cache_name(topic_id: TopicId, partition: PartitionIndex) -> str:

@@ -172,8 +172,8 @@ class SegmentCopier:
             partition.copied_segments += 1
             partition.copied_bytes += made.raw_bytes
             following = self.next_candidate(partition, segment.end_offset)
-            if following is not None and following.base_offset != segment.end_offset:
-                following = None
+            if partition.detached or (following is not None and following.base_offset != segment.end_offset):
+                following = None  # another broker leads by now, or there is a gap
             await self._finish(partition, made.recorded_in(entry), following)
         finally:
             hold.release()
