@@ -1,0 +1,222 @@
+"""Tiered topics with replicas on several real brokers in one loop (ADR 0024, T)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.replication.roles import Role
+from app.units import PartitionIndex, TopicIdPartition
+from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_node import fetch_all, headers, produce, tier_everything
+from tests.handlers.conversation import batch, talk
+from tests.support.broker import RunningBroker
+
+TIERED = {
+    "segment.bytes": "1048576",
+    "local.retention.ms": "0",
+    "retention.ms": "-1",
+    "remote.storage.enable": "true",
+    "min.insync.replicas": "1",
+}
+BATCHES = 8
+"""Of ten records each; a segment holds three."""
+END = BATCHES * 10
+
+
+class Brokers:
+    """The brokers of one cluster, by node id."""
+
+    def __init__(self, path: Path, stack: AsyncExitStack) -> None:
+        self.path = path
+        self._stack = stack
+        self._of: dict[int, AsyncExitStack] = {}
+        self.running: dict[int, RunningBroker] = {}
+
+    async def start(self, node_id: int, **settings: Any) -> RunningBroker:
+        own = self._of[node_id] = await self._stack.enter_async_context(AsyncExitStack())
+        settings = {"remote_log_manager_task_interval_ms": 50, **settings}
+        broker = self.running[node_id] = await own.enter_async_context(member(self.path, node_id, **settings))
+        for one in self.running.values():
+            await until(lambda one=one: set(self.running) <= set(unfenced(one)))
+        return broker
+
+    async def stop(self, node_id: int) -> None:
+        """Stop a broker in order."""
+        del self.running[node_id]
+        await self._of.pop(node_id).aclose()
+
+    @property
+    def any(self) -> RunningBroker:
+        return next(iter(self.running.values()))
+
+    async def create(self, topic: str, factor: int, **configs: str) -> None:
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        found = self.any.node.membership.controller
+        await found.create_topic(topic, 1, {**TIERED, **named}, replication_factor=factor)
+        for broker in self.running.values():
+            await until(lambda broker=broker: broker.node.cluster.image.topic(topic) is not None)
+        await until(lambda: all(one.node.logs.get(topic, 0) is not None for one in self.replicas(topic)))
+
+    def image(self, topic: str) -> Any:
+        return self.any.node.cluster.image.topics_by_name[topic].partitions[0]
+
+    def replicas(self, topic: str) -> list[RunningBroker]:
+        return [self.running[one] for one in self.image(topic).replicas if one in self.running]
+
+    async def leader(self, topic: str) -> RunningBroker:
+        """The broker that leads, and knows it."""
+
+        def leads(broker: RunningBroker) -> bool:
+            partition = broker.node.partitions.table.get(topic, 0)
+            return partition is not None and partition.leads
+
+        await until(lambda: any(leads(one) for one in self.running.values()))
+        return next(one for one in self.running.values() if leads(one))
+
+    async def followers(self, topic: str) -> list[RunningBroker]:
+        leader = await self.leader(topic)
+        return [one for one in self.replicas(topic) if one is not leader]
+
+
+@asynccontextmanager
+async def brokers(path: Path, *node_ids: int) -> AsyncIterator[Brokers]:
+    async with AsyncExitStack() as stack:
+        found = Brokers(path, stack)
+        for node_id in node_ids:
+            await found.start(node_id)
+        yield found
+
+
+def key_of(broker: RunningBroker, topic: str) -> TopicIdPartition:
+    return TopicIdPartition(broker.log(topic).topic_id, PartitionIndex(0))
+
+
+def view(broker: RunningBroker, topic: str) -> Any:
+    """What a follower knows of the manifest."""
+    return broker.node.tier_views.manifest_of(key_of(broker, topic))
+
+
+async def fill(broker: RunningBroker, topic: str, count: int = BATCHES, first: int = 0) -> None:
+    async with talk(broker.port) as client:
+        await produce(client, topic, *[batch(10, value=b"%d" % n * 30_000) for n in range(first, first + count)])
+
+
+async def read_all(broker: RunningBroker, topic: str, end: int, start: int = 0) -> list[int]:
+    """The base offset of every batch, as a consumer of the leader reads them."""
+    async with talk(broker.port) as client:
+        return [one.base_offset for one in headers(await fetch_all(client, topic, start=start, end=end))]
+
+
+async def tier(found: Brokers, topic: str) -> None:
+    """Roll and copy all that the leader has."""
+    leader = await found.leader(topic)
+    await until(lambda: leader.log(topic).high_watermark == leader.log(topic).log_end_offset)
+    await tier_everything(leader, topic)
+
+
+async def test_t3_followers_drop_what_the_tier_has_and_the_next_leader_reads_everything(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2, 3) as found:
+        await found.create("t", 3)
+        leader = await found.leader("t")
+        await fill(leader, "t")
+        await tier(found, "t")
+        await until(lambda: leader.log("t").local_log_start_offset == END)
+        followers = await found.followers("t")
+        for one in followers:
+            await until(lambda one=one: view(one, "t") is not None and view(one, "t").tiered_end == END)
+            # Its segments have rolled where they are full; the last one is active here.
+            await until(lambda one=one: one.log("t").local_log_start_offset == one.log("t").segments()[-1].base_offset)
+            assert 0 < one.log("t").local_log_start_offset < END
+            assert one.log("t").log_start_offset == 0
+        await found.stop(leader.node.config.node_id)
+        following = await found.leader("t")
+        assert following in followers
+        await fill(following, "t", 1, BATCHES)
+        assert await read_all(following, "t", END + 10) == list(range(0, END + 10, 10))
+
+
+async def test_t3_a_follower_without_entries_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        leader = await found.leader("t")
+        (follower,) = await found.followers("t")
+        await until(lambda: any(one.is_current for one in follower.node.tier_views.followed()))
+        held, opened = asyncio.Event(), asyncio.Event()
+        link = follower.node._link
+        manifests = link.manifests
+
+        async def hold(*args: Any) -> Any:
+            held.set()
+            await opened.wait()
+            return await manifests(*args)
+
+        monkeypatch.setattr(link, "manifests", hold)
+        await asyncio.wait_for(held.wait(), 20)
+        await fill(leader, "t")
+        await tier(found, "t")
+        await until(lambda: leader.log("t").local_log_start_offset == END)
+        await until(lambda: follower.log("t").high_watermark == END)
+        for one in list(follower.node.tier_views._views.values()):
+            follower.node.tier_views._drop_local(one)
+        assert follower.log("t").local_log_start_offset == 0
+        opened.set()
+        await until(lambda: follower.log("t").local_log_start_offset > 0)
+        assert follower.log("t").local_log_start_offset <= view(follower, "t").tiered_end
+
+
+async def test_entries_reach_followers_without_a_request_to_the_store(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        leader = await found.leader("t")
+        (follower,) = await found.followers("t")
+        await until(lambda: any(one.is_current for one in follower.node.tier_views.followed()))
+        asked: list[str] = []
+        store = follower.node._around.store
+        get, list_objects = store.get, store.list_objects
+
+        async def counted_get(key: str, *args: Any, **more: Any) -> Any:
+            asked.append(key)
+            return await get(key, *args, **more)
+
+        async def counted_list(prefix: str, *args: Any, **more: Any) -> Any:
+            asked.append(prefix)
+            return await list_objects(prefix, *args, **more)
+
+        store.get, store.list_objects = counted_get, counted_list
+        await fill(leader, "t")
+        await tier(found, "t")
+        manifest = leader.node.remote_log_manager.manifest_of(key_of(leader, "t"))
+        assert manifest is not None
+        await until(lambda: view(follower, "t") is not None and view(follower, "t").version == manifest.version)
+        topic = str(key_of(leader, "t").topic_id)
+        assert [one for one in asked if topic in one] == []
+        assert view(follower, "t").to_cache() == manifest.to_cache() or view(follower, "t").entries == manifest.entries
+
+
+async def test_a_restarted_follower_knows_its_tier_again_and_begins_where_it_began(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2, 3) as found:
+        await found.create("t", 3)
+        leader = await found.leader("t")
+        await fill(leader, "t")
+        await tier(found, "t")
+        follower = (await found.followers("t"))[0]
+        node_id = follower.node.config.node_id
+        await until(lambda: follower.log("t").local_log_start_offset > 0)
+        local_start = follower.log("t").local_log_start_offset
+        await found.stop(node_id)
+        await fill(leader, "t", 4, BATCHES)
+        await tier(found, "t")
+        again = await found.start(node_id)
+        await until(lambda: view(again, "t") is not None and view(again, "t").tiered_end == END + 40)
+        await until(lambda: again.log("t").log_end_offset == END + 40)
+        assert again.log("t").log_start_offset == 0
+        assert again.log("t").local_log_start_offset >= local_start
+        partition = again.node.partitions.table.get("t", 0)
+        assert partition is not None
+        assert partition.role is Role.FOLLOWER
