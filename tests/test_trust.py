@@ -59,7 +59,7 @@ PRIVATE_APIS = {
     ),
     ApiKey.FIRN_TIER_STATUS: Private(
         firn_api.TierStatusRequest,
-        {"topics": "names to look up; those that do not exist are told"},
+        {"topics": "names to look up; those that do not exist are told", "replicas": "it only adds what is followed"},
         (NO_REQUEST, NOT_THERE),
     ),
     ApiKey.FIRN_TIER_SEGMENTS: Private(
@@ -154,6 +154,18 @@ PRIVATE_APIS = {
             NO_MEMBER,
             "metadata/test_broker_changes.py::test_m11_the_place_of_an_unfenced_broker_is_given_to_no_other_directory",
         ),
+    ),
+    ApiKey.FIRN_MANIFESTS: Private(
+        control.ManifestsRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "broker_id": "trusted, if it is registered: it chooses which partitions are told of, all of which may be read",
+            "term": "another term's place is not looked at",
+            "place": "any number: entries that are not at hand are not handed out",
+            "wait_ms": "bounded",
+            "asked": "partitions to look up; so many are answered at most, and numbers that are not at hand with none",
+        },
+        (NO_REQUEST, NO_MEMBER),
     ),
     ApiKey.FIRN_CHANGE: Private(
         control.ChangeRequest,

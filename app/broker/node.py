@@ -570,6 +570,7 @@ class Node:
             ),
             faults=self.faults,
         )
+        self.context.followed_tiers = views.followed
         self.remote_log_manager.followed_manifest_of = views.manifest_of
         self.partitions.entries = self.context.manifest_entries = ManifestEntries(self.cluster.writer_id)
         self._in_sync_sets = InSyncSets(table, lambda: self.cluster.image, member, faults=self.faults)

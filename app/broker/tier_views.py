@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
@@ -20,6 +20,7 @@ from app.hot.log import PartitionLog
 from app.metadata.cluster import BrokerImage, ClusterImage, ImageDelta
 from app.metadata.control import ManifestInfo, ManifestsRequest, ManifestsResponse
 from app.metadata.manifest import SegmentManifest
+from app.replication.followed_tier import FollowedTier
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
@@ -45,16 +46,6 @@ class ManifestLink(Protocol):
     async def manifests(self, to: BrokerImage, asked: ManifestsRequest) -> ManifestsResponse:
         """Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
         ...
-
-
-class FollowedTier(NamedTuple):
-    """What this broker knows of the tier of a partition that it follows."""
-
-    partition: Partition
-    manifest: SegmentManifest | None
-    """None if nothing is known yet, or there is nothing to know."""
-    is_current: bool
-    """Whether the view has all that the present leader has told."""
 
 
 class _View:

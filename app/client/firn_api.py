@@ -74,8 +74,14 @@ class TierStatusRequest(msgspec.Struct, array_like=True, frozen=True):
 
     topics: list[str] = []
     """Empty is all."""
+    replicas: bool = False
+    """Whether the partitions that the broker follows are told as well."""
 
 
+FOLLOWING: Final = "following"
+LEARNING: Final = "learning"
+"""``PartitionTierStatus.state`` of a partition that another broker leads: this one knows all that the leader has told of the
+tier, or not yet."""
 NOT_TIERED: Final = "off"
 """``PartitionTierStatus.state`` of a partition whose topic is not tiered."""
 
@@ -116,6 +122,9 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     """Rounds that failed since the broker started."""
     faults: list[str] = []
     """Gaps and overlaps that a check found. Only a bug or a damaged bucket makes any."""
+    role: str = "leader"
+    """What the broker is to the partition: ``leader`` or ``follower``. A follower tells its own log, and the tiered end that it
+    knows; the bytes in the object store are told by the leader alone."""
 
     @property
     def tiered(self) -> bool:

@@ -8,7 +8,7 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from app.metadata.desk import Desk
     from app.metadata.manifest_entries import ManifestEntries
     from app.metadata.view import ClusterView
+    from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
     from app.tiering.remote_log_manager import RemoteLogManager
@@ -117,6 +118,8 @@ class Context:
     """Whether this broker has just heard the controller of several brokers."""
     manifest_entries: ManifestEntries | None = None
     """The newest entries of led manifests, for their followers; None on a broker that is alone."""
+    followed_tiers: Callable[[], Iterable[FollowedTier]] | None = None
+    """What is known of the tier of each partition that this broker follows; None on a broker that is alone."""
     quotas: Quotas | None = None
     """What clients may ask for in a while; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))

@@ -225,8 +225,8 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
     """Bring the session of a request up to date, if it has one, and say what it asks for."""
     asked: list[AskedPartition] = []
     for topic, partitions in request.topics:
-        for index, epoch, offset, last_epoch, _, max_bytes, stored_end in partitions:
-            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end))
+        for index, epoch, offset, last_epoch, log_start, max_bytes, stored_end in partitions:
+            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end, log_start))
     follower = None
     if request.replica_id >= 0:
         follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)

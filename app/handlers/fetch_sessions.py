@@ -50,6 +50,8 @@ class AskedPartition(NamedTuple):
     last_fetched_epoch: int
     stored_end: int = -1
     """Of the follower that asks (ADR 0024, S1); -1 from consumers."""
+    log_start: int = -1
+    """Of the follower that asks; -1 from consumers."""
 
 
 class Watch(Protocol):
@@ -79,6 +81,7 @@ class CachedPartition:
         "fetch_offset",
         "high_watermark",
         "last_fetched_epoch",
+        "log_start",
         "log_start_offset",
         "max_bytes",
         "partition",
@@ -101,6 +104,7 @@ class CachedPartition:
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.stored_end = asked.stored_end
+        self.log_start = asked.log_start
 
     @property
     def key(self) -> PartitionKey:

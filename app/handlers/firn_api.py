@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from app.client.firn_api import (
+    FOLLOWING,
+    LEARNING,
     LEFT_PER_ANSWER_MAX,
     NOT_TIERED,
     OFFLINE,
@@ -50,6 +52,9 @@ from app.tiering import replacement
 from app.tiering import tier_status as tier
 from app.units import Offset, SegmentId, TopicIdPartition
 from app.wire.apikeys import ApiKey
+
+if TYPE_CHECKING:
+    from app.replication.followed_tier import FollowedTier
 
 SEGMENT_ID_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
@@ -153,6 +158,7 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
     del request
     asked = unpack(TierStatusRequest, message)
     wanted = set(asked.topics)
+    followed = context.followed_tiers() if asked.replicas and context.followed_tiers is not None else ()
     return pack(
         TierStatusResponse(
             partitions=[
@@ -162,6 +168,7 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
                     if not wanted or one.topic in wanted
                 ),
                 *(one for one in _offline(context) if not wanted or one.topic in wanted),
+                *(_followed(one) for one in followed if not wanted or one.partition.topic in wanted),
             ],
             missing=sorted(name for name in wanted if context.image.topic(name) is None),
             drain=context.drain.sentence(),
@@ -191,6 +198,32 @@ def _offline(context: Context) -> list[PartitionTierStatus]:
         for key, why in context.partitions.offline.items()
         if (topic := context.image.topic_by_id(key.topic_id)) is not None
     ]
+
+
+def _followed(one: FollowedTier) -> PartitionTierStatus:
+    """A partition that another broker leads: its log here, and what is known of its tier."""
+    partition, log = one.partition, one.partition.log
+    return PartitionTierStatus(
+        topic=partition.topic,
+        partition=partition.index,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        log_start_offset=log.log_start_offset,
+        local_start_offset=log.local_log_start_offset,
+        tiered_end_offset=log.log_start_offset if one.manifest is None else one.manifest.tiered_end,
+        last_stable_offset=log.last_stable_offset,
+        high_watermark=log.high_watermark,
+        log_end_offset=log.log_end_offset,
+        local_bytes=log.size_bytes,
+        local_segments=len(log.segments()),
+        remote_bytes=0,
+        remote_raw_bytes=0,
+        remote_segments=0,
+        lag_bytes=0,
+        lag_ms=0,
+        state=(FOLLOWING if one.is_current else LEARNING) if log.config.tiered else NOT_TIERED,
+        role="follower",
+    )
 
 
 def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierStatus:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.partitions import check_leader_epoch, check_reader
 from app.hot.reads import FileRange
-from app.units import LeaderEpoch
+from app.units import LeaderEpoch, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.handlers.context import Context
@@ -175,6 +175,7 @@ def note_position(partition: Partition, follower: Follower, asked: CachedPartiti
         follower.broker_epoch,
         fetch_offset=asked.fetch_offset,
         stored_end=min(asked.stored_end, asked.fetch_offset),
+        log_start=asked.log_start,
         log_end=log.log_end_offset,
         now_ms=now_ms,
     )
@@ -183,7 +184,7 @@ def note_position(partition: Partition, follower: Follower, asked: CachedPartiti
 def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:
     """What a follower is told before it may read: that it is outside of the log, or where its history ends (A2). None if neither.
 
-    Below the local log start the records are in the tier, where a follower reads for itself: OFFSET_MOVED_TO_TIERED_STORAGE.
+    Where it is to begin in the tier it is told OFFSET_MOVED_TO_TIERED_STORAGE: below the local log start, and where it lacks much.
     """
     offset = asked.fetch_offset
     if offset < log.log_start_offset:
@@ -196,9 +197,27 @@ def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> Foll
             return FollowerRead(diverging=(epoch, end))
     if offset > log.log_end_offset:
         return FollowerRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if offset < log.local_log_start_offset:
+    if offset < log.local_log_start_offset or (offset < log.high_watermark and begins_in_tier(context, log, asked)):
         return FollowerRead(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     return None
+
+
+def begins_in_tier(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
+    """Whether a follower is to begin at the tiered end, though this disk has what it asks for (T5): it has nothing yet, or more
+    than a segment of what it lacks is in the store."""
+    if not log.config.tiered:
+        return False
+    manifest = context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+    if manifest is None or asked.fetch_offset >= manifest.tiered_end:
+        return False
+    if asked.last_fetched_epoch < 0:
+        return True
+    lacking_bytes = 0
+    for entry in manifest.finished[manifest.state.index_at(asked.fetch_offset) :]:
+        lacking_bytes += entry.raw_bytes
+        if lacking_bytes > log.config.segment_bytes:
+            return True
+    return False
 
 
 def read(log: PartitionLog, offset: int, bytes_max: int, *, min_one_batch: bool) -> FollowerRead:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
-from app.handlers.partitions import check_not_internal, led_log
+from app.handlers.partitions import check_not_internal
 from app.units import Offset
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_records import (
@@ -68,18 +69,30 @@ def refuse_describe_log_dirs(
 async def delete_records(context: Context, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Raise the log start of each partition to an offset at or below its high watermark; answers the new start.
 
-    The new start is in the manifest when this answers. Segments below it go in the background.
+    The new start is in the manifest when this answers, and followers that are in sync have it; if not in time, the answer is
+    REQUEST_TIMED_OUT, and they will learn it. Segments below it go in the background.
     """
     del request
+    deadline_s = asyncio.get_running_loop().time() + max(message.timeout_ms, 0) / 1000
     asked = [(topic.name, partition) for topic in message.topics for partition in topic.partitions]
 
     async def delete(item: tuple[str, DeleteRecordsPartition]) -> Offset:
         name, partition = item
         check_not_internal(name)
-        log = led_log(context, name, partition.partition_index)
+        led = context.partitions.require(name, partition.partition_index)
+        log = led.log
         offset = _new_start(log, partition.offset)
         if offset > log.log_start_offset:
             await context.remote_log_manager.advance_log_start(log.topic_id, log.partition, offset)
+        if led.counting is not None:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await led.wait_log_start(min(offset, log.log_start_offset))
+            except TimeoutError:
+                raise RequestRejected(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{name}-{partition.partition_index} begins at {offset}, but not on all replicas yet",
+                ) from None
         return log.log_start_offset
 
     answers = iter(await each(asked, delete, refuse=_refusal))

@@ -48,13 +48,24 @@ class Ride(Protocol):
 class Replica:
     """What is known of one follower in this leadership."""
 
-    __slots__ = ("asked_end", "asked_ms", "broker_epoch", "caught_up_ms", "fetch_offset", "ride", "stored_end")
+    __slots__ = (
+        "asked_end",
+        "asked_ms",
+        "broker_epoch",
+        "caught_up_ms",
+        "fetch_offset",
+        "log_start",
+        "ride",
+        "stored_end",
+    )
 
     def __init__(self, now_ms: int) -> None:
         self.broker_epoch = NO_EPOCH
         self.fetch_offset = -1
         self.stored_end = -1
         """-1: nothing is known, so that nothing is committed while it counts."""
+        self.log_start = -1
+        """Where its log begins, as it told last."""
         self.caught_up_ms = now_ms
         """When it last had all that the leader had. A new leadership gives every follower time to come."""
         self.asked_end = -1
@@ -78,7 +89,7 @@ class Replica:
         """Another process answers for this replica now: nothing is known of it (R6)."""
         self.broker_epoch = broker_epoch
         self.ride = None
-        self.fetch_offset = self.stored_end = self.asked_end = self.asked_ms = -1
+        self.fetch_offset = self.stored_end = self.log_start = self.asked_end = self.asked_ms = -1
 
 
 class InSync:
@@ -173,6 +184,14 @@ class InSync:
         """Whether no other replica may count as in sync."""
         return not self._maximal
 
+    def begins_at(self, offset: int) -> bool:
+        """Whether the log of every follower that is in sync begins at ``offset`` or later, as they told."""
+        return all(
+            follower.log_start >= offset
+            for broker_id, follower in self._followers.items()
+            if broker_id in self._committed
+        )
+
     def replica(self, broker_id: int) -> Replica | None:
         """What is known of a follower."""
         return self._followers.get(broker_id)
@@ -191,7 +210,15 @@ class InSync:
             self._advance()
 
     def note_follower(
-        self, broker_id: int, broker_epoch: int, *, fetch_offset: int, stored_end: int, log_end: int, now_ms: int
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        fetch_offset: int,
+        stored_end: int,
+        log_end: int,
+        now_ms: int,
+        log_start: int = -1,
     ) -> None:
         """A fetch of a follower whose history was found to be this log's, in this leader epoch: it has everything below
         ``fetch_offset``, and has stored what is below ``stored_end``. ``log_end``: of this log now."""
@@ -207,6 +234,7 @@ class InSync:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.asked_ms)
         follower.asked_end, follower.asked_ms = log_end, now_ms
         follower.fetch_offset = fetch_offset
+        follower.log_start = log_start
         if stored_end > follower.stored_end:
             follower.stored_end = stored_end
             self._advance()

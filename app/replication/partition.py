@@ -47,6 +47,7 @@ class Partition:
         "partition_epoch",
         "replicas",
         "role",
+        "start_waiters",
         "topic",
         "topic_id",
         "why_offline",
@@ -76,6 +77,8 @@ class Partition:
         """Counts what the replicas have stored while this broker leads and there are others."""
         self.leadership = 0
         """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
+        self.start_waiters: list[asyncio.Event] = []
+        """Of those who wait until the followers begin where this log does."""
         self.why_offline = ""
         """Why it cannot be opened, in a sentence, while the role is OFFLINE."""
         self._waiting = CommitQueue()
@@ -93,7 +96,15 @@ class Partition:
         return self.role is Role.LEADER
 
     def note_follower(
-        self, broker_id: int, broker_epoch: int, *, fetch_offset: int, stored_end: int, log_end: int, now_ms: int
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        fetch_offset: int,
+        stored_end: int,
+        log_end: int,
+        now_ms: int,
+        log_start: int = -1,
     ) -> None:
         """Count what a follower has, as its fetch tells, and commit what all have stored."""
         counting = self.counting
@@ -107,8 +118,35 @@ class Partition:
                 stored_end=stored_end,
                 log_end=log_end,
                 now_ms=now_ms,
+                log_start=log_start,
             )
             log.commit(counting.high_watermark)
+            if self.start_waiters:
+                self.wake_start_waiters()
+
+    async def wait_log_start(self, offset: int) -> None:
+        """Wait until all followers that are in sync begin at ``offset`` or later. They learn the log start by their fetches.
+
+        Raises: NotLeader.
+        """
+        leadership = self.leadership
+        moved = asyncio.Event()
+        self.start_waiters.append(moved)
+        try:
+            while True:
+                if self.leadership != leadership or not self.leads:
+                    raise self.lost_leadership()
+                if self.counting is None or self.counting.begins_at(offset):
+                    return
+                moved.clear()
+                await moved.wait()
+        finally:
+            self.start_waiters.remove(moved)
+
+    def wake_start_waiters(self) -> None:
+        """A follower has told where its log begins, or the in-sync set or the leader has changed."""
+        for waiter in self.start_waiters:
+            waiter.set()
 
     def note_stored(self) -> None:
         """This broker has stored more, as leader of several replicas: count it, and commit what all have stored.
@@ -374,6 +412,7 @@ class PartitionTable:
         partition.refresh()
         if sets_changed:
             partition.log.wake_followers()  # whoever is not in sync has to be counted with each request (W3)
+        partition.wake_start_waiters()
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
@@ -462,6 +501,7 @@ class PartitionTable:
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leave_leadership()
             partition.accepts_all = False
+            partition.wake_start_waiters()
         self._stop_counting(partition)
         self._offline.pop(partition.key, None)
         partition.why_offline = ""

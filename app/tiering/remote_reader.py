@@ -26,7 +26,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from app.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.errors import (
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    RequestRejected,
+    StorageUnavailable,
+    copy_of,
+    without_frames,
+)
 from app.faults import Faults
 from app.hot.descriptors import FileHandle
 from app.hot.unreadable import UnreadableBatch
@@ -122,6 +130,8 @@ class _Recheck:
     waiters: Waiters = field(default_factory=Waiters)
     done: bool = False
     expires_s: float = 0.0
+    error: FirnError | None = None
+    """Why the manifest could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -231,9 +241,8 @@ class RemoteReader:
             if entry is None:
                 if ranges:
                     break
-                if manifest.log_start_offset <= end < manifest.tiered_end:
-                    raise CorruptionError(f"no segment of {at} covers {end}, and nothing has expired there")
-                raise RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {end}")
+                wait = self._look_again(manifest, at, end)
+                break
             try:
                 slot = self._footer(manifest, entry)
                 footer = slot.footer
@@ -500,13 +509,54 @@ class RemoteReader:
                 raise StorageUnavailable(f"{key} is missing, although the manifest names it") from error
             known = None
         if known is None:
-            for old in [old for old, check in self._rechecks.items() if check.done and check.expires_s < now_s]:
-                del self._rechecks[old]
+            self._forget_old_rechecks()
             self._missing.value += 1
             known = _Recheck()
             self._spawn(self._refresh(manifest, entry.segment_id, key, known))
             self._rechecks[key] = known
         return RemoteWait(known.waiters)
+
+    def _look_again(self, manifest: SegmentManifest, at: TopicIdPartition, offset: Offset) -> RemoteWait:
+        """Read the manifest again because no segment covers an offset that the local log has not either: it may lack entries (T4).
+
+        Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start. If the manifest was just read also past the tiered end, and
+        CorruptionError if records are missing; what has kept it from being read.
+        """
+        out_of_range = RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {offset}")
+        if offset < manifest.log_start_offset:
+            raise out_of_range  # it never goes back
+        key = f"{at.topic_id}/{at.partition}"
+        known = self._rechecks.get(key)
+        if known is not None and known.done:
+            if known.expires_s >= _now_s():
+                if known.error is not None:
+                    raise copy_of(known.error)
+                if offset < manifest.tiered_end:
+                    raise CorruptionError(f"no segment of {at} covers {offset}, and nothing has expired there")
+                raise out_of_range
+            known = None
+        if known is None:
+            self._forget_old_rechecks()
+            known = _Recheck()
+            self._spawn(self._poll(manifest, known))
+            self._rechecks[key] = known
+        return RemoteWait(known.waiters)
+
+    async def _poll(self, manifest: SegmentManifest, check: _Recheck) -> None:
+        try:
+            await manifest.refresh()
+        except FirnError as error:
+            check.error = without_frames(error)
+            check.expires_s = _now_s() + FOOTER_ERROR_S
+        else:
+            check.expires_s = _now_s() + RECHECK_S
+        check.done = True
+        check.waiters.wake()
+
+    def _forget_old_rechecks(self) -> None:
+        now_s = _now_s()
+        for old in [old for old, check in self._rechecks.items() if check.done and check.expires_s < now_s]:
+            del self._rechecks[old]
 
     async def _refresh(self, manifest: SegmentManifest, segment_id: uuid.UUID, key: str, check: _Recheck) -> None:
         try:

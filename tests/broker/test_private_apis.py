@@ -29,6 +29,8 @@ from app.metadata.control import (
     EntriesResponse,
     HeardRequest,
     HeardResponse,
+    ManifestsRequest,
+    ManifestsResponse,
     RegisterRequest,
     RegisterResponse,
 )
@@ -124,6 +126,9 @@ async def test_a_broker_that_is_no_controller_changes_nothing_for_another(tmp_pa
                 cluster_id, node_id, UUID(int=7), UUID(int=8), -1, -1, -1, "", "", (), None, "", 0, 9, force=True
             )
             assert unpack(RegisterResponse, await client.ask(ApiKey.FIRN_REGISTER, 0, pack(asked))).error
+            told = ManifestsRequest(cluster_id, node_id, "", -5, 2**40, ((UUID(int=7), -1, 2**70 % 2**63),))
+            manifests = unpack(ManifestsResponse, await client.ask(ApiKey.FIRN_MANIFESTS, 0, pack(told)))
+            assert (bool(manifests.error), manifests.entries, manifests.given) == (True, (), ())
             heard = HeardRequest(cluster_id, node_id)
             assert not unpack(HeardResponse, await client.ask(ApiKey.FIRN_MEMBERS, 0, pack(heard))).heard
             for name in (LEAVE, CREATE_TOPIC, "format-the-disk"):

@@ -119,10 +119,15 @@ def test_an_offset_that_no_segment_covers_is_out_of_range(tmp_path: Path) -> Non
     async def scenario(world: World) -> None:
         end = await _tiered(world)
         await world.tier.advance_log_start(TOPIC, P0, Offset(10))
+        polls = len(world.store.history)
         for offset in (9, end):
             with pytest.raises(RequestRejected) as refusal:
-                world.reader.read(TOPIC, P0, Offset(offset), 100, min_one_batch=True)
+                await world.read_remote(offset)
             assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        with pytest.raises(RequestRejected):
+            await world.read_remote(end)
+        asked = [one.operation for one in list(world.store.history)[polls:] if one.operation == "list_objects"]
+        assert asked == ["list_objects"], "past the tiered end the manifest is read once, and below the log start never"
         with pytest.raises(RequestRejected) as refusal:
             world.reader.read(TOPIC, PartitionIndex(1), Offset(0), 100, min_one_batch=True)
         assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
