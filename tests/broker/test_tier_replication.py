@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
+from app.errors import BrokerUnavailable, ErrorCode
+from app.records.builder import build_batch
 from app.replication.roles import Role
 from app.units import PartitionIndex, TopicIdPartition
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.test_cluster import member, unfenced, until
 from tests.broker.test_node import fetch_all, headers, produce, tier_everything
 from tests.handlers.conversation import batch, talk
@@ -220,3 +229,115 @@ async def test_a_restarted_follower_knows_its_tier_again_and_begins_where_it_beg
         partition = again.node.partitions.table.get("t", 0)
         assert partition is not None
         assert partition.role is Role.FOLLOWER
+
+
+async def test_t5_a_new_replica_copies_only_the_tail(tmp_path: Path) -> None:
+    """Though the leader has kept everything on its disk."""
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 1, local_retention_ms="-2")
+        leader = await found.leader("t")
+        await fill(leader, "t")
+        await tier(found, "t")
+        assert leader.log("t").local_log_start_offset == 0
+        await fill(leader, "t", 1, BATCHES)
+        tail_bytes = sum(one.size_bytes for one in leader.log("t").segments() if one.base_offset >= END)
+        other = found.running[3 - leader.node.config.node_id]
+        await move(leader, "t", other.node.config.node_id)
+        await until(lambda: other.node.partitions.table.led("t", 0) is not None, 60)
+        assert other.log("t").local_log_start_offset == END
+        copied = leader.node.context.metrics.replication_bytes_out.value
+        assert copied <= tail_bytes * 1.5, (copied, tail_bytes)
+        assert tail_bytes < 400_000, "of 2.4 MB"
+        await fill(other, "t", 1, BATCHES + 1)
+        assert await read_all(other, "t", END + 20) == list(range(0, END + 20, 10))
+
+
+async def test_t5_what_is_not_tiered_is_copied_whole(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        for topic, more in (
+            ("plain", {"remote_storage_enable": "false"}),
+            ("compacted", {"cleanup_policy": "compact", "remote_storage_enable": "false"}),
+        ):
+            await found.create(topic, 1, **more)
+            leader = await found.leader(topic)
+            if topic == "plain":
+                await fill(leader, topic)
+            else:
+                async with talk(leader.port) as client:
+                    await produce(client, topic, *[keyed(n) for n in range(BATCHES)])
+            end = leader.log(topic).log_end_offset
+            other = found.running[3 - leader.node.config.node_id]
+            await move(leader, topic, other.node.config.node_id)
+            await until(lambda other=other, topic=topic: other.node.partitions.table.led(topic, 0) is not None, 60)
+            assert other.log(topic).local_log_start_offset == 0
+            assert other.log(topic).log_end_offset == end
+
+
+async def test_a_far_behind_replica_begins_at_the_tiered_end(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2, 3) as found:
+        await found.create("t", 3, local_retention_ms="-2")
+        leader = await found.leader("t")
+        await fill(leader, "t", 2)
+        follower = (await found.followers("t"))[0]
+        node_id = follower.node.config.node_id
+        await until(lambda: follower.log("t").log_end_offset == 20)
+        await found.stop(node_id)
+        await fill(leader, "t", BATCHES, 2)
+        await tier(found, "t")
+        again = await found.start(node_id)
+        await until(lambda: again.log("t").log_end_offset == END + 20)
+        assert again.log("t").local_log_start_offset == END + 20
+        assert again.log("t").log_start_offset == 0
+        await until(lambda: node_id in found.image("t").isr)
+
+
+async def test_records_are_deleted_when_the_replicas_in_sync_begin_there(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        for topic, enable in (("t", "true"), ("u", "false")):
+            await found.create(topic, 2, local_retention_ms="-2", remote_storage_enable=enable)
+            leader = await found.leader(topic)
+            (follower,) = await found.followers(topic)
+            await fill(leader, topic, 2)
+            await until(lambda topic=topic: len(found.image(topic).isr) == 2)
+            assert await delete(leader, topic, 15) == (0, 15)
+            assert follower.log(topic).log_start_offset == 15
+            assert await delete(leader, topic, 15) == (0, 15)
+            # A follower that does not fetch does not learn of it.
+            follower.node.followers.link.fetch = never
+            await asyncio.sleep(0)
+            code, start = await delete(leader, topic, 18, timeout_ms=1500)
+            assert (code, start) == (int(ErrorCode.REQUEST_TIMED_OUT), -1)
+            assert leader.log(topic).log_start_offset == 18
+            del follower.node.followers.link.fetch
+            await until(lambda topic=topic, follower=follower: follower.log(topic).log_start_offset == 18, 60)
+
+
+async def never(*_: Any) -> Any:
+    raise BrokerUnavailable("cut")
+
+
+def keyed(number: int) -> bytes:
+    return build_batch([(1_700_000_000_000, b"k%d" % number, b"v" * 100, ())])
+
+
+async def delete(broker: RunningBroker, topic: str, offset: int, timeout_ms: int = 30_000) -> tuple[int, int]:
+    """Error code and new start that DeleteRecords is answered with."""
+    asked = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(topic, [DeleteRecordsPartition(0, offset)])], timeout_ms=timeout_ms
+    )
+    async with talk(broker.port) as client:
+        answer = await client.ask(ApiKey.DELETE_RECORDS, 2, asked)
+    found = answer.topics[0].partitions[0]
+    return found.error_code, found.low_watermark
+
+
+async def move(broker: RunningBroker, topic: str, node_id: int) -> None:
+    """Make a broker the only replica (KIP-455)."""
+    asked = AlterPartitionReassignmentsRequest(
+        timeout_ms=30_000,
+        topics=[ReassignableTopic(topic, [ReassignablePartition(partition_index=0, replicas=[node_id])])],
+    )
+    async with talk(broker.port) as client:
+        answer = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, asked)
+    assert not answer.error_code, answer
+    assert not answer.responses[0].partitions[0].error_code, answer
