@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import BrokerUnavailable, ErrorCode
+from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.metadata import layout
 from app.records.builder import build_batch
 from app.replication.roles import Role
 from app.units import PartitionIndex, TopicIdPartition
@@ -310,6 +311,157 @@ async def test_records_are_deleted_when_the_replicas_in_sync_begin_there(tmp_pat
             assert leader.log(topic).log_start_offset == 18
             del follower.node.followers.link.fetch
             await until(lambda topic=topic, follower=follower: follower.log(topic).log_start_offset == 18, 60)
+
+
+STEPS = [(entry, durable) for entry in (1, 2, 3) for durable in (False, True)]
+"""Where a leader dies in an upload: before its seal, COPY_STARTED or COPY_FINISHED is durable, or after, before it knows."""
+
+
+class DiesWithEntry:
+    """Lets a broker stand still with an entry of the manifest of some topics, each at its step."""
+
+    def __init__(self, broker: RunningBroker, steps: dict[str, tuple[int, bool]]) -> None:
+        self._steps = {str(key_of(broker, topic).topic_id): step for topic, step in steps.items()}
+        self._put = broker.node._around.store.put_if_absent
+        self._seen: dict[str, int] = {}
+        self.standing: set[str] = set()
+        broker.node._around.store.put_if_absent = self.put_if_absent
+
+    async def put_if_absent(self, key: str, data: bytes, *args: Any, **more: Any) -> Any:
+        topic_id = next((one for one in self._steps if one in key and "/log/" in key), None)
+        if topic_id is None:
+            return await self._put(key, data, *args, **more)
+        entry, durable = self._steps[topic_id]
+        self._seen[topic_id] = self._seen.get(topic_id, 0) + 1
+        if self._seen[topic_id] < entry:
+            return await self._put(key, data, *args, **more)
+        if durable and self._seen[topic_id] == entry:
+            await self._put(key, data, *args, **more)
+        self.standing.add(topic_id)
+        return await asyncio.Event().wait()
+
+
+async def test_t6_a_leader_dies_at_each_step_of_an_upload(tmp_path: Path) -> None:
+    """The next leader finishes or withdraws the copy, and no record is lost, doubled, or tiered twice (INV-4)."""
+    async with brokers(tmp_path, 1, 2) as found:
+        dying: list[str] = []
+        for number in range(4 * len(STEPS)):
+            await found.create(f"t{number}", 2, segment_bytes="1048576")
+            if await found.leader(f"t{number}") is found.running[2]:
+                dying.append(f"t{number}")
+            if len(dying) == len(STEPS):
+                break
+        steps = dict(zip(dying, STEPS, strict=True))
+        old = found.running[2]
+        standing = DiesWithEntry(old, steps)
+        old.node.remote_log_manager._copier._copies = asyncio.Semaphore(len(STEPS))
+        for topic in steps:
+            await fill(old, topic, 2)
+            await until(lambda topic=topic: old.log(topic).high_watermark == 20)
+            old.log(topic).roll()
+        old.node.remote_log_manager.kick()
+        await until(lambda: len(standing.standing) == len(STEPS))
+        await old.kill()
+        new = found.running[1]
+        tiering = new.node.remote_log_manager
+        for topic, step in steps.items():
+            await until(lambda topic=topic: new.node.partitions.table.led(topic, 0) is not None, 60)
+            key = key_of(new, topic)
+            await until(lambda key=key: tiering.manifest_of(key) is not None)
+            manifest = tiering.manifest_of(key)
+            assert manifest is not None
+            await fill(new, topic, 2, 2)
+            assert await read_all(new, topic, 40) == [0, 10, 20, 30], step
+            await tier_everything(new, topic)
+            assert manifest.state.pending_copies() == []
+            await until(lambda topic=topic: new.log(topic).local_log_start_offset == 40)
+            assert await read_all(new, topic, 40) == [0, 10, 20, 30], step
+            covered = [(one.base_offset, one.end_offset) for one in manifest.finished]
+            assert covered[0][0] == 0
+            assert [end for _, end in covered[:-1]] == [base for base, _ in covered[1:]]
+            assert covered[-1][1] == 40
+            named = {manifest.object_key(one) for one in manifest.entries}
+            there = await new.store.list_objects(layout.data_prefix(*key))
+            assert {one.key for one in there} <= named, step
+            assert not [one for one in tiering.status() if one.topic == topic and one.faults]
+
+
+async def test_t2_the_leader_after_a_clean_stop_needs_no_store(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        await found.create("u", 2)
+        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        old, new = found.running[2], found.running[1]
+        assert await found.leader(topic) is old
+        await fill(old, topic, 2)
+        await tier(found, topic)
+        await until(lambda: view(new, topic) is not None and view(new, topic).tiered_end == 20)
+        await until(lambda: len(found.image(topic).isr) == 2)
+        away = Away(new, str(key_of(new, topic).topic_id))
+        await found.stop(2)
+        await until(lambda: new.node.partitions.table.led(topic, 0) is not None)
+        async with talk(new.port) as client:
+            assert await produce(client, topic, batch(10)) == [20]
+        assert new.node.remote_log_manager.manifest_of(key_of(new, topic)) is None, "it waits for the store"
+        away.over()
+        # Tiered records are read by what it knew as a follower, until it has read the manifest.
+        assert await read_all(new, topic, 30) == [0, 10, 20]
+
+
+async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manifest(tmp_path: Path) -> None:
+    """It lacks what the last leader tiered, and would give the offsets of those records to others."""
+    async with brokers(tmp_path, 1, 2) as found:
+        topics = ("t", "u")
+        for topic in topics:
+            await found.create(topic, 2, unclean_leader_election_enable="true")
+        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        old, new = found.running[2], found.running[1]
+        await fill(old, topic, 2)
+        await until(lambda: new.log(topic).log_end_offset == 20)
+        new.node.followers.link.fetch = never
+        await until(lambda: len(found.image(topic).isr) == 1, 90)
+        await fill(old, topic, 2, 2)
+        await tier(found, topic)
+        away = Away(new, str(key_of(new, topic).topic_id))
+        await old.kill()
+        await until(lambda: found.image(topic).leader == 1, 60)
+        assert found.image(topic).recovering
+        await away.asked()
+        assert new.node.partitions.table.led(topic, 0) is None
+        assert new.log(topic).log_end_offset == 20
+        away.over()
+        await until(lambda: new.node.partitions.table.led(topic, 0) is not None, 60)
+        async with talk(new.port) as client:
+            assert await produce(client, topic, batch(10)) == [40]
+        assert await read_all(new, topic, 50) == [0, 10, 20, 30, 40]
+
+
+class Away:
+    """The store does not answer one broker for keys with ``part`` in them."""
+
+    def __init__(self, broker: RunningBroker, part: str) -> None:
+        self._part = part
+        self._over = False
+        self._met = asyncio.Event()
+        store = broker.node._around.store
+        for name in ("get", "get_range", "list_objects", "put_if_absent"):
+            setattr(store, name, self._refusing(getattr(store, name)))
+
+    def _refusing(self, call: Any) -> Any:
+        async def refuse(key: str, *args: Any, **more: Any) -> Any:
+            if not self._over and self._part in key:
+                self._met.set()
+                raise StorageUnavailable("the store is away")
+            return await call(key, *args, **more)
+
+        return refuse
+
+    async def asked(self) -> None:
+        """Wait until it was asked and has not answered."""
+        await asyncio.wait_for(self._met.wait(), 20)
+
+    def over(self) -> None:
+        self._over = True
 
 
 async def never(*_: Any) -> Any:
