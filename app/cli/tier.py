@@ -23,6 +23,9 @@ app = typer.Typer(
 def status(
     topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics; default: all.")] = None,
     internal: Internal = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Also what each follower has, and how far it knows the tier.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -42,13 +45,14 @@ def status(
             admin = AdminClient(cluster)
             if running is None:
                 answers = {
-                    f"Broker {node}": answer for node, answer in (await admin.tier_answers(topics or ())).items()
+                    f"Broker {node}": answer
+                    for node, answer in (await admin.tier_answers(topics or (), replicas=replicas)).items()
                 }
             else:
-                here = await admin.tier_answer_of(await cluster.any_broker(), topics or ())
+                here = await admin.tier_answer_of(await cluster.any_broker(), topics or (), replicas=replicas)
                 answers = {f"The broker of {data_dir}": here}
             statuses = [entry for answer in answers.values() for entry in answer.partitions]
-            statuses.sort(key=lambda entry: (entry.topic, entry.partition))
+            statuses.sort(key=lambda entry: (entry.topic, entry.partition, entry.role != "leader"))
             if not topics and not internal:
                 there = (await admin.describe_cluster()).topics
                 hidden = {name for name, topic in there.items() if topic.internal}

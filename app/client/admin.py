@@ -267,27 +267,36 @@ class AdminClient:
         found = [one for answer in answers.values() for one in answer.partitions]
         return sorted(found, key=lambda status: (status.topic, status.partition))
 
-    async def tier_answers(self, topics: Sequence[str] = ()) -> dict[int, firn_api.TierStatusResponse]:
-        """What each broker says of its tier and of itself, by node id. Raises: as ``tier_status``."""
+    async def tier_answers(
+        self, topics: Sequence[str] = (), *, replicas: bool = False
+    ) -> dict[int, firn_api.TierStatusResponse]:
+        """What each broker says of its tier and of itself, by node id; with ``replicas`` also of what it follows.
+
+        Raises: as ``tier_status``.
+        """
 
         async def ask() -> dict[int, firn_api.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
             return {
-                int(node_id): await self._ask_tier_status(await self._cluster.broker(node_id), topics)
+                int(node_id): await self._ask_tier_status(
+                    await self._cluster.broker(node_id), topics, replicas=replicas
+                )
                 for node_id in view.brokers
             }
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
     async def tier_answer_of(
-        self, connection: KafkaConnection, topics: Sequence[str] = ()
+        self, connection: KafkaConnection, topics: Sequence[str] = (), *, replicas: bool = False
     ) -> firn_api.TierStatusResponse:
         """What one broker says of its tier and of itself, whichever address it is reached by. Raises: as ``tier_status``."""
         await self._cluster.refresh(topics or None)
-        return await self._ask_tier_status(connection, topics)
+        return await self._ask_tier_status(connection, topics, replicas=replicas)
 
-    async def _ask_tier_status(self, connection: KafkaConnection, topics: Sequence[str]) -> firn_api.TierStatusResponse:
-        body = firn_api.pack(firn_api.TierStatusRequest(list(topics)))
+    async def _ask_tier_status(
+        self, connection: KafkaConnection, topics: Sequence[str], *, replicas: bool
+    ) -> firn_api.TierStatusResponse:
+        body = firn_api.pack(firn_api.TierStatusRequest(list(topics), replicas))
         return firn_api.unpack(firn_api.TierStatusResponse, await connection.request(ApiKey.FIRN_TIER_STATUS, body))
 
     async def tier_replace(self, partition: TopicPartition, request: firn_api.TierReplaceRequest) -> None:

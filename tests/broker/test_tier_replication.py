@@ -419,6 +419,10 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
         await fill(old, topic, 2)
         await until(lambda: new.log(topic).log_end_offset == 20)
         new.node.followers.link.fetch = never
+        led = old.node.partitions.table.led(topic, 0)
+        assert led is not None
+        assert led.counting is not None
+        led.counting._lag_ms_max, led.counting._deadline_ms = 500, 0
         await until(lambda: len(found.image(topic).isr) == 1, 90)
         await fill(old, topic, 2, 2)
         await tier(found, topic)

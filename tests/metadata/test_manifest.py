@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import ConflictError, FencedError, StorageUnavailable
+from app.errors import ConflictError, CorruptionError, FencedError, StorageUnavailable
 from app.faults import Faults
 from app.metadata import layout
 from app.metadata import manifest as manifest_module
@@ -363,3 +363,60 @@ async def test_a_listing_without_what_the_copy_has_is_not_believed(store: Object
     reader = make(store, "b")
     await reader.load(writer.to_cache(), [])
     assert reader.entries == writer.entries
+
+
+async def test_t8_entries_that_are_handed_on_are_applied_only_if_they_follow(store: ObjectStore) -> None:
+    leader, view = await loaded(store), make(store, "view")
+    bodies: list[bytes] = []
+    leader.on_written(lambda sequence, body: bodies.append(body))
+    await leader.copy_started(started(0))
+    await leader.copy_finished(uploaded(0))
+    for body in bodies:
+        assert await view.take(body)
+    assert view.tiered_end == leader.tiered_end == 10
+    assert view.version == leader.version == len(bodies)
+    # Another writer's entry of the same number, which never became durable here, does not follow.
+    other = make(MemoryStore(FixedClock(), random.Random(2)), "other")
+    foreign: list[bytes] = []
+    other.on_written(lambda sequence, body: foreign.append(body))
+    for number in range(4):
+        await other.copy_started(started(number))
+    assert not await view.take(foreign[len(bodies)])
+    with pytest.raises(CorruptionError):
+        await view.take(bodies[0])
+    damaged = bytearray(foreign[len(bodies)])
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptionError):
+        await view.take(bytes(damaged))
+    assert view.tiered_end == 10
+    assert not await view.refresh()
+
+
+async def test_a_copy_is_taken_however_old_and_goes_on_with_what_is_handed_on(store: ObjectStore) -> None:
+    leader = await loaded(store)
+    bodies: list[bytes] = []
+    leader.on_written(lambda sequence, body: bodies.append(body))
+    await leader.copy_started(started(0))
+    copy = leader.to_cache()
+    await leader.copy_finished(uploaded(0))
+    view = make(store, "view")
+    assert not await view.adopt(copy[:-1])
+    assert view.version == 0
+    assert await view.adopt(copy)
+    assert view.version == leader.version - 1
+    assert await view.take(bodies[-1])
+    assert view.tiered_end == 10
+
+
+async def test_a_leader_of_a_higher_epoch_seals_anew_after_another(store: ObjectStore) -> None:
+    first = await loaded(store, "a", leader_epoch=5)
+    await first.copy_started(started(0))
+    second = await loaded(store, "b", leader_epoch=6)
+    await second.seal()
+    with pytest.raises(FencedError):
+        await first.copy_finished(uploaded(0))
+    first.raise_epoch(LeaderEpoch(7))
+    await first.copy_finished(uploaded(0))
+    assert first.tiered_end == 10
+    with pytest.raises(FencedError):
+        await second.copy_started(started(1))
