@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from app.client.firn_api import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.metadata import layout
 from app.records.builder import build_batch
+from app.replication.reading import Awaited
 from app.replication.roles import Role
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
@@ -22,6 +24,7 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.broker.test_cluster import member, unfenced, until
 from tests.broker.test_node import fetch_all, headers, produce, tier_everything
 from tests.handlers.conversation import batch, talk
@@ -325,6 +328,7 @@ class DiesWithEntry:
         self._put = broker.node._around.store.put_if_absent
         self._seen: dict[str, int] = {}
         self.standing: set[str] = set()
+        self.release = asyncio.Event()
         broker.node._around.store.put_if_absent = self.put_if_absent
 
     async def put_if_absent(self, key: str, data: bytes, *args: Any, **more: Any) -> Any:
@@ -338,7 +342,8 @@ class DiesWithEntry:
         if durable and self._seen[topic_id] == entry:
             await self._put(key, data, *args, **more)
         self.standing.add(topic_id)
-        return await asyncio.Event().wait()
+        await self.release.wait()
+        return await self._put(key, data, *args, **more)
 
 
 async def test_t6_a_leader_dies_at_each_step_of_an_upload(tmp_path: Path) -> None:
@@ -440,6 +445,113 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
         assert await read_all(new, topic, 50) == [0, 10, 20, 30, 40]
 
 
+async def test_a_leader_that_is_replaced_while_it_uploads_does_not_finish_its_copy(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        old = await found.leader("t")
+        (new,) = await found.followers("t")
+        held = DiesWithEntry(old, {"t": (3, False)})  # the object is there, and COPY_FINISHED is not
+        await fill(old, "t", 2)
+        await until(lambda: len(found.image("t").isr) == 2 and old.log("t").high_watermark == 20)
+        old.log("t").roll()
+        old.node.remote_log_manager.kick()
+        await until(lambda: held.standing)
+        await lead(old, "t", new.node.config.node_id)
+        await until(lambda: new.node.partitions.table.led("t", 0) is not None)
+        tiering = new.node.remote_log_manager
+        await until(lambda: tiering.manifest_of(key_of(new, "t")) is not None)
+        held.release.set()
+        await until(lambda: not old.node.remote_log_manager._leaving)
+        manifest = tiering.manifest_of(key_of(new, "t"))
+        assert manifest is not None
+        assert manifest.tiered_end == 20, "the new leader has finished the copy"
+        await until(lambda: new.log("t").local_log_start_offset > 0 or not new.log("t").segments()[0].active)
+        await fill(new, "t", 4, 2)
+        await tier(found, "t")
+        await until(lambda: new.log("t").local_log_start_offset == 60)
+        assert await read_all(new, "t", 60) == list(range(0, 60, 10))
+        there = await new.store.list_objects(layout.data_prefix(*key_of(new, "t")))
+        assert {one.key for one in there} == {manifest.object_key(one) for one in manifest.finished}
+        # The old leader follows, and learns the tier from the new one.
+        await until(lambda: view(old, "t") is not None and view(old, "t").tiered_end == 60)
+        await until(lambda: old.log("t").local_log_start_offset > 0)
+        assert not old.ended.is_set()
+
+
+async def test_a_follower_reads_what_is_in_the_tier_only(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        leader = await found.leader("t")
+        (follower,) = await found.followers("t")
+        await fill(leader, "t")
+        await tier(found, "t")
+        await until(lambda: follower.log("t").local_log_start_offset > 0)
+        await until(lambda: follower.log("t").high_watermark == END)
+        reads, log = follower.node.context.reads, follower.log("t")
+        data = b""
+        at = 0
+        while at < END:
+            read = await reads.read_when_ready(log, at, 1 << 20, end_offset=END, committed=True)
+            if not read.ranges:
+                assert isinstance(read.lacks, Awaited)
+                woken = asyncio.Event()
+                read.lacks.add(woken.set)
+                await asyncio.wait_for(woken.wait(), 20)
+                continue
+            at = read.end_offset
+            data += await reads.take(read)
+        assert [one.base_offset for one in headers(data)] == list(range(0, END, 10))
+        asked = TierStatusRequest(["t"], replicas=True)
+        async with talk(follower.port) as client:
+            told = unpack(TierStatusResponse, await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(asked)))
+            plain = unpack(
+                TierStatusResponse, await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(TierStatusRequest(["t"])))
+            )
+        (one,) = told.partitions
+        assert (one.role, one.state, one.leader) == ("follower", FOLLOWING, leader.node.config.node_id)
+        assert (one.tiered_end_offset, one.log_end_offset, one.remote_bytes) == (END, END, 0)
+        assert plain.partitions == []
+
+
+async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        found = Brokers(tmp_path, stack)
+        for node_id in (1, 2):
+            await found.start(node_id, log_retention_check_interval_ms=100)
+        for topic, policy in (("plain", "delete"), ("both", "compact,delete")):
+            await found.create(
+                topic,
+                2,
+                remote_storage_enable="false",
+                cleanup_policy=policy,
+                retention_ms="-1",
+                local_retention_ms="-2",
+            )
+            leader = await found.leader(topic)
+            (follower,) = await found.followers(topic)
+            async with talk(leader.port) as client:
+                await produce(client, topic, *[keyed(n) for n in range(3)])
+            await until(lambda log=follower.log(topic): log.high_watermark == 3)
+            follower.log(topic).roll()
+            assert follower.log(topic).log_start_offset == 0
+            await leader.node.membership.controller.alter_configs(topic, {"retention.ms": "1"})
+            await until(lambda log=leader.log(topic): log.log_start_offset == 3)
+            await until(lambda log=follower.log(topic): (log.log_start_offset, log.local_log_start_offset) == (3, 3))
+
+
+async def lead(broker: RunningBroker, topic: str, node_id: int) -> None:
+    """Make an in-sync replica the leader, by making it the preferred one."""
+    replicas = broker.node.cluster.image.topics_by_name[topic].partitions[0].replicas
+    await move(broker, topic, node_id, *[one for one in replicas if one != node_id])
+    await until(lambda: broker.node.cluster.image.topics_by_name[topic].partitions[0].replicas[0] == node_id)
+    asked = ElectLeadersRequest(
+        election_type=0, topic_partitions=[TopicPartitions(topic=topic, partitions=[0])], timeout_ms=30_000
+    )
+    async with talk(broker.port) as client:
+        answer = await client.ask(ApiKey.ELECT_LEADERS, 2, asked)
+    assert not answer.error_code, answer
+
+
 class Away:
     """The store does not answer one broker for keys with ``part`` in them."""
 
@@ -487,11 +599,11 @@ async def delete(broker: RunningBroker, topic: str, offset: int, timeout_ms: int
     return found.error_code, found.low_watermark
 
 
-async def move(broker: RunningBroker, topic: str, node_id: int) -> None:
-    """Make a broker the only replica (KIP-455)."""
+async def move(broker: RunningBroker, topic: str, *node_ids: int) -> None:
+    """Make these brokers the replicas (KIP-455)."""
     asked = AlterPartitionReassignmentsRequest(
         timeout_ms=30_000,
-        topics=[ReassignableTopic(topic, [ReassignablePartition(partition_index=0, replicas=[node_id])])],
+        topics=[ReassignableTopic(topic, [ReassignablePartition(partition_index=0, replicas=list(node_ids))])],
     )
     async with talk(broker.port) as client:
         answer = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, asked)

@@ -566,3 +566,27 @@ def test_partitions_that_are_let_go_are_not_served(tmp_path: Path) -> None:
             world.reader.read(TOPIC, P0, Offset(0), 100, min_one_batch=True)
 
     run_world(tmp_path, scenario)
+
+
+def test_t4_a_reader_whose_manifest_lacks_entries_reads_them_before_it_answers(tmp_path: Path) -> None:
+    """A follower's view is behind: it has dropped its local records, and knows nothing of their segments."""
+
+    async def scenario(world: World) -> None:
+        view = world.new_manifest()
+        await view.load()
+        end = await _tiered(world)
+        expected = await world.read_all(0, end)
+        world.reader._manifest_of = lambda _: view
+        assert view.tiered_end == 0
+        assert await world.read_all(0, end) == expected
+        assert view.tiered_end == world.manifest.tiered_end
+        world.store.faults = [Fault(FaultKind.UNAVAILABLE, "list_objects")]
+        await asyncio.sleep(remote_reader.RECHECK_S + 1)
+        with pytest.raises(StorageUnavailable):
+            await world.read_remote(end)
+        world.store.faults = []
+        await asyncio.sleep(remote_reader.FOOTER_ERROR_S + 1)
+        with pytest.raises(RequestRejected):
+            await world.read_remote(end)
+
+    run_world(tmp_path, scenario)
