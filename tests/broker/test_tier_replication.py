@@ -465,7 +465,6 @@ async def test_a_leader_that_is_replaced_while_it_uploads_does_not_finish_its_co
         manifest = tiering.manifest_of(key_of(new, "t"))
         assert manifest is not None
         assert manifest.tiered_end == 20, "the new leader has finished the copy"
-        await until(lambda: new.log("t").local_log_start_offset > 0 or not new.log("t").segments()[0].active)
         await fill(new, "t", 4, 2)
         await tier(found, "t")
         await until(lambda: new.log("t").local_log_start_offset == 60)
@@ -531,12 +530,15 @@ async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tm
             (follower,) = await found.followers(topic)
             async with talk(leader.port) as client:
                 await produce(client, topic, *[keyed(n) for n in range(3)])
-            await until(lambda log=follower.log(topic): log.high_watermark == 3)
-            follower.log(topic).roll()
-            assert follower.log(topic).log_start_offset == 0
-            await leader.node.membership.controller.alter_configs(topic, {"retention.ms": "1"})
-            await until(lambda log=leader.log(topic): log.log_start_offset == 3)
-            await until(lambda log=follower.log(topic): (log.log_start_offset, log.local_log_start_offset) == (3, 3))
+            log, followed = leader.log(topic), follower.log(topic)
+            await until(lambda log=followed: log.high_watermark == 3)
+            followed.roll()
+            assert followed.log_start_offset == 0
+            await found.running[1].node.membership.controller.replace_configs(
+                2, topic, {**TIERED, "remote.storage.enable": "false", "cleanup.policy": policy, "retention.ms": "1"}
+            )
+            await until(lambda log=log: log.log_start_offset == 3)
+            await until(lambda log=followed: (log.log_start_offset, log.local_log_start_offset) == (3, 3))
 
 
 async def lead(broker: RunningBroker, topic: str, node_id: int) -> None:
