@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -539,6 +540,25 @@ async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tm
             )
             await until(lambda log=log: log.log_start_offset == 3)
             await until(lambda log=followed: (log.log_start_offset, log.local_log_start_offset) == (3, 3))
+
+
+async def test_t12_a_broker_that_has_lost_its_disk_goes_on_at_the_tiered_end(tmp_path: Path) -> None:
+    """It is elected although it may lack records; those in the tier it does not lose, and their offsets it does not give again."""
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 1, unclean_leader_election_enable="true")
+        await found.create("u", 1, unclean_leader_election_enable="true")
+        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        await fill(found.running[2], topic, 2)
+        await tier(found, topic)
+        await fill(found.running[2], topic, 1, 2)
+        await found.stop(2)
+        await until(lambda: found.image(topic).leader < 0)
+        shutil.rmtree(tmp_path / "broker-2" / "data")
+        again = await found.start(2)
+        await until(lambda: again.node.partitions.table.led(topic, 0) is not None, 60)
+        async with talk(again.port) as client:
+            assert await produce(client, topic, batch(10)) == [20]
+        assert await read_all(again, topic, 30) == [0, 10, 20]
 
 
 async def lead(broker: RunningBroker, topic: str, node_id: int) -> None:
