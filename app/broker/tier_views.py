@@ -51,7 +51,7 @@ class ManifestLink(Protocol):
 class _View:
     """The view of one manifest."""
 
-    __slots__ = ("is_current", "is_settled", "key", "manifest", "partition", "source")
+    __slots__ = ("is_current", "is_settled", "key", "manifest", "partition", "source", "terms")
 
     def __init__(self, partition: Partition, source: SegmentManifest | None) -> None:
         self.key = partition.key
@@ -61,12 +61,18 @@ class _View:
         self.source = source
         """The manifest that this broker wrote as leader. The view begins as its copy."""
         self.is_current = False
+        self.terms: tuple[int, int, Role] | None = None
+        """Leader, leader epoch and role when it was last decided whom to ask."""
         self.is_settled = False
         """Whether the log was compared with the view once."""
 
     @property
     def version(self) -> int:
         return 0 if self.manifest is None else self.manifest.version
+
+    def terms_now(self) -> tuple[int, int, Role]:
+        partition = self.partition
+        return partition.leader, partition.leader_epoch, partition.role
 
 
 class TierViews:
@@ -101,6 +107,8 @@ class TierViews:
         self._views: dict[TopicIdPartition, _View] = {}
         self._askers: dict[int, _Asker] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._has_others = False
+        """Whether there are other views than when it was last decided whom to ask."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -129,18 +137,22 @@ class TierViews:
         found = self._views.get(partition.key)
         if found is None or found.partition is not partition or led_by is not None:
             self._views[partition.key] = _View(partition, led_by)
+            self._has_others = True
 
     def forget(self, key: TopicIdPartition) -> None:
         """This broker has the manifest itself, as leader, or is no replica any more."""
-        self._views.pop(key, None)
+        if self._views.pop(key, None) is not None:
+            self._has_others = True
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
         """Ask whom the image says. Call it after the roles have followed."""
-        if self._group is None:
+        if self._group is None or (delta is not None and not self._concerns(image, delta)):
             return
+        self._has_others = False
         wanted: dict[int, dict[TopicIdPartition, _View]] = {}
         for key, view in self._views.items():
             leader = view.partition.leader
+            view.terms = view.terms_now()
             if view.partition.role is not Role.FOLLOWER:
                 continue
             if leader >= 0 and leader != self._broker_id and leader in image.brokers:
@@ -151,6 +163,20 @@ class TierViews:
                 asker = self._askers[one] = _Asker(self, one)
                 self._group.create_task(asker.run())
             asker.assign(wanted.get(one, {}))
+
+    def _concerns(self, image: ClusterImage, delta: ImageDelta) -> bool:
+        """Whether somebody else has to be asked. In-sync sets change often, and they do not matter."""
+        if delta.brokers or self._has_others:
+            return True
+        for topic_id in delta.topics:
+            topic = image.topic_by_id(topic_id)
+            if topic is None:
+                return True
+            for partition in topic.partitions:
+                view = self._views.get(TopicIdPartition(TopicId(topic_id), partition.partition_index))
+                if view is not None and view.terms != view.terms_now():
+                    return True
+        return False
 
     # --- running ------------------------------------------------------------------------------------------------------
 
