@@ -275,7 +275,7 @@ class TierViews:
             if number < manifest.version:
                 continue
             try:
-                if number > manifest.version or not await manifest.take(body):
+                if number > manifest.version or not await manifest.take(number, body):
                     return False
             except CorruptionError as error:
                 self._tell_unread(view, error)

@@ -117,12 +117,12 @@ class SegmentManifest:
         """Take over the state of a cached copy, however old it is. No request. Returns: whether the copy is sound."""
         return await self._log.adopt(cached)
 
-    async def take(self, body: bytes) -> bool:
-        """Apply the next entry from its bytes, which the leader has handed on; they are checked as if read from the store (T8).
+    async def take(self, sequence: int, body: bytes) -> bool:
+        """Apply entry ``sequence`` from its bytes, which the leader has handed on; they are checked as if read from the store (T8).
 
         Returns: whether it was applied. If not, ``refresh`` finds out why. Raises: CorruptionError.
         """
-        return await self._log.take(body)
+        return await self._log.take(sequence, body)
 
     def on_written(self, listener: Callable[[LogSequence, bytes], None]) -> None:
         """``listener`` gets number and bytes of every entry that this broker writes, once it is durable and applied."""

@@ -371,8 +371,8 @@ async def test_t8_entries_that_are_handed_on_are_applied_only_if_they_follow(sto
     leader.on_written(lambda sequence, body: bodies.append(body))
     await leader.copy_started(started(0))
     await leader.copy_finished(uploaded(0))
-    for body in bodies:
-        assert await view.take(body)
+    for sequence, body in enumerate(bodies):
+        assert await view.take(sequence, body)
     assert view.tiered_end == leader.tiered_end == 10
     assert view.version == leader.version == len(bodies)
     # Another writer's entry of the same number, which never became durable here, does not follow.
@@ -381,13 +381,13 @@ async def test_t8_entries_that_are_handed_on_are_applied_only_if_they_follow(sto
     other.on_written(lambda sequence, body: foreign.append(body))
     for number in range(4):
         await other.copy_started(started(number))
-    assert not await view.take(foreign[len(bodies)])
+    assert not await view.take(len(bodies), foreign[len(bodies)])
     with pytest.raises(CorruptionError):
-        await view.take(bodies[0])
+        await view.take(len(bodies), bodies[0])
     damaged = bytearray(foreign[len(bodies)])
     damaged[-1] ^= 1
     with pytest.raises(CorruptionError):
-        await view.take(bytes(damaged))
+        await view.take(len(bodies), bytes(damaged))
     assert view.tiered_end == 10
     assert not await view.refresh()
 
@@ -404,7 +404,7 @@ async def test_a_copy_is_taken_however_old_and_goes_on_with_what_is_handed_on(st
     assert view.version == 0
     assert await view.adopt(copy)
     assert view.version == leader.version - 1
-    assert await view.take(bodies[-1])
+    assert await view.take(len(bodies) - 1, bodies[-1])
     assert view.tiered_end == 10
 
 
