@@ -35,7 +35,7 @@ from app.replication.reading import PartitionReads
 from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.tiering.waiting import Waiters
 from app.transactions.coordinator import TransactionCoordinator
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicPartition
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
 
 
 class Appended(NamedTuple):
@@ -287,6 +287,10 @@ class FakeTier:
 
     def __init__(self) -> None:
         self.end: int | None = None
+        self.manifest: Any = None
+
+    def manifest_of(self, partition: TopicIdPartition) -> Any:
+        return self.manifest
 
     def tiered_end(self, topic_id: uuid.UUID, partition: int) -> int | None:
         return self.end

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import asyncio
+=======
+from dataclasses import replace
+>>>>>>> 71b8eec (Hold the family of manifests to know nothing of the others)
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,7 +174,8 @@ async def test_a_position_counts_before_the_answer_is_made(led, client):
     led.counting.commits = True
     found = only(await ask(client, VERSION, led.request(3, last_fetched_epoch=EPOCH, stored_end=3)))
     assert (offsets(found.records), found.high_watermark, found.last_stable_offset) == ([3], 3, 3)
-    assert led.counting.noted == [{"id": 2, "epoch": 20, "fetch_offset": 3, "stored_end": 3, "log_end": 5}]
+    noted = {"id": 2, "epoch": 20, "fetch_offset": 3, "stored_end": 3, "log_start": -1, "log_end": 5}
+    assert led.counting.noted == [noted]
 
 
 @pytest.mark.parametrize(
@@ -264,6 +269,36 @@ async def test_outside_of_the_local_log_a_follower_is_told_its_ends_and_the_stor
     assert found.records in (None, b"")
     assert (led.bench.remote.asked, led.counting.noted) == ([], [])
     found = only(await ask(client, VERSION, led.request(4, last_fetched_epoch=EPOCH)))
+    assert found.error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "lacking_bytes", "moved"),
+    [
+        (0, -1, 1, True),  # it has nothing
+        (1, EPOCH, 101, True),  # more than a segment
+        (1, EPOCH, 100, False),
+        (3, EPOCH, 1000, False),  # it has reached the tiered end
+    ],
+)
+async def test_t5_a_follower_that_has_nothing_or_lacks_much_begins_in_the_tier(
+    led, client, offset, last_epoch, lacking_bytes, moved
+):
+    log = led.log
+    log.append_uncommitted(batch(3))
+    log.append_uncommitted(batch(3))
+    log.high_watermark = log.last_stable_offset = 6
+    log.epoch_end_offset = lambda epoch: (epoch, 6)
+    log.config = replace(log.config, segment_bytes=100)
+    led.bench.context.remote_log_manager.manifest = SimpleNamespace(
+        tiered_end=3,
+        finished=[SimpleNamespace(raw_bytes=lacking_bytes)],
+        state=SimpleNamespace(index_at=lambda offset: 0),
+    )
+    found = only(await ask(client, VERSION, led.request(offset, last_fetched_epoch=last_epoch)))
+    assert found.error_code == (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE if moved else 0)
+    log.config = replace(log.config, remote_storage_enable=False)
+    found = only(await ask(client, VERSION, led.request(offset, last_fetched_epoch=last_epoch)))
     assert found.error_code == 0
 
 
