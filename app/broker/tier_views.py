@@ -200,10 +200,14 @@ class TierViews:
             self.follow(self.image(), None)
             while True:
                 await asyncio.sleep(self._interval_s)
-                for count, view in enumerate(list(self._views.values()), 1):
-                    self._drop_local(view)
-                    if not count % LOOKED_AT_ONCE:
-                        await asyncio.sleep(0)
+                await self.look()
+
+    async def look(self) -> None:
+        """Apply local retention to all that is followed."""
+        for count, view in enumerate(list(self._views.values()), 1):
+            self._drop_local(view)
+            if not count % LOOKED_AT_ONCE:
+                await asyncio.sleep(0)
 
     # --- what a view tells --------------------------------------------------------------------------------------------
 

@@ -176,8 +176,7 @@ async def test_t3_a_follower_without_entries_drops_nothing(tmp_path: Path, monke
         await tier(found, "t")
         await until(lambda: leader.log("t").local_log_start_offset == END)
         await until(lambda: follower.log("t").high_watermark == END)
-        for one in list(follower.node.tier_views._views.values()):
-            follower.node.tier_views._drop_local(one)
+        await follower.node.tier_views.look()
         assert follower.log("t").local_log_start_offset == 0
         opened.set()
         await until(lambda: follower.log("t").local_log_start_offset > 0)
