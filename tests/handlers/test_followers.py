@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import asyncio
-=======
 from dataclasses import replace
->>>>>>> 71b8eec (Hold the family of manifests to know nothing of the others)
 from types import SimpleNamespace
 from typing import Any
 
