@@ -37,6 +37,7 @@ from app.replication.following import (
 )
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
+from app.replication.throttle import UNLIMITED, Throttle
 from app.seams import Clock
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.wire.fetch import Fetched, FetchedPartition, FetchPartition, FetchRequest
@@ -53,6 +54,8 @@ SCAN_SHARE: Final = 100
 SCAN_MIN: Final = 16
 """With each request so many partitions (the hundredth part of all, but some) are looked at though nothing was heard of them: what
 moves the start of a log says nothing to its follower."""
+THROTTLED_PAUSE_S: Final = 0.2
+"""While more was fetched than the throttle allows."""
 AT_ONCE: Final = 64
 """Partitions of one response that are handled before the loop serves other work."""
 EPOCH_MAX: Final = 0x7FFF_FFFF
@@ -79,7 +82,7 @@ class FetchLink(Protocol):
 class _Followed:
     """One partition that is fetched from one leader."""
 
-    __slots__ = ("asked", "key", "leader_epoch", "not_before_s", "partition", "sent")
+    __slots__ = ("asked", "key", "lag", "leader_epoch", "not_before_s", "partition", "sent")
 
     def __init__(self, key: TopicIdPartition, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         self.key = key
@@ -89,6 +92,8 @@ class _Followed:
         """As the session has it."""
         self.asked: Asked | None = None
         self.not_before_s = 0.0
+        self.lag = -1
+        """How many committed records of the leader are not here; -1 until the leader was heard."""
 
     def now(self) -> Asked:
         log = self.partition.log
@@ -124,6 +129,7 @@ class Followers:
         broker_epoch: Callable[[], int],
         image: Callable[[], ClusterImage],
         start_at_tier: Callable[[PartitionLog], Awaitable[None]],
+        throttle: Throttle,
         clock: Clock,
         faults: Faults,
         log_line: Callable[[str], None],
@@ -136,6 +142,8 @@ class Followers:
         self.broker_epoch = broker_epoch
         self.image = image
         self.start_at_tier = start_at_tier
+        self.throttle = throttle
+        """What is fetched for throttled replicas that are out of sync (V7)."""
         self.clock = clock
         self.faults = faults
         self.log_line = log_line
@@ -144,6 +152,10 @@ class Followers:
         self._leader_of: dict[TopicIdPartition, int] = {}
         """Of every partition that is fetched."""
         self._group: asyncio.TaskGroup | None = None
+
+    def lag_max(self) -> int:
+        """Committed records that the replica that is furthest behind lacks, as far as leaders were heard."""
+        return max((0, *(fetcher.lag_max() for fetcher in self._fetchers.values())))
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -229,6 +241,9 @@ class _Fetcher:
         self._dirty.pop(followed, None)
         self._resting.pop(followed, None)
 
+    def lag_max(self) -> int:
+        return max((followed.lag for followed in self._followed.values()), default=0)
+
     async def run(self) -> None:
         while True:
             self._changed.clear()
@@ -280,6 +295,7 @@ class _Fetcher:
         """The next request; None and for how long to wait if all partitions pause."""
         now_s = asyncio.get_running_loop().time()
         soonest_s = now_s + WAIT_MS / 1000
+        self._rest_throttled(now_s)
         for followed in tuple(self._resting):
             if followed.not_before_s <= now_s:
                 del self._resting[followed]
@@ -386,6 +402,10 @@ class _Fetcher:
             case Append(high_watermark, log_start):
                 if one.records:
                     log.append_as_follower(one.records, now_ms=self._owner.clock.now_ms())
+                    if self._is_throttled(followed):
+                        now_ms = int(asyncio.get_running_loop().time() * 1000)
+                        self._owner.throttle.record(len(one.records), now_ms)
+                followed.lag = max(high_watermark - log.log_end_offset, 0)
                 log.commit(min(high_watermark, log.log_end_offset))
                 if log_start > log.log_start_offset:
                     log.advance_log_start(min(log_start, log.high_watermark))
@@ -411,6 +431,22 @@ class _Fetcher:
                 self._rest(followed, PAUSE_S)
             case Ignore():
                 followed.sent = None
+
+    def _rest_throttled(self, now_s: float) -> None:
+        """Ask for nothing throttled while the rate is above its limit. Costs nothing while it is not."""
+        if self._owner.throttle.is_exceeded(int(now_s * 1000)):
+            for followed in self._followed.values():
+                if followed.not_before_s <= now_s and self._is_throttled(followed):
+                    self._rest(followed, THROTTLED_PAUSE_S)
+
+    def _is_throttled(self, followed: _Followed) -> bool:
+        """Whether what is fetched counts for the throttle: the replica is behind, and is named."""
+        throttle, partition = self._owner.throttle, followed.partition
+        return (
+            throttle.limit != UNLIMITED
+            and followed.lag != 0
+            and throttle.covers(partition.log.config.follower_replication_throttled_replicas, partition.index)
+        )
 
     def _rest(self, followed: _Followed, pause_s: float) -> None:
         followed.not_before_s = asyncio.get_running_loop().time() + pause_s

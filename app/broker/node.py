@@ -23,6 +23,7 @@ from app.broker.in_sync_sets import InSyncSets
 from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
+from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
@@ -31,7 +32,7 @@ from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.handlers.acknowledging import AcknowledgementGate
-from app.handlers.context import Context
+from app.handlers.context import Context, new_throttle
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
@@ -395,6 +396,14 @@ class Node:
             self._apis,
             connections_max=self._connections_max(config),
         )
+        ReplicationMetrics(
+            self.registry,
+            self.partitions.table,
+            image=lambda: self.cluster.image,
+            is_controller=lambda: self.membership.controller.active if self.membership.member is not None else True,
+            office=member.member.desk if member.member is not None else None,
+            lag_max=lambda: self.followers.lag_max() if self.followers is not None else 0,
+        )
         self._apply_settings()
 
     def _connections_max(self, config: BrokerConfig) -> int:
@@ -409,6 +418,9 @@ class Node:
         self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._connections_max(effective))
+        self.context.leader_throttle.limit = effective.leader_replication_throttled_rate
+        if self.followers is not None:
+            self.followers.throttle.limit = effective.follower_replication_throttled_rate
 
     def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(len(self.partitions.table.offline) if self.partitions is not None else 0))]
@@ -552,6 +564,7 @@ class Node:
             broker_epoch=lambda: member.broker_epoch,
             image=lambda: self.cluster.image,
             start_at_tier=self.partitions.start_at_tier,
+            throttle=new_throttle(self.config),
             clock=around.clock,
             faults=self.faults,
             log_line=self._log_line,

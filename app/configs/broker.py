@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX
+from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX, LONG_MAX
 from app.configs.topic import TopicConfig
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
+
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+"""What ``replica.selector.class`` may be, beside nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +20,14 @@ class BrokerConfig:
 
     node_id: int = 1
     broker_rack: str | None = None
+    replica_selector_class: str | None = None
+    """Kafka's class that chooses the replica that a consumer reads from; None or empty for the leader (KIP-392)."""
+    leader_replication_throttled_rate: int = LONG_MAX
+    """Bytes a second that this broker sends to throttled replicas that are out of sync (KIP-73)."""
+    follower_replication_throttled_rate: int = LONG_MAX
+    """Bytes a second that this broker fetches for throttled replicas that are out of sync."""
+    replication_quota_window_num: int = 11
+    replication_quota_window_size_seconds: int = 1
     firn_instance_id: str = ""
     """The operator's name of this machine; may be empty."""
     data_dir: str = "./firn-data"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.configs.broker import BrokerConfig
+from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.numbers import SHORT_MAX
@@ -72,8 +72,43 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "broker.rack",
                 _STRING,
-                "Rack or availability zone of this broker. Clients can see it, and the uniform assignor prefers members in the "
-                "same rack.",
+                "Rack or availability zone of this broker. Clients can see it, the uniform assignor prefers members in the "
+                "same rack, replicas are spread over racks, and replica.selector.class can choose by it.",
+            ),
+            _broker(
+                "replica.selector.class",
+                _STRING,
+                "Which replica consumers read from. With Kafka's RackAwareReplicaSelector, consumers with client.rack read from a "
+                "replica in their rack that is in sync. Without it they read from the leader.",
+                choices=("", LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+            ),
+            _broker(
+                "leader.replication.throttled.rate",
+                _LONG,
+                "Bytes a second that this broker, as leader, sends to replicas that are out of sync and named by "
+                "leader.replication.throttled.replicas.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "follower.replication.throttled.rate",
+                _LONG,
+                "Bytes a second that this broker, as follower, fetches for its replicas that are out of sync and named by "
+                "follower.replication.throttled.replicas.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "replication.quota.window.num",
+                _INT,
+                "Number of samples over which rates of throttled replication are measured.",
+                minimum=1,
+            ),
+            _broker(
+                "replication.quota.window.size.seconds",
+                _INT,
+                "Length of one of these samples.",
+                minimum=1,
             ),
             _broker(
                 "broker.heartbeat.interval.ms",

@@ -18,7 +18,6 @@ _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 
 _BLANK: Final = TopicConfig()
-_ONE_REPLICA: Final = "a partition has one replica"
 
 
 def _topic(
@@ -120,16 +119,15 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _topic(
                 "follower.replication.throttled.replicas",
                 _LIST,
-                "Replicas whose fetch rate is limited.",
+                "Replicas (partition:broker, or * for all) that fetch at follower.replication.throttled.rate while they are out "
+                "of sync.",
                 replicas=True,
-                idle=_ONE_REPLICA,
             ),
             _topic(
                 "leader.replication.throttled.replicas",
                 _LIST,
-                "Replicas that serve followers at a limited rate.",
+                "Leaders (partition:broker, or * for all) that serve followers out of sync at leader.replication.throttled.rate.",
                 replicas=True,
-                idle=_ONE_REPLICA,
             ),
             _topic(
                 "index.interval.bytes",

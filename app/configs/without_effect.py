@@ -152,27 +152,19 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """
         add.partitions.to.txn.retry.backoff.max.ms int 100 0..
         add.partitions.to.txn.retry.backoff.ms int 20 1..
-        alter.log.dirs.replication.quota.window.num int 11 1..
-        alter.log.dirs.replication.quota.window.size.seconds int 1 1..
         controlled.shutdown.enable boolean true
         follower.fetch.last.tiered.offset.enable boolean false dynamic
-        follower.replication.throttled.rate long 9223372036854775807 0.. dynamic
         group.share.initialize.retry.interval.ms int 30000 1..
         group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
         inter.broker.listener.name string -
-        leader.replication.throttled.rate long 9223372036854775807 0.. dynamic
         num.replica.fetchers int 1 1.. dynamic
-        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. dynamic
         replica.fetch.backoff.ms int 1000 0..
         replica.fetch.max.bytes int 1048576 0..
         replica.fetch.min.bytes int 1
         replica.fetch.response.max.bytes int 10485760 0..
         replica.fetch.wait.max.ms int 500
-        replica.selector.class string -
         replica.socket.receive.buffer.bytes int 65536
         replica.socket.timeout.ms int 30000
-        replication.quota.window.num int 11 1..
-        replication.quota.window.size.seconds int 1 1..
         request.timeout.ms int 30000
         security.inter.broker.protocol string PLAINTEXT
         share.coordinator.write.timeout.ms int 5000 1..
@@ -184,8 +176,11 @@ BROKER_WITHOUT_EFFECT: Final = _named(
     _group(
         "a broker has one data directory",
         """
+        alter.log.dirs.replication.quota.window.num int 11 1..
+        alter.log.dirs.replication.quota.window.size.seconds int 1 1..
         cordoned.log.dirs list '' per-broker
         log.dir.failure.timeout.ms long 30000 1..
+        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. dynamic
         """,
     ),
     _group(

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.configs import BrokerConfig
+from app.configs.broker import RACK_AWARE_SELECTOR
 from app.errors import ErrorCode, FirnError, StorageFull
 from app.faults import Faults, Limited
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.callers import Caller, Doorkeeper, OpenDoor, Quotas
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
+from app.handlers.metadata_cache import MetadataCache
 from app.metrics import Registry, Sample
 from app.notices import log_line
+from app.replication.throttle import Throttle
 from app.seams import BlockingPool, Clock
 from app.transport.replays import ReplayTurns
 from app.units import BrokerId
@@ -130,6 +133,7 @@ class Context:
     """Readers of the tier take turns, so that others need not wait for them."""
     gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
     """Holds responses back while it is in doubt whether another broker has this one's place."""
+    metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     fan_out: FanOut = field(default_factory=FanOut)
     """What many consumers are answered alike."""
     back: Sequence[tuple[str, int, int]] = ()
@@ -140,6 +144,10 @@ class Context:
     """Why producers are refused now, whatever the reason."""
     refuses_transactions: bool = field(init=False, default=False)
     """Whether batches of open transactions are refused with the others."""
+    selects_by_rack: bool = field(init=False)
+    """Whether consumers are sent to a replica in their rack (KIP-392)."""
+    leader_throttle: Throttle = field(init=False)
+    """What this broker sends to throttled replicas that are out of sync."""
     client_line: Limited = field(init=False)
     """``log_line`` for what clients can cause: at most so many lines in a while."""
     drain: Drain = field(init=False)
@@ -147,6 +155,8 @@ class Context:
 
     def __post_init__(self) -> None:
         self.effective = self.config
+        self.selects_by_rack = self.config.replica_selector_class == RACK_AWARE_SELECTOR
+        self.leader_throttle = new_throttle(self.config)
         self.client_line = Limited(self.log_line)
         self.drain = Drain(self)
 
@@ -168,6 +178,15 @@ class Context:
     def image(self) -> ClusterImage:
         """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
         return self.cluster.image
+
+
+def new_throttle(config: BrokerConfig) -> Throttle:
+    """A throttle of replication that measures as the settings say; it is without a limit until one is set."""
+    return Throttle(
+        config.node_id,
+        samples_max=config.replication_quota_window_num,
+        sample_ms=config.replication_quota_window_size_seconds * 1000,
+    )
 
 
 class Cancellable(Protocol):

@@ -7,7 +7,7 @@ from typing import Final
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_leader_epoch, led_log
+from app.handlers.partitions import led_in_epoch
 from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_for_leader_epoch import (
@@ -26,8 +26,7 @@ def handle(context: Context, request: Request, message: OffsetForLeaderEpochRequ
         results = []
         for asked in topic.partitions:
             try:
-                log = led_log(context, topic.topic, asked.partition)
-                check_leader_epoch(log, asked.current_leader_epoch)
+                log = led_in_epoch(context, topic.topic, asked.partition, asked.current_leader_epoch).log
                 epoch, end = context.reads.epoch_end(log, LeaderEpoch(asked.leader_epoch))
             except RequestRejected as error:
                 results.append(EpochEndOffset(error_code=error.code, partition=asked.partition))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.errors import (
     ErrorCode,
     FirnError,
-    NotLeader,
     ProtocolError,
     RequestRejected,
     copy_of,
@@ -32,11 +31,13 @@ from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPl
 from app.handlers.fetch_shape import learn
 from app.handlers.followers import check_follower, compare, find_follower, note_position, settle
 from app.handlers.followers import read as read_for_follower
-from app.handlers.partitions import check_leader_epoch, node_endpoints, topic_name
+from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_name
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
+from app.replication.throttle import UNLIMITED
 from app.units import LeaderEpoch
 from app.wire.fetch import (
+    ANY_REPLICA,
     ENDPOINTS,
     TOPIC_IDS,
     VERSION_FIRST,
@@ -69,7 +70,6 @@ MISS_WAIT_MS: Final = 500
 READ_COMMITTED: Final = 1
 READING: Final = "reading"
 """As it is called in lines about faults."""
-LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 class Found(NamedTuple):
@@ -89,6 +89,10 @@ class Found(NamedTuple):
     current_leader: tuple[int, int] | None = None
     log: PartitionLog | None = None
     """Of the records."""
+    preferred_replica: int = -1
+    """Where the consumer should read instead (KIP-392)."""
+    throttled: bool = False
+    """Whether the records count for the throttle of replication."""
 
 
 class Attempt:
@@ -199,6 +203,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         partitions_asked,
         max_bytes,
         out_of_time=request.max_wait_ms <= 0,
+        any_replica=version >= ANY_REPLICA,
         notes_position=True,
         followed=plan.followed,
     )
@@ -377,6 +382,7 @@ class ParkedFetch:
             self._partitions if followed is None else followed.to_look_at(),
             self._max_bytes,
             out_of_time=out_of_time,
+            any_replica=self._asked.version >= ANY_REPLICA,
             disk_error=self._disk_error,
             followed=followed,
         )
@@ -409,13 +415,15 @@ def look(
     max_bytes: int,
     *,
     out_of_time: bool,
+    any_replica: bool,
     disk_error: FirnError | None = None,
     notes_position: bool = False,
     followed: FetchSession | None = None,
 ) -> Attempt:
     """Collect what there is for every partition, within the limits.
 
-    ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``disk_error``: partitions that need the disk
+    ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``any_replica``: a consumer may read from
+    a follower, and be sent to one (V1). ``disk_error``: partitions that need the disk
     are answered with it, and the disk is not asked again. ``notes_position``: the request has just come, so what a follower says of
     itself is of now. ``followed``: the session of a follower, of which ``partitions`` are those that have to be looked at.
     """
@@ -424,31 +432,30 @@ def look(
     if request.replica_id >= 0:
         attempt.follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
     left = max_bytes
+    from_consumer = request.replica_id < 0
+    require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
+    rack = request.rack_id if from_consumer and any_replica and context.selects_by_rack else ""
     for cached in partitions:
         limit = min(cached.max_bytes, left)
-        log: PartitionLog | None = None
+        partition: Partition | None = None
         try:
             name = topic_name(context, cached.topic)
             if name is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
-            partition = context.partitions.require(name, cached.partition)
-            log = partition.log
-            if request.replica_id < 0:
-                found = read_partition(context, request, attempt, log, cached, limit, disk_error)
-            else:
+            partition = require(name, cached.partition)
+            if not from_consumer:
                 found = read_followed(
                     context, request, attempt, partition, cached, limit, disk_error, notes_position, followed
                 )
+            elif rack and (preferred := preferred_replica(context, partition, cached, rack)) is not None:
+                found = preferred
+                attempt.at_once = True
+            else:
+                found = read_partition(context, request, attempt, partition, cached, limit, disk_error)
         except FirnError as error:
-            code = kafka_code(error)
-            leader = None
-            if isinstance(error, NotLeader):
-                leader = (error.leader, error.leader_epoch) if error.leader >= 0 else None
-            elif code in LEADER_CODES and log is not None:
-                leader = (context.config.node_id, log.leader_epoch)
-            if log is not None:
-                context.faults.met_error(READING, str(log.topic_partition), error)
-            found = Found(cached, code, current_leader=leader)
+            if partition is not None:
+                context.faults.met_error(READING, str(partition.log.topic_partition), error)
+            found = Found(cached, kafka_code(error), current_leader=hint(context, partition, error))
             attempt.at_once = True
             if followed is not None:
                 followed.due[cached] = None
@@ -462,17 +469,35 @@ def look(
     return attempt
 
 
+def preferred_replica(context: Context, partition: Partition, cached: CachedPartition, rack: str) -> Found | None:
+    """The follower that a consumer in ``rack`` should read from (V2); None for this broker. Raises: as ``read_partition``."""
+    check_epoch(partition.reader_epoch, cached.current_leader_epoch)
+    replica = partition.preferred_replica(rack, cached.fetch_offset, context.image.brokers)
+    if replica is None:
+        return None
+    log = partition.log
+    return Found(
+        cached,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        preferred_replica=replica,
+    )
+
+
 def read_partition(
     context: Context,
     request: FetchRequest,
     attempt: Attempt,
-    log: PartitionLog,
+    partition: Partition,
     cached: CachedPartition,
     limit: int,
     disk_error: FirnError | None,
 ) -> Found:
     """What one partition has for a consumer. Raises: FirnError, answered for this partition alone."""
-    check_leader_epoch(log, cached.current_leader_epoch)
+    check_epoch(partition.reader_epoch, cached.current_leader_epoch)
+    log = partition.log
     offset = cached.fetch_offset
     high_watermark = log.high_watermark
     stable = log.last_stable_offset
@@ -507,7 +532,7 @@ def read_partition(
         if disk_error is not None and not read.ranges and isinstance(read.lacks, PageMiss):
             raise copy_of(disk_error)
         attempt.note_end(read)
-    elif len(read.ranges) == 1 and read.is_local and read.end_offset < end_offset:
+    elif len(read.ranges) == 1 and read.is_local and read.end_offset < end_offset and partition.leads:
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
@@ -562,6 +587,12 @@ def read_followed(
     if notes_position:
         note_position(partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
     marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
+    if context.selects_by_rack and 0 <= cached.high_watermark < log.high_watermark:
+        # Consumers may wait at this follower for the high watermark (V4). Without a session it is not known what was told.
+        attempt.at_once = True
+    throttled = is_throttled(context, partition, follower)
+    if throttled and context.leader_throttle.is_exceeded(context.partitions.now_ms()):
+        return Found(cached, ErrorCode.NONE, *marks)  # the next request looks again
     try:
         read = read_for_follower(log, cached.fetch_offset, limit, min_one_batch=attempt.record_bytes == 0)
     except PageMiss as miss:
@@ -573,13 +604,23 @@ def read_followed(
         attempt.logs.append(log)
     if read.range is None:
         if followed is not None and notes_position and read.at_end:
-            settle(followed, cached, partition, follower)
+            settle(followed, cached, partition, follower, tells_at_once=context.selects_by_rack)
         return Found(cached, ErrorCode.NONE, *marks)
     if followed is not None:
         followed.due.pop(cached, None)  # behind the others, until it has told that it has them
         followed.due[cached] = None
     span = read.end_offset - cached.fetch_offset
-    return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span)
+    return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span, throttled=throttled)
+
+
+def is_throttled(context: Context, partition: Partition, follower: Follower) -> bool:
+    """Whether what a follower gets counts for the throttle: its replica is out of sync, and this one is named (V7)."""
+    throttle = context.leader_throttle
+    return (
+        throttle.limit != UNLIMITED
+        and throttle.covers(partition.log.config.leader_replication_throttled_replicas, partition.index)
+        and follower.broker_id not in partition.in_sync
+    )
 
 
 # --- answering ----------------------------------------------------------------------------------------------------------
@@ -607,6 +648,7 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
             log_start_offset=one.log_start_offset,
             record_bytes=one.record_bytes,
             diverges=one.diverging is not None,
+            redirects=one.preferred_replica >= 0,
         ):
             continue
         data = PartitionData(
@@ -615,7 +657,7 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
             one.high_watermark,
             one.last_stable_offset,
             one.log_start_offset,
-            -1,
+            one.preferred_replica,
             RecordsRef(one.record_bytes, one.ranges) if one.record_bytes else None,
             one.aborted,
             one.diverging,
@@ -636,6 +678,9 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
         context.metrics.records_out.value += attempt.offset_span
     else:
         context.metrics.replication_bytes_out.value += attempt.record_bytes
+        throttled_bytes = sum(one.record_bytes for one in attempt.found if one.throttled)
+        if throttled_bytes:
+            context.leader_throttle.record(throttled_bytes, context.partitions.now_ms())
     return unwrap(
         encode_fetch_response(
             version,

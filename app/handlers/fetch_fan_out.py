@@ -50,6 +50,8 @@ class FetchKind(NamedTuple):
     bytes_min: int
     isolation_level: int
     current_leader_epoch: int
+    rack_id: str
+    """Consumers in another rack may be sent to another replica."""
 
 
 class SharedAnswer:

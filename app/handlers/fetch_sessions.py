@@ -208,6 +208,7 @@ class FetchPlan:
         log_start_offset: int,
         record_bytes: int,
         diverges: bool,
+        redirects: bool = False,
     ) -> bool:
         """Whether the response carries this partition; remembers what is answered and turns the order.
 
@@ -217,6 +218,7 @@ class FetchPlan:
             record_bytes > 0
             or error != 0
             or diverges
+            or redirects
             or cached.high_watermark != high_watermark
             or cached.log_start_offset != log_start_offset
         )

@@ -81,6 +81,7 @@ class FetchShape:
                 request.min_bytes,
                 request.isolation_level,
                 one.current_leader_epoch,
+                request.rack_id,
             )
 
     def fits(self, version: int, frame: memoryview) -> bool:

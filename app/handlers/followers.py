@@ -6,11 +6,12 @@ position that its request tells is noted before the read, so that its answer has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.partitions import check_leader_epoch, check_reader
 from app.hot.reads import FileRange
+from app.replication.partition import LEVEL_OF_FOLLOWERS
 from app.units import LeaderEpoch, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from app.hot.log import PartitionLog
     from app.metadata.cluster import ClusterImage
     from app.replication.partition import Partition
-
-LEVEL_OF_FOLLOWERS: Final = 1
-"""Below this level of ``firn.version`` there is one broker, and nobody is a follower."""
 
 
 class Follower(NamedTuple):
@@ -84,12 +82,16 @@ class FollowedWatch:
     """Of a partition of a follower's session that had nothing to tell: says when it has (W1), and that the follower has all records
     until then (W2)."""
 
-    __slots__ = ("_cached", "_frozen_ms", "_session", "log")
+    __slots__ = ("_cached", "_frozen_ms", "_session", "_tells_at_once", "log")
 
-    def __init__(self, session: FetchSession, cached: CachedPartition, log: PartitionLog) -> None:
+    def __init__(
+        self, session: FetchSession, cached: CachedPartition, log: PartitionLog, *, tells_at_once: bool
+    ) -> None:
+        """``tells_at_once``: a request that waits is answered when the high watermark moves (V4)."""
         self._session = session
         self._cached = cached
         self._frozen_ms = -1
+        self._tells_at_once = tells_at_once
         self.log = log
         log.add_tail_waiter(self.changed)
         log.add_waiter(self.moved)
@@ -115,8 +117,12 @@ class FollowedWatch:
 
     def moved(self) -> None:
         """The high watermark has moved."""
-        if self._cached.watch is self:
-            self._session.moved[self._cached] = None
+        session = self._session
+        if self._cached.watch is not self:
+            return
+        session.moved[self._cached] = None
+        if self._tells_at_once and session.on_due is not None:
+            session.on_due()
 
     def close(self) -> None:
         if self._frozen_ms < 0:
@@ -125,7 +131,14 @@ class FollowedWatch:
         self.log.remove_waiter(self.moved)
 
 
-def settle(session: FetchSession, cached: CachedPartition, partition: Partition, follower: Follower) -> None:
+def settle(
+    session: FetchSession,
+    cached: CachedPartition,
+    partition: Partition,
+    follower: Follower,
+    *,
+    tells_at_once: bool = False,
+) -> None:
     """A request has found that a partition has nothing to tell a follower, whose position is counted: it is due no more, until its
     log changes."""
     counting = partition.counting
@@ -135,7 +148,7 @@ def settle(session: FetchSession, cached: CachedPartition, partition: Partition,
     if watch is None or watch.log is not partition.log:
         if watch is not None:
             watch.close()
-        watch = FollowedWatch(session, cached, partition.log)
+        watch = FollowedWatch(session, cached, partition.log, tells_at_once=tells_at_once)
         cached.watch = watch
     log = partition.log
     if counting.let_ride(follower.broker_id, follower.broker_epoch, log.log_end_offset, watch):

@@ -9,6 +9,7 @@ from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.metadata_cache import put_together
 from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
@@ -24,6 +25,7 @@ from app.wire.apis.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from app.wire.codec import Encoded
 
 NULL_TOPICS_FROM: Final = 1
 """First version in which null asks for all topics and an empty list for none; in version 0 an empty list asks for all."""
@@ -41,9 +43,7 @@ _PERMANENT: Final = frozenset(
 """Why a topic could not be made, said as it is; after anything else the client asks again."""
 
 
-def handle(
-    context: Context, request: Request, message: MetadataRequest
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+def handle(context: Context, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
     """Describe what was asked for; waits only to make topics.
 
     Raises: RequestRejected INVALID_REQUEST for a topic id, or no name, in a version that has no topic ids.
@@ -66,9 +66,7 @@ def handle(
     return _describe(context, request, message, {})
 
 
-async def _with_new_topics(
-    context: Context, request: Request, message: MetadataRequest, missing: list[str]
-) -> MetadataResponse:
+async def _with_new_topics(context: Context, request: Request, message: MetadataRequest, missing: list[str]) -> Encoded:
     async def make(name: str) -> TopicImage:
         internal = INTERNAL.get(name)
         if internal is not None:
@@ -84,12 +82,14 @@ async def _with_new_topics(
     return _describe(context, request, message, failed)
 
 
-def _describe(
-    context: Context, request: Request, message: MetadataRequest, failed: Mapping[str, ErrorCode]
-) -> MetadataResponse:
-    image = context.image
+def _describe(context: Context, request: Request, message: MetadataRequest, failed: Mapping[str, ErrorCode]) -> Encoded:
+    """The response, put together from pieces that are encoded already (``metadata_cache.py``)."""
+    image, version, cache = context.image, request.api_version, context.metadata_cache
+    cache.follow(image, context.partitions.offline_changes)
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
-    response = MetadataResponse(
+    kind = (version, operations)
+    frame = MetadataResponse(
+        throttle_time_ms=request.throttle_time_ms,
         brokers=[
             MetadataResponseBroker(node_id, broker.host, broker.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
@@ -101,21 +101,26 @@ def _describe(
             CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
-    if message.topics is None or (request.api_version < NULL_TOPICS_FROM and not message.topics):
-        response.topics = [_topic(context, topic, operations) for topic in image.topics_by_name.values()]
-        return response
+
+    def describe(topic: TopicImage) -> MetadataResponseTopic:
+        return _topic(context, topic, operations)
+
+    if message.topics is None or (version < NULL_TOPICS_FROM and not message.topics):
+        body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
+        return Encoded(body)
+    topics: list[bytes] = []
     asked = dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in message.topics)
     for name, topic_id in asked:
-        topic = image.topic(name) if name is not None else image.topic_by_id(topic_id)
-        if topic is not None:
-            response.topics.append(_topic(context, topic, operations))
+        found = image.topic(name) if name is not None else image.topic_by_id(topic_id)
+        if found is not None:
+            topics.append(cache.topic(kind, found, describe))
         elif name is None:
-            response.topics.append(
-                MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-            )
+            missing = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            topics.append(cache.unknown(kind, missing))
         else:
-            response.topics.append(MetadataResponseTopic(error_code=failed.get(name, _why_unknown(name)), name=name))
-    return response
+            missing = MetadataResponseTopic(error_code=failed.get(name, _why_unknown(name)), name=name)
+            topics.append(cache.unknown(kind, missing))
+    return Encoded(put_together(version, frame, len(topics), topics))
 
 
 def _name_asked(topic: MetadataRequestTopic) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_leader_epoch, check_reader, led_log
+from app.handlers.partitions import check_epoch, check_reader, led_in_epoch
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import (
@@ -25,6 +25,9 @@ from app.wire.apis.list_offsets import (
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
+    from app.replication.partition import Partition
+
+    _Search = tuple[Partition, ListOffsetsPartition, ListOffsetsTopicResponse, int]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -35,6 +38,9 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The version that introduced each name; asked for in an older one it is UNSUPPORTED_VERSION."""
 READ_COMMITTED: Final = 1
+OFFSET_NOT_AVAILABLE_FROM: Final = 5
+"""First version with that error (KIP-207)."""
+DEBUGGING_CONSUMER: Final = -2
 SEARCHING: Final = "searching by time in"
 """As it is called in lines about faults."""
 
@@ -52,7 +58,7 @@ def handle(
             key = (topic.name, asked.partition_index)
             (twice if key in named else named).add(key)
     response = ListOffsetsResponse()
-    searches: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]] = []
+    searches: list[_Search] = []
     for topic in message.topics:
         answered = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
@@ -61,35 +67,66 @@ def handle(
                 answered.partitions.append(_failed(asked, ErrorCode.INVALID_REQUEST))
                 continue
             try:
-                log = led_log(context, topic.name, asked.partition_index)
-                check_leader_epoch(log, asked.current_leader_epoch)
-                check_reader(log, message.replica_id, asked.current_leader_epoch)
-                found = _lookup(context, request, message, log, asked)
+                partition = _readable(context, message.replica_id, topic.name, asked)
+                check_reader(partition.log, message.replica_id, asked.current_leader_epoch)
+                found = _lookup(context, request, message, partition, asked)
             except FirnError as error:
                 context.faults.met_error(SEARCHING, f"{topic.name}-{asked.partition_index}", error)
-                answered.partitions.append(_failed(asked, kafka_code(error)))
+                answered.partitions.append(_failed(asked, _code(request, error)))
                 continue
             if found is None:
-                searches.append((log, asked, answered, len(answered.partitions)))
+                searches.append((partition, asked, answered, len(answered.partitions)))
                 answered.partitions.append(_failed(asked, ErrorCode.NONE))
             else:
                 answered.partitions.append(found)
     if searches:
-        return _search_all(context, response, searches)
+        return _search_all(context, request, message, response, searches)
     return response
 
 
+def _readable(context: Context, replica_id: int, topic: str, asked: ListOffsetsPartition) -> Partition:
+    """The partition, if its epoch is the client's. Followers answer Kafka's debugging consumer alone. Raises: RequestRejected."""
+    if replica_id != DEBUGGING_CONSUMER:
+        return led_in_epoch(context, topic, asked.partition_index, asked.current_leader_epoch)
+    partition = context.partitions.require_replica(topic, asked.partition_index)
+    check_epoch(partition.reader_epoch, asked.current_leader_epoch)
+    return partition
+
+
+def _code(request: Request, error: FirnError) -> ErrorCode:
+    """The error in the words of the version: older ones do not know that an end is not known yet (KIP-207)."""
+    code = kafka_code(error)
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and request.api_version < OFFSET_NOT_AVAILABLE_FROM:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return code
+
+
+def _end(message: ListOffsetsRequest, log: PartitionLog) -> Offset:
+    """The end that a reader at the isolation level of the request sees."""
+    return log.last_stable_offset if message.isolation_level == READ_COMMITTED else log.high_watermark
+
+
+def _check_end_is_known(partition: Partition) -> None:
+    """Raises: RequestRejected OFFSET_NOT_AVAILABLE (V5)."""
+    if not partition.end_is_known:
+        raise RequestRejected(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"the high watermark of {partition.topic}-{partition.index} has not reached the start of its leader's epoch",
+        )
+
+
 def _lookup(
-    context: Context, request: Request, message: ListOffsetsRequest, log: PartitionLog, asked: ListOffsetsPartition
+    context: Context, request: Request, message: ListOffsetsRequest, partition: Partition, asked: ListOffsetsPartition
 ) -> Answer | None:
     """The answer that needs no search, or None. Raises: RequestRejected."""
     timestamp = asked.timestamp
+    log = partition.log
     if request.api_version < FIRST_VERSION.get(timestamp, 0):
         raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION)
     match timestamp:
         case -1:
-            committed = message.isolation_level == READ_COMMITTED
-            return _at(log, asked, log.last_stable_offset if committed else log.high_watermark)
+            _check_end_is_known(partition)
+            return _at(log, asked, _end(message, log))
         case -2:
             return _at(log, asked, log.log_start_offset)
         case -4:
@@ -114,9 +151,18 @@ def _at(log: PartitionLog, asked: ListOffsetsPartition, offset: Offset) -> Answe
     return Answer(asked.partition_index, timestamp=-1, offset=offset, leader_epoch=log.epoch_of(offset))
 
 
-def _of_record(log: PartitionLog, asked: ListOffsetsPartition, found: tuple[TimestampMs, Offset] | None) -> Answer:
-    """A record found by its time; above the high watermark it is not there yet."""
-    if found is None or found[1] >= log.high_watermark:
+def _of_record(
+    message: ListOffsetsRequest,
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    found: tuple[TimestampMs, Offset] | None,
+) -> Answer:
+    """A record found by its time; above the reader's end it is not there yet. Raises: RequestRejected."""
+    log = partition.log
+    if found is None:
+        return Answer(asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1)
+    if found[1] >= _end(message, log):
+        _check_end_is_known(partition)
         return Answer(asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1)
     return Answer(asked.partition_index, timestamp=found[0], offset=found[1], leader_epoch=log.epoch_of(found[1]))
 
@@ -127,20 +173,22 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> Answer:
 
 async def _search_all(
     context: Context,
+    request: Request,
+    message: ListOffsetsRequest,
     response: ListOffsetsResponse,
-    searches: list[tuple[PartitionLog, ListOffsetsPartition, ListOffsetsTopicResponse, int]],
+    searches: list[_Search],
 ) -> ListOffsetsResponse:
-    for log, asked, answered, place in searches:
+    for partition, asked, answered, place in searches:
+        log = partition.log
         try:
             if asked.timestamp == MAX_TIMESTAMP:
                 found = await context.reads.max_timestamp_offset(log)
             else:
                 found = await context.reads.offset_for_timestamp(log, TimestampMs(asked.timestamp))
+            answered.partitions[place] = _of_record(message, partition, asked, found)
         except FirnError as error:
             context.faults.met_error(SEARCHING, str(log.topic_partition), error)
-            answered.partitions[place] = _failed(asked, kafka_code(error))
-        else:
-            answered.partitions[place] = _of_record(log, asked, found)
+            answered.partitions[place] = _failed(asked, _code(request, error))
     return response
 
 

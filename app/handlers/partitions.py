@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.handlers.context import Context
 from app.metadata.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
 from app.units import BrokerId
@@ -14,6 +14,10 @@ from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
+    from app.replication.partition import Partition
+
+LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""Errors beside which the leader is named (KIP-951)."""
 
 
 def topic_name(context: Context, topic: str | UUID) -> str | None:
@@ -37,6 +41,35 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
     Raises: as ``PartitionTable.require``.
     """
     return context.partitions.require(topic, partition).log
+
+
+def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Partition:
+    """A partition that this broker leads, in the leader epoch that the client names (-1 names none).
+
+    As in Kafka, a replica compares epochs before it says that it is not the leader: a client that is behind learns that.
+
+    Raises: as ``PartitionTable.require`` and ``check_leader_epoch``.
+    """
+    try:
+        partition = context.partitions.require(topic, index)
+    except NotLeader:
+        held = context.partitions.get(topic, index)
+        if held is not None and not held.leads:
+            check_epoch(held.leader_epoch, claimed)
+        raise
+    check_leader_epoch(partition.log, claimed)
+    return partition
+
+
+def hint(context: Context, partition: Partition | None, error: FirnError) -> tuple[int, int] | None:
+    """Leader and leader epoch to name beside an error (KIP-951); None if it is no such error, or nobody leads (V6)."""
+    if isinstance(error, NotLeader):
+        return (error.leader, error.leader_epoch) if error.leader >= 0 else None
+    if partition is None or kafka_code(error) not in LEADER_CODES:
+        return None
+    if partition.leads:
+        return context.config.node_id, partition.log.leader_epoch
+    return (partition.leader, partition.leader_epoch) if partition.leader >= 0 else None
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
@@ -73,9 +106,13 @@ def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
 
     Raises: RequestRejected with FENCED_LEADER_EPOCH (the client is behind) or UNKNOWN_LEADER_EPOCH (we are).
     """
+    check_epoch(log.leader_epoch, claimed)
+
+
+def check_epoch(current: int, claimed: int) -> None:
+    """As ``check_leader_epoch``, for the leader epoch that this broker leads in or follows."""
     if claimed < 0:
         return
-    current = log.leader_epoch
     if claimed < current:
         raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {claimed} is over; it is {current} now")
     if claimed > current:

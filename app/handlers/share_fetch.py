@@ -21,13 +21,19 @@ from app.groups.share_state import ShareKey, SharePartition, ShareStateShard
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import led_log
+from app.handlers.partitions import LEADER_CODES, hint, led_log, node_endpoints
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.replication.reading import Awaited
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
+from app.wire.apis.share_acknowledge import (
+    LeaderIdAndEpoch as AcknowledgedLeader,
+)
+from app.wire.apis.share_acknowledge import (
+    NodeEndpoint as AcknowledgeEndpoint,
+)
 from app.wire.apis.share_acknowledge import (
     PartitionData as AcknowledgedPartition,
 )
@@ -42,6 +48,12 @@ from app.wire.apis.share_fetch import (
     ShareFetchableTopicResponse,
     ShareFetchRequest,
     ShareFetchResponse,
+)
+from app.wire.apis.share_fetch import (
+    LeaderIdAndEpoch as FetchLeader,
+)
+from app.wire.apis.share_fetch import (
+    NodeEndpoint as FetchEndpoint,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +77,9 @@ BATCH_OPTIMIZED: Final = 0
 """Acquire mode in which a record batch is not split between members, if possible (KIP-1206)."""
 RENEW_FROM: Final = 2
 """First version in which a member can ask for more time."""
+
+NOBODY: Final = (-1, -1)
+"""No leader is named. The defaults of these fields would name broker 0."""
 
 R = TypeVar("R")
 
@@ -95,9 +110,10 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     answers: dict[Place, PartitionData] = {}
     for place, batches in said.items():
         code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches, renews=renews)
-        answers[place] = PartitionData(
+        answers[place] = answered = PartitionData(
             place[1], acknowledge_error_code=code, acknowledge_error_message=sentence, records=b""
         )
+        answered.current_leader = FetchLeader(*_led_elsewhere(context, place, code))
     if message.share_session_epoch == FINAL:
         await _end(context, group_id, member_id, session)
     elif not renews:
@@ -107,13 +123,21 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
             if known is not None:
                 found.acknowledge_error_code = known.acknowledge_error_code
                 found.acknowledge_error_message = known.acknowledge_error_message
+                if found.current_leader.leader_id < 0:
+                    found.current_leader = known.current_leader
             answers[place] = found
     topics: dict[UUID, list[PartitionData]] = {}
     for (topic_id, _), answer in answers.items():
         topics.setdefault(topic_id, []).append(answer)
+    leaders = {
+        answer.current_leader.leader_id
+        for answer in answers.values()
+        if answer.error_code in LEADER_CODES or answer.acknowledge_error_code in LEADER_CODES
+    }
     return ShareFetchResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareFetchableTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
+        node_endpoints=[FetchEndpoint(*one) for one in node_endpoints(context, leaders)],
     )
 
 
@@ -213,6 +237,17 @@ async def _acknowledge(
         code = kafka_code(error)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in NOT_YET else code, str(error)
     return ErrorCode.NONE, None
+
+
+def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int, int]:
+    """Leader and epoch to name beside the error of an acknowledgement (KIP-951).
+
+    ``NOBODY`` if it is no such error, nobody leads, or this broker does, and only cannot look up the group's progress.
+    """
+    partition = context.image.partition(*place) if code in LEADER_CODES else None
+    if partition is None or partition.leader < 0 or partition.leader == context.node_id:
+        return NOBODY
+    return partition.leader, partition.leader_epoch
 
 
 async def _end(context: Context, group_id: str, member_id: str, session: ShareSession) -> None:
@@ -326,6 +361,7 @@ class _Fetching:
                 subject = f"{topic_id if named is None else named.name}-{index}"
                 self._context.faults.met_error("sharing", subject, error)
                 found = PartitionData(index, kafka_code(error), str(error), records=b"")
+                found.current_leader = FetchLeader(*(hint(self._context, None, error) or NOBODY))
             if found is not None:
                 answers[place] = found
         return answers
@@ -563,15 +599,21 @@ async def acknowledge(context: Context, request: Request, message: ShareAcknowle
         raise RequestRejected(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "Nothing can be acknowledged before a fetch.")
     session = context.shares.sessions.next(group_id, member_id, message.share_session_epoch, context.clock.now_ms())
     topics: dict[UUID, list[AcknowledgedPartition]] = {}
+    leaders: set[int] = set()
     for (topic_id, index), batches in said.items():
         key = ShareKey(group_id, topic_id, index)
         code, sentence = await _acknowledge(context, key, member_id, batches, renews=renews)
-        topics.setdefault(topic_id, []).append(AcknowledgedPartition(index, error_code=code, error_message=sentence))
+        answered = AcknowledgedPartition(index, error_code=code, error_message=sentence)
+        leader = _led_elsewhere(context, (topic_id, index), code)
+        answered.current_leader = AcknowledgedLeader(*leader)
+        leaders.add(leader[0])
+        topics.setdefault(topic_id, []).append(answered)
     if message.share_session_epoch == FINAL:
         await _end(context, group_id, member_id, session)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
+        node_endpoints=[AcknowledgeEndpoint(*one) for one in node_endpoints(context, leaders)],
     )
 
 

@@ -65,7 +65,7 @@ class Replica:
         self.stored_end = -1
         """-1: nothing is known, so that nothing is committed while it counts."""
         self.log_start = -1
-        """Where its log begins, as it told last."""
+        """The first offset that it can serve, as its newest fetch told; -1 if that did not."""
         self.caught_up_ms = now_ms
         """When it last had all that the leader had. A new leadership gives every follower time to come."""
         self.asked_end = -1
@@ -220,8 +220,8 @@ class InSync:
         now_ms: int,
         log_start: int = -1,
     ) -> None:
-        """A fetch of a follower whose history was found to be this log's, in this leader epoch: it has everything below
-        ``fetch_offset``, and has stored what is below ``stored_end``. ``log_end``: of this log now."""
+        """A fetch of a follower whose history was found to be this log's, in this leader epoch: it has everything from
+        ``log_start`` to ``fetch_offset``, and has stored what is below ``stored_end``. ``log_end``: of this log now."""
         follower = self._followers.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return
@@ -233,8 +233,7 @@ class InSync:
         elif fetch_offset >= follower.asked_end >= 0:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.asked_ms)
         follower.asked_end, follower.asked_ms = log_end, now_ms
-        follower.fetch_offset = fetch_offset
-        follower.log_start = log_start
+        follower.fetch_offset, follower.log_start = fetch_offset, log_start
         if stored_end > follower.stored_end:
             follower.stored_end = stored_end
             self._advance()

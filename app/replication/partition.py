@@ -19,14 +19,17 @@ from app.errors import ErrorCode, NotLeader, RequestRejected
 from app.replication.commits import CommitQueue, FutureWaiter, Waiter
 from app.replication.in_sync import LAG_MS_MAX, InSync
 from app.replication.roles import Role
+from app.replication.selecting import ReplicaView, select_by_rack
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
-    from app.metadata.cluster import ClusterImage, PartitionImage
+    from app.metadata.cluster import BrokerImage, ClusterImage, PartitionImage
 
 
 NOBODY: Final = BrokerId(-1)
+LEVEL_OF_FOLLOWERS: Final = 1
+"""Below this level of ``firn.version`` there is one broker, and nobody is a follower."""
 
 
 class Partition:
@@ -178,6 +181,31 @@ class Partition:
         wanted = self.log.config.min_insync_replicas
         return wanted <= 1 or len(self.in_sync) >= min(wanted, len(self.replicas))
 
+    @property
+    def reader_epoch(self) -> LeaderEpoch:
+        """The leader epoch that readers may name: the one in which this broker leads, or which it follows (V1)."""
+        return self.log.leader_epoch if self.leads else self.leader_epoch
+
+    def preferred_replica(self, rack: str, offset: int, brokers: Mapping[int, BrokerImage]) -> BrokerId | None:
+        """The follower from which a consumer in ``rack`` should read ``offset``; None for this broker, or if it does not lead.
+
+        Only followers that are in the committed in-sync set and alive, and have all records from ``offset`` on that are committed
+        here (V2).
+        """
+        counting = self.counting
+        own = brokers.get(self.leader)
+        if counting is None or not self.leads or own is None:
+            return None
+        able: list[ReplicaView] = []
+        for broker_id in self.in_sync:
+            follower, broker = counting.replica(broker_id), brokers.get(broker_id)
+            if follower is None or broker is None or broker.fenced or follower.broker_epoch != broker.broker_epoch:
+                continue
+            if 0 <= follower.log_start <= offset <= follower.stored_end:
+                able.append(ReplicaView(follower.stored_end, follower.last_caught_up_ms, broker_id, broker.rack))
+        found = select_by_rack(rack, own.rack, able)
+        return None if found is None else BrokerId(found)
+
     def check_in_sync(self) -> None:
         """Whether as many replicas are in sync as ``min.insync.replicas`` asks, or as there are.
 
@@ -281,6 +309,8 @@ class PartitionTable:
         self._all: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicIdPartition, str] = {}
+        self.offline_changes = 0
+        """Rises with every change of ``offline``."""
         self.now_ms = now_ms
         """Loop time in milliseconds: it never steps."""
         self.lag_ms_max = LAG_MS_MAX
@@ -291,6 +321,8 @@ class PartitionTable:
         """Called when the first partition was touched since ``take_touched``: its leader, its epoch or its role here may be
         another. Whoever fetches from leaders sets it."""
         self._touched: dict[Partition, None] = {}
+        self.shrinks = self.expands = 0
+        """How often a replica left the in-sync set of a partition that is led here, and how often one came."""
         self.make_missing: Callable[[str, int], None] | None = None
         """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
         self._watchers: dict[str, list[Callable[[Partition], None]]] = {}
@@ -324,6 +356,30 @@ class PartitionTable:
     def offline(self) -> Mapping[TopicIdPartition, str]:
         """Partitions that this broker should lead but cannot open, with the reason in a sentence."""
         return self._offline
+
+    def require_replica(self, topic: str, index: int) -> Partition:
+        """A partition that this broker may serve to consumers: one that it leads, or one that it follows (V1, V3).
+
+        Raises: as ``require``.
+        """
+        found = self._led.get((topic, index))
+        if found is None:
+            found = self._all.get((topic, index))
+            if (
+                found is None
+                or found.role is not Role.FOLLOWER
+                or found.leader == self._broker_id
+                or self._broker_id not in found.replicas
+                or not self._is_followed(found)
+            ):
+                return self.require(topic, index)
+        return found
+
+    def _is_followed(self, partition: Partition) -> bool:
+        """Whether its topic is the one of that name, and brokers follow one another: else nobody tells what is committed."""
+        image = self._image()
+        of_topic = image.topics_by_name.get(partition.topic)
+        return image.level >= LEVEL_OF_FOLLOWERS and of_topic is not None and of_topic.topic_id == partition.topic_id
 
     def require(self, topic: str, index: int) -> Partition:
         """A partition that this broker leads.
@@ -388,6 +444,9 @@ class PartitionTable:
         if partition.leader != image.leader or partition.leader_epoch != image.leader_epoch:
             self._touch(partition)
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
+        if partition.leads and image.isr != partition.in_sync:
+            self.shrinks += not set(partition.in_sync) <= set(image.isr)
+            self.expands += not set(image.isr) <= set(partition.in_sync)
         partition.partition_epoch = image.partition_epoch
         sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
@@ -423,7 +482,7 @@ class PartitionTable:
         if not partition.commits_alone:
             self._count(partition)
         partition.role, partition.why_offline = Role.LEADER, ""
-        self._offline.pop(partition.key, None)
+        self._forget_offline(partition)
         self._led[partition.topic, partition.index] = partition
         partition.refresh()
         self._tell(partition)
@@ -485,6 +544,7 @@ class PartitionTable:
         self._leave(partition)
         partition.role, partition.why_offline = Role.OFFLINE, why
         self._offline[partition.key] = why
+        self.offline_changes += 1
         self._tell(partition)
 
     def drop(self, partition: Partition) -> None:
@@ -503,5 +563,9 @@ class PartitionTable:
             partition.accepts_all = False
             partition.wake_start_waiters()
         self._stop_counting(partition)
-        self._offline.pop(partition.key, None)
+        self._forget_offline(partition)
         partition.why_offline = ""
+
+    def _forget_offline(self, partition: Partition) -> None:
+        if self._offline.pop(partition.key, None) is not None:
+            self.offline_changes += 1

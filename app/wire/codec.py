@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from struct import error as StructError  # noqa: N812 (it is a class)
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.errors import ErrorCode, ProtocolError
 from app.wire.apis import APIS
@@ -39,6 +39,13 @@ from app.wire.versions import OPAQUE
 
 Decoder = Callable[[Buffer], Any]
 Encoder = Callable[[Any], bytes]
+
+
+class Encoded(NamedTuple):
+    """The body of a response that is encoded already."""
+
+    body: bytes
+
 
 _decoders: Final[dict[tuple[int, int, bool], tuple[Decoder, bool, str]]] = {}
 """(key, version, is it a request) → (decoder, whether it wants plain bytes, name for errors)."""
@@ -69,8 +76,17 @@ def encode_request(key: int, version: int, message: Any) -> bytes:
 
 
 def encode_response(key: int, version: int, message: Any) -> bytes:
-    """The body of a response, without header and frame; as ``encode_request``."""
+    """The body of a response, without header and frame; as ``encode_request``. An ``Encoded`` is taken as it is."""
+    if type(message) is Encoded:
+        return message.body
     return _encode(key, version, message, False)
+
+
+def struct_encoder(key: int, version: int, struct: str) -> Encoder:
+    """The encoder of one struct of an API's messages, which is compiled now. Raises: KeyError if there is no such struct."""
+    shape = shape_of(key, version)
+    assert shape is not None, (key, version)
+    return EncoderSource(shape).compile(struct)
 
 
 def _decode(key: int, version: int, view: Buffer, is_request: bool) -> Any:

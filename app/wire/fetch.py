@@ -50,6 +50,8 @@ VERSION_FIRST: Final = 4
 VERSION_LAST: Final = 18
 SESSIONS: Final = 7
 """First version with fetch sessions and an error for the whole response (KIP-227)."""
+ANY_REPLICA: Final = 11
+"""First version in which a consumer may read from a follower, and names its rack (KIP-392)."""
 FLEXIBLE: Final = 12
 """First version with compact lengths and tagged fields, and with diverging epochs (KIP-595)."""
 TOPIC_IDS: Final = 13

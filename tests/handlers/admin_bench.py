@@ -14,6 +14,7 @@ from app.errors import FirnError, RequestRejected, StorageUnavailable, kafka_cod
 from app.handlers.context import Context, Request
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
+from app.handlers.metadata_cache import MetadataCache
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_id_block import ProducerIds
 from app.metadata.cluster import Endpoint
@@ -129,6 +130,7 @@ class AdminBench:
             "remote_log_manager": self.tier,
             "metrics": ApiMetrics(registry),
             "fetch_sessions": FetchSessions(10, rng),
+            "metadata_cache": MetadataCache(),
             "producer_ids": ProducerIds(member.controller),
             "advertised_host": "127.0.0.1",
             "advertised_port": 9092,

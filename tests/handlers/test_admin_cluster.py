@@ -9,13 +9,17 @@ import pytest
 
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, StorageUnavailable
+from app.handlers.context import Request
+from app.handlers.metadata import handle
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller import Controller
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.codec import decode_response, encode_response
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
+from tests.support.callers import SOMEBODY
 
 ALL_VERSIONS = versions(ApiKey.METADATA)
 
@@ -52,6 +56,70 @@ async def test_brokers_topics_and_leaders_are_told_in_every_version(version: int
         if version >= 10:
             assert topics["t"].topic_id == made.topic_id
         assert (await metadata(bench, version, ["t"])).brokers
+
+
+@pytest.mark.parametrize("with_operations", [False, True])
+@pytest.mark.parametrize("version", ALL_VERSIONS)
+async def test_pieces_that_are_kept_make_the_bytes_of_the_whole(version: int, with_operations: bool) -> None:
+    async with admin_bench(auto_create_topics_enable=False) as bench:
+        for name in ("a", "b"):
+            await bench.controller.create_topic(name, 3)
+        for names in (None, ["b", "missing", "a"], ["a"]):
+            topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+            if version == 0 and topics is None:
+                topics = []
+            message = MetadataRequest(
+                topics=topics,
+                include_topic_authorized_operations=with_operations,
+                include_cluster_authorized_operations=with_operations,
+            )
+            request = Request(int(ApiKey.METADATA), version, 1, "test", SOMEBODY)
+            request.throttle_time_ms = 77
+            bodies = [handle(bench.context, request, message).body for _ in range(2)]  # type: ignore[union-attr]
+            assert bodies[0] == bodies[1]
+            decoded = decode_response(ApiKey.METADATA, version, memoryview(bodies[0]))
+            assert encode_response(ApiKey.METADATA, version, decoded) == bodies[0]
+            assert [topic.name for topic in decoded.topics] == (names or ["a", "b"])
+            assert decoded.throttle_time_ms == (77 if version >= 3 else 0)
+            told = decoded.topics[-1].topic_authorized_operations
+            assert told == (TOPIC_OPERATIONS if with_operations and version >= 8 else NOT_ASKED)
+
+
+async def test_what_is_kept_is_not_told_after_a_change() -> None:
+    async with admin_bench() as bench:
+        for name in ("a", "b"):
+            await bench.controller.create_topic(name, 1)
+        assert [len(topic.partitions) for topic in (await metadata(bench, 12, None)).topics] == [1, 1]
+        await bench.controller.create_partitions("a", 2)
+        for names in (None, ["a", "b"]):
+            topics = answered((await metadata(bench, 12, names)).topics)
+            assert (len(topics["a"].partitions), len(topics["b"].partitions)) == (2, 1)
+        await bench.controller.delete_topic("b")
+        assert [topic.name for topic in (await metadata(bench, 12, None)).topics] == ["a"]
+        # What this broker cannot open is in no image.
+        bench.logs.add("a", 0, high_watermark=0)
+        held = bench.logs.table.get("a", 0)
+        assert held is not None
+        held.topic_id = bench.cluster.image.topics_by_name["a"].topic_id
+        held.log.resign = lambda: None  # type: ignore[method-assign]
+        for change, leader in (
+            (lambda: bench.logs.table.put_offline(held, "it is damaged"), -1),
+            (lambda: bench.logs.table.drop(held), NODE_ID),
+        ):
+            change()
+            for names in (None, ["a"]):
+                [topic] = (await metadata(bench, 12, names)).topics
+                assert topic.partitions[0].leader_id == leader
+                assert (topic.partitions[0].error_code == 0) is (leader >= 0)
+
+
+async def test_kinds_that_nobody_asks_for_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_bench() as bench:
+        await bench.controller.create_topic("t", 1)
+        for version in ALL_VERSIONS:
+            for _ in range(2):
+                await metadata(bench, version, ["t"])
+        assert list(bench.context.metadata_cache._pieces) == [(version, NOT_ASKED) for version in ALL_VERSIONS[-4:]]
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)

@@ -198,7 +198,7 @@ async def test_a_range_that_has_left_the_page_cache_is_found_out_again(
 
 def test_the_oldest_gives_way():
     fan_out = FanOut()
-    kind = FetchKind(RIGHTS, 12, "t", 0, 1, 1, 0, -1)
+    kind = FetchKind(RIGHTS, 12, "t", 0, 1, 1, 0, -1, "")
     assert not any(fan_out.asked(kind, offset) for offset in range(ANSWERS_MAX + 1))
     assert fan_out.asked(kind, 1)
     assert not fan_out.asked(kind, 0)

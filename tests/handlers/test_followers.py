@@ -66,7 +66,12 @@ class Led:
         self.counting = Counting(self.log)
         self.refused: Exception | None = None
         followed = SimpleNamespace(
-            log=self.log, replicas=(1, 2, 3), counting=self.counting, note_follower=self.counting.note_follower
+            log=self.log,
+            leads=True,
+            reader_epoch=EPOCH,
+            replicas=(1, 2, 3),
+            counting=self.counting,
+            note_follower=self.counting.note_follower,
         )
 
         def require(topic: str, index: int) -> Any:
@@ -76,11 +81,12 @@ class Led:
             return followed
 
         monkeypatch.setattr(bench.logs.table, "require", require)
+        monkeypatch.setattr(bench.logs.table, "require_replica", require)
 
     def request(self, offset: int = 0, *, broker: int = 2, **fields: Any) -> Any:
         partition = {
             name: fields.pop(name)
-            for name in ("current_leader_epoch", "last_fetched_epoch", "stored_end")
+            for name in ("current_leader_epoch", "last_fetched_epoch", "log_start_offset", "stored_end")
             if name in fields
         }
         asked = FetchPartition(0, fetch_offset=offset, **{"current_leader_epoch": EPOCH, **partition})
@@ -169,10 +175,12 @@ async def test_a_position_counts_before_the_answer_is_made(led, client):
     led.log.append_uncommitted(batch(3))
     led.log.append_uncommitted(batch(2))
     led.counting.commits = True
-    found = only(await ask(client, VERSION, led.request(3, last_fetched_epoch=EPOCH, stored_end=3)))
+    asked = led.request(3, last_fetched_epoch=EPOCH, stored_end=3, log_start_offset=0)
+    found = only(await ask(client, VERSION, asked))
     assert (offsets(found.records), found.high_watermark, found.last_stable_offset) == ([3], 3, 3)
-    noted = {"id": 2, "epoch": 20, "fetch_offset": 3, "stored_end": 3, "log_start": -1, "log_end": 5}
-    assert led.counting.noted == [noted]
+    assert led.counting.noted == [
+        {"id": 2, "epoch": 20, "fetch_offset": 3, "stored_end": 3, "log_end": 5, "log_start": 0}
+    ]
 
 
 @pytest.mark.parametrize(

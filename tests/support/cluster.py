@@ -49,7 +49,11 @@ class Brokers:
 
     def start(self, node_id: int) -> None:
         log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
-        more: dict[str, Any] = {"settings": dict(self.settings)}
+        settings = {
+            name: value.format(node=node_id) if isinstance(value, str) else value
+            for name, value in self.settings.items()
+        }
+        more: dict[str, Any] = {"settings": settings}
         if self.links is not None:
             more["links"] = {
                 str(self.ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
@@ -100,7 +104,7 @@ def brokers_running(
     path: Path, nodes: Sequence[int] = NODES, *, proxied: bool = False, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
-    ``BrokerConfig``."""
+    ``BrokerConfig``; ``{node}`` in a text stands for the node id."""
     with ExitStack() as stack:
         brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied)
         try:
