@@ -6,8 +6,11 @@ import random
 from uuid import UUID
 
 from app.coordinator.records import CoordinatorRecord
+from app.groups.counters import ShareCounters
+from app.groups.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
-from app.groups.share_window import Acknowledgement
+from app.groups.share_window import Acknowledgement, Window
+from app.metrics import Registry
 from app.units import Offset, PartitionIndex
 
 ACKNOWLEDGEMENTS = 2000
@@ -42,18 +45,26 @@ class Counting:
 
 def bytes_per_acknowledgement(out: int, records: int, said: int, updates_max: int) -> float:
     settings = ShareSettings(lock_ms=30_000, deliveries_max=5, window_max=WINDOW_MAX, updates_max=updates_max)
-    turn, shard, rng = Counting(), ShareStateShard(PartitionIndex(0), lambda _: settings), random.Random(1)
-    shard.begin(turn, KEY, 0)  # type: ignore[arg-type]
+    turn, rng = Counting(), random.Random(1)
+    state = ShareStateShard(PartitionIndex(0), lambda _: settings)
+
+    def store(shared: SharePartition, window: Window) -> None:
+        epochs = shared.state_epoch, shared.leader_epoch
+        state.write(turn, KEY, *epochs, window.start, stored_runs(window), whole=True)  # type: ignore[arg-type]
+
+    leader = SharePartitions(lambda _: settings, store, ShareCounters(Registry()))
+    state.initialize(turn, KEY, 0, 0)  # type: ignore[arg-type]
+    leader.open(KEY, state.partitions[KEY].state, 0)
     held: list[tuple[int, int]] = []
     for _ in range(ACKNOWLEDGEMENTS):
         while len(held) < out * records // said:
-            first = shard.partitions[KEY].window.next_offset
-            given = shard.acquire(turn, KEY, "m", [(first, first + records)], [], 0, records)  # type: ignore[arg-type]
+            first = leader.partitions[KEY].window.next_offset
+            given = leader.acquire(turn, KEY, "m", [(first, first + records)], [], 0, records)
             if not given:
                 break
             held += [(at, min(at + said, each.end)) for each in given for at in range(each.first, each.end, said)]
         first, end = held.pop(rng.randrange(len(held)))
-        shard.acknowledge(turn, KEY, "m", [Acknowledgement(first, end, [1])])  # type: ignore[arg-type]
+        leader.acknowledge(turn, KEY, "m", [Acknowledgement(first, end, [1])])
     return turn.bytes / ACKNOWLEDGEMENTS
 
 

@@ -1,8 +1,8 @@
 """How a broker reaches the other brokers of its cluster: ``ControlLink`` over Kafka's protocol.
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
-connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, and entries of segment
-manifests. A connection that failed is opened again by the next request. Nothing is sent twice (F1).
+connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
+manifests, and states of share groups. A connection that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from app.wire.apis.alter_partition import (
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
-from app.wire.versions import BETWEEN_BROKERS
+from app.wire.versions import BETWEEN_BROKERS, SERVED
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -62,7 +62,9 @@ REGISTER_MS: Final = 20_000
 FETCH_VERSION: Final = 17
 FETCH_MS: Final = 10_000
 """On top of how long the leader may wait."""
-LANES: Final = ("beat", "entries", "change", "fetch", "manifests")
+SHARE_MS: Final = 5_000
+"""A share coordinator answers when the state is stored by all replicas in sync."""
+LANES: Final = ("beat", "entries", "change", "fetch", "manifests", "share")
 
 
 class KafkaControlLink:
@@ -154,6 +156,10 @@ class KafkaControlLink:
         return await self._ask(
             to, "manifests", ApiKey.FIRN_MANIFESTS, asked, ManifestsResponse, asked.wait_ms + FETCH_MS
         )
+
+    async def share_states(self, to: BrokerImage, key: ApiKey, message: Any) -> Any:
+        connection = await self.connection(to, "share")
+        return await connection.request(key, message, version=SERVED[key][1], timeout_ms=SHARE_MS)
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:

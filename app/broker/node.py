@@ -31,6 +31,7 @@ from app.errors import ConfigError, FencedError, FirnError, StorageFull, Storage
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
+from app.groups.share_states import StateLink
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.context import Context, new_throttle
 from app.handlers.dispatch import Apis
@@ -80,8 +81,8 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, Protocol):
-    """Reaches the other brokers of a cluster: what they are asked as members, and as leaders."""
+class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, Protocol):
+    """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as share coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +345,7 @@ class Node:
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
+            link=link if member.member is not None else None,
         )
         producer_ids = ProducerIds(member.controller)
         self.transactions = TransactionCoordinator(

@@ -353,6 +353,19 @@ class GroupShard:
         group = self.groups.get(group_id)
         return group.topics if isinstance(group, ShareGroup) else share_records.NO_TOPICS
 
+    def topics_without_states(self, group_id: str) -> SharedTopics | None:
+        """The topics of a group with members, if states of their share-partitions may be missing; None if there are all."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ShareGroup) or group.is_empty or group.topics is group.topics_with_states:
+            return None
+        return group.topics
+
+    def note_states(self, group_id: str, topics: SharedTopics) -> None:
+        """The states of these topics, which ``topics_without_states`` returned, were made."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ShareGroup) and group.topics is topics:
+            group.topics_with_states = topics
+
     def share_heartbeat(
         self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
     ) -> ShareGroupHeartbeatResponse:

@@ -89,6 +89,9 @@ class ShareGroup:
         self.targets: dict[str, Assignment] = {}
         self.topics: SharedTopics = NO_TOPICS
         """Topics to which present and former members have subscribed, or whose offsets were set, until they are forgotten."""
+        self.topics_with_states: SharedTopics | None = None
+        """The topics when this coordinator last made the states of their share-partitions. They are made again after a load, since
+        nobody knows whether all were made before."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         self._assigned_ms: int | None = None
         """Time of the last target, in monotonic time; None before the first target on this broker."""
@@ -245,6 +248,7 @@ class ShareGroup:
 
         Raises: the errors of an append; then nothing has changed.
         """
+        self.topics_with_states = None
         topic = self.topics.get(topic_id)
         if topic is not None and not self.subscribes_to(topic.name):
             self._write(turn, [ShareTopics({other: self.topics[other] for other in self.topics if other != topic_id})])

@@ -1,9 +1,15 @@
-"""The state of share groups except their members: share-partitions, and the sessions in which members read them."""
+"""Share groups except their members: the stored states of share-partitions, and the records that this broker hands out.
+
+Two parts that may be on different brokers (ADR 0027): the leader of a partition of ``__share_group_state`` keeps states
+(``shell``), and the leader of a topic's partition hands its records out (``leader``). ``states`` is the way to the first from
+everywhere.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
@@ -11,8 +17,30 @@ from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
 from app.groups.counters import ShareCounters
-from app.groups.share_sessions import ShareSession, ShareSessions
-from app.groups.share_state import ShareKey, SharePartition, ShareSettings, ShareStateShard
+from app.groups.share_leader import ShareLeader
+from app.groups.share_partitions import SharePartition
+from app.groups.share_sessions import ShareSession
+from app.groups.share_state import (
+    ANY_EPOCH,
+    NOT_BEGUN,
+    ShareKey,
+    ShareSettings,
+    ShareState,
+    ShareStateShard,
+    epoch_after_reset,
+)
+from app.groups.share_state_wire import (
+    NO_STATE,
+    Answered,
+    Asked,
+    Delete,
+    Initialize,
+    Read,
+    Summarize,
+    Write,
+)
+from app.groups.share_states import NOT_YET, ShareStates, StateLink
+from app.groups.share_window import Run, Window
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metadata.cluster_changes import ClusterChanges
 from app.metadata.group_configs import (
@@ -29,14 +57,15 @@ from app.replication.partition import PartitionTable
 from app.seams import Clock
 from app.units import BrokerId
 
-R = TypeVar("R")
-
 LOAD_WAIT_S: Final = 10.0
 """How long an operator's request waits for partitions of ``__share_group_state`` that are loading."""
+AT_ONCE: Final = 100
+"""States that are created or deleted before the event loop serves other work."""
 
 
 class ShareCoordinator:
-    """Share-partitions of the partitions of ``__share_group_state`` that this broker leads; keep ``run`` running."""
+    """States of the partitions of ``__share_group_state`` that this broker leads, and records of the partitions that it leads. Keep
+    ``run`` running."""
 
     def __init__(
         self,
@@ -50,17 +79,16 @@ class ShareCoordinator:
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
+        link: StateLink | None = None,
     ) -> None:
-        """``config`` returns the broker's present settings."""
+        """``config`` returns the broker's present settings. ``link`` reaches other share coordinators; without it this broker is
+        alone."""
         self.config = config
         self._cluster, self._controller = cluster, controller
         self._log_line = Limited(log_line)
-        self.sessions = ShareSessions(config)
-        registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
-        counters = ShareCounters(registry)
         self.shell: Coordinator[ShareStateShard] = Coordinator(
             SHARE_GROUP_STATE,
-            lambda partition: ShareStateShard(partition, self.settings, counters),
+            lambda partition: ShareStateShard(partition, self.settings),
             broker_id=broker_id,
             partitions=partitions,
             clock=clock,
@@ -68,6 +96,19 @@ class ShareCoordinator:
             log_line=log_line,
             faults=faults,
         )
+        self.states = ShareStates(cluster, broker_id, self.answer, link)
+        self.leader = ShareLeader(
+            config=config,
+            broker_id=broker_id,
+            settings=self.settings,
+            states=self.states,
+            here=self,
+            counters=ShareCounters(registry),
+            log_line=log_line,
+            faults=faults if faults is not None else Faults(log_line),
+        )
+        self.sessions = self.leader.sessions
+        registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
 
     def settings(self, group_id: str) -> ShareSettings:
         """The sharing settings of a group."""
@@ -84,12 +125,15 @@ class ShareCoordinator:
         )
 
     async def run(self) -> None:
-        """Load led partitions, and serve timers, until cancelled."""
-        await self.shell.run()
+        """Load led partitions, store progress, and serve timers, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.shell.run())
+            tasks.create_task(self.leader.run())
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None = None) -> None:
         """Apply a change of the cluster, or the first image if there is no ``delta``."""
         self.shell.follow(image)
+        self.leader.follow(image, None if delta is None else delta.topics)
         deleted = {topic_id for topic_id in delta.topics if topic_id not in image.topics_by_id} if delta else set()
         if not deleted:
             return
@@ -108,57 +152,114 @@ class ShareCoordinator:
         if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
             await ensure_topic(self._cluster, self._controller, SHARE_GROUP_STATE)
 
-    def perform(self, key: ShareKey, event: Callable[[ShareStateShard, Turn], R]) -> R | Awaitable[R]:
-        """Run an event on a share-partition now. Returns the result of ``event`` when its records are stored.
+    # --- states that are kept here ------------------------------------------------------------------------------------
 
-        Raises: as ``Coordinator.perform``.
+    def answer(self, asked: Asked) -> Answered | Awaitable[Answered]:
+        """Serve what the leader of a topic's partition, or a group coordinator, asks about a state that is kept here.
+
+        Raises: as ``Coordinator.perform`` and the events of ``ShareStateShard``; so does the awaitable.
         """
-        return self.shell.perform(self.shell.partition_of(key.name), event)
+        partition = self.shell.partition_of(asked.key.name)
+        return self.shell.perform(partition, lambda shard, turn: self._answer(shard, turn, asked))
 
-    async def when_loaded(self, keys: Iterable[ShareKey]) -> None:
-        """Wait until the progress of these share-partitions is loaded.
+    def _answer(self, shard: ShareStateShard, turn: Turn, asked: Asked) -> Answered:
+        match asked:
+            case Initialize(key, state_epoch, start):
+                known = shard.shared(key)
+                shard.initialize(turn, key, state_epoch, start)
+                if known is not None and shard.shared(key) is not known:
+                    self.leader.drop(key)
+            case Read(key, leader_epoch):
+                return Answered(state=shard.read(turn, key, leader_epoch))
+            case Write(key, state_epoch, leader_epoch, start, runs, _):
+                shard.write(turn, key, state_epoch, leader_epoch, start, runs)
+            case Delete(key):
+                shard.forget(turn, [key])
+                self.leader.drop(key)
+            case Summarize(key):
+                shared = shard.shared(key)
+                if shared is None:
+                    return Answered(state=NO_STATE)
+                return Answered(state=shared.state._replace(runs=()), done_count=shared.window.done_count)
+        return Answered()
 
-        After the topic was created, all its partitions are loaded, which takes a moment. Clients do not retry operators'
-        requests about offsets. Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if it takes longer than ``LOAD_WAIT_S``.
-        """
-        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is not None:
-            await self.shell.when_loaded([self.shell.partition_of(key.name) for key in keys], timeout_s=LOAD_WAIT_S)
+    def store(self, key: ShareKey, state_epoch: int, leader_epoch: int, window: Window, runs: tuple[Run, ...]) -> None:
+        """Write a state into the log. Raises: RequestRejected, with nothing written."""
+        self.shell.tell(
+            self.shell.partition_of(key.name),
+            lambda shard, turn: shard.write(turn, key, state_epoch, leader_epoch, window.start, runs, whole=True),
+        )
 
-    def find(self, key: ShareKey) -> SharePartition | None:
-        """The share-partition, if the group reads it. Raises: as ``Coordinator.look``, but not before the topic exists."""
-        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
-            return None
-        return self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
-
-    def release(self, group_id: str, member_id: str, session: ShareSession) -> None:
-        """Release the records of an ended session. If that cannot be written, their locks expire later."""
-        for place in session.places:
-            key = ShareKey(group_id, *place)
-            try:
-                partition = self.shell.partition_of(key.name)
-                self.shell.tell(partition, lambda shard, turn, key=key: shard.release(turn, key, member_id))  # type: ignore[misc]
-            except RequestRejected as error:
-                self._log_line(f"{key.name} is not given back by {member_id} before its time is up: {error}")
+    def stored(self, key: ShareKey) -> Awaitable[None] | None:
+        """None if everything that was written is stored, else what to await for that. Both may raise RequestRejected."""
+        return self.shell.perform(self.shell.partition_of(key.name), _nothing)
 
     def keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
-        """Number of loaded share-partitions."""
+        """The share-partitions whose loaded states are kept here."""
         return sorted(key for _, shard in self.shell.shards() for key in shard.partitions if wanted(key))
 
-    async def forget(self, wanted: Callable[[ShareKey], bool]) -> None:
-        """Forget the progress of share-partitions, after all progress is loaded: progress that loads later would come back.
+    def state(self, key: ShareKey) -> ShareState | None:
+        """A state that is kept here, if it is loaded."""
+        shared = self.shell.look(self.shell.partition_of(key.name), lambda shard: shard.shared(key))
+        return None if shared is None else shared.state
 
-        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if the load takes longer than ``LOAD_WAIT_S``; the errors of an append.
-        Progress forgotten until then stays forgotten.
-        """
-        await self.shell.when_loaded(timeout_s=LOAD_WAIT_S)
-        if self.shell.loading:
-            raise RequestRejected(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"A part of {SHARE_GROUP_STATE.name} cannot be read; that is tried again every few seconds.",
-            )
-        for partition, shard in self.shell.shards():
-            keys = [key for key in shard.partitions if wanted(key)]
-            if keys:
-                done = self.shell.perform(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
-                if done is not None:
-                    await done
+    # --- states, wherever they are kept -------------------------------------------------------------------------------
+
+    async def create(self, keys: Iterable[ShareKey], *, timeout_s: float = LOAD_WAIT_S) -> None:
+        """Create the states of share-partitions that have none. Raises: RequestRejected; as ``ready``."""
+        await self.ready()
+        wanted = [Initialize(key, ANY_EPOCH, NOT_BEGUN) for key in keys]
+        for first in range(0, len(wanted), AT_ONCE):
+            # A coordinator that does not know a new topic yet soon will.
+            again_on = NOT_YET | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            part = wanted[first : first + AT_ONCE]
+            check_all(await self.states.ask(part, timeout_s=timeout_s, again_on=again_on))
+            await asyncio.sleep(0)
+
+    async def reset(self, key: ShareKey, start: int) -> None:
+        """Set the progress of a share-partition anew. Raises: RequestRejected."""
+        await self.ready()
+        (found,) = await self.summaries([key])
+        check_all([found])
+        assert found.state is not None
+        known = found.state.state_epoch
+        epoch = ANY_EPOCH if known == ANY_EPOCH else epoch_after_reset(known)
+        if epoch == ANY_EPOCH and start == NOT_BEGUN:
+            return
+        check_all(await self.states.ask([Initialize(key, epoch, start)], timeout_s=LOAD_WAIT_S))
+
+    async def summaries(self, keys: Iterable[ShareKey]) -> list[Answered]:
+        """The states without their runs, or why they cannot be read. ``NO_STATE`` if there is none."""
+        wanted = [Summarize(key) for key in keys]
+        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
+            return [Answered(state=NO_STATE)] * len(wanted)
+        return await self.states.ask(wanted, timeout_s=LOAD_WAIT_S)
+
+    async def delete(self, keys: Iterable[ShareKey]) -> None:
+        """Delete the states of share-partitions. What was deleted stays so, whatever is raised. Raises: RequestRejected."""
+        if self._cluster.image.topic(SHARE_GROUP_STATE.name) is not None:
+            wanted = [Delete(key) for key in keys]
+            for first in range(0, len(wanted), AT_ONCE):
+                check_all(await self.states.ask(wanted[first : first + AT_ONCE], timeout_s=LOAD_WAIT_S))
+                await asyncio.sleep(0)
+
+    # --- records that are handed out here -----------------------------------------------------------------------------
+
+    def find(self, key: ShareKey) -> SharePartition | None:
+        """The share-partition, if this broker hands out its records."""
+        return self.leader.find(key)
+
+    def release(self, group_id: str, member_id: str, session: ShareSession) -> None:
+        """As ``ShareLeader.release``."""
+        self.leader.release(group_id, member_id, session)
+
+
+def check_all(answers: Iterable[Answered]) -> None:
+    """Raises: RequestRejected with the first error."""
+    for answer in answers:
+        if answer.error is not ErrorCode.NONE:
+            raise RequestRejected(answer.error, answer.sentence or "")
+
+
+def _nothing(shard: ShareStateShard, turn: Turn) -> None:
+    """An event that only waits for what was written before."""

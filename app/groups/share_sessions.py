@@ -72,6 +72,7 @@ class ShareSessions:
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._of_group: dict[str, dict[ShareSession, None]] = {}
         self._places = 0
         """Number of partitions in all sessions together."""
 
@@ -93,12 +94,26 @@ class ShareSessions:
             # Its member may still speak of what it has.
             self._end(before, gives_back=False)
         session = self._sessions[key] = ShareSession(now_ms)
+        self._of_group.setdefault(group_id, {})[session] = None
+        if before is not None:
+            self._forget(group_id, before)
         return session
+
+    def is_read(self, group_id: str, place: Place) -> bool:
+        """Whether a session of the group reads a partition."""
+        return any(place in session.places for session in self._of_group.get(group_id, ()))
+
+    def _forget(self, group_id: str, session: ShareSession) -> None:
+        sessions = self._of_group[group_id]
+        del sessions[session]
+        if not sessions:
+            del self._of_group[group_id]
 
     def drop(self, group_id: str, member_id: str, session: ShareSession) -> None:
         """Drop a session without a client, if it is still the member's session."""
         if self._sessions.get((group_id, member_id)) is session:
             del self._sessions[group_id, member_id]
+            self._forget(group_id, session)
             self._end(session, gives_back=True)
 
     def _end(self, session: ShareSession, *, gives_back: bool) -> None:

@@ -1,10 +1,15 @@
-"""The share-partitions of one partition of ``__share_group_state``: acquired and finished records (KIP-932). Pure.
+"""The stored state of share-partitions: one partition of ``__share_group_state`` (KIP-932). Pure.
 
-A share-partition is one partition of a topic that one share group reads. ``share_window.py`` has the rules for its records.
-This module writes changes before they count, and keeps time limits. Acquisitions are not written: after a restart the records
-are available again, with the delivery counts of the log.
+A share-partition is one partition of a topic that one share group reads. The leader of that partition hands its records out
+(``share_partitions.py``) and asks the share coordinator, which is the leader of a partition of ``__share_group_state``, to store
+which records are finished, and how often each was delivered. This module is the share coordinator. It does not know who has
+acquired a record: acquisitions are not stored.
 
-The log has a snapshot (Kafka's ShareSnapshot: the whole window), and then updates (ShareUpdate). Each update has all changes
+Two epochs fence (ADR 0027). The *leader epoch* of the topic's partition: a new leader reads the state, and from then on nothing
+counts that an older leader writes (H1, H2). The *state epoch*: it rises when the progress is set anew, and nothing counts that was
+decided on the progress of before (H3).
+
+The log has a snapshot (Kafka's ShareSnapshot: the whole state), and then updates (ShareUpdate). Each update has all changes
 since the snapshot. So the newest snapshot and the newest update are enough, and compaction keeps these. Updates grow because
 they repeat earlier changes, so a new snapshot is due when the updates together contain as much as it would.
 """
@@ -27,15 +32,16 @@ from app.coordinator.schemas.share_state import (
 )
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups.counters import ShareCounters
-from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
+from app.groups.share_window import DONE, RecordState, Run, Window
 from app.metadata.group_configs import LATEST
-from app.metrics import Registry
-from app.tiering.waiting import Waiters
 from app.units import PartitionIndex
 
-RETRY_MS: Final = 1000
-"""Pause after a failed append before due work is retried."""
+NOT_BEGUN: Final = -1
+"""In place of a start offset: the group has not read the partition."""
+ANY_EPOCH: Final = -1
+"""In place of a state epoch: whatever there is stays as it is."""
+RESET_EPOCHS: Final = 64
+"""A reset raises the state epoch to the next multiple. The epochs between are for the leader (H5)."""
 
 UPDATES_MAX: Final = 500
 """Default maximum of updates between two snapshots."""
@@ -82,12 +88,33 @@ class ShareSettings(NamedTuple):
     """Maximum updates between two snapshots."""
 
 
-class SharePartition:
-    """One share-partition in memory."""
+def epoch_after_reset(state_epoch: int) -> int:
+    """The state epoch after a reset: above all that the leader of the progress before may use."""
+    return (state_epoch // RESET_EPOCHS + 1) * RESET_EPOCHS
+
+
+class ShareState(NamedTuple):
+    """The state of a share-partition, as it is read."""
+
+    state_epoch: int
+    leader_epoch: int
+    start: int
+    """The first unfinished offset; ``NOT_BEGUN`` if the group has not read the partition."""
+    runs: tuple[Run, ...]
+    """Runs in order, without gaps, from ``start`` on."""
+
+    @property
+    def done_count(self) -> int:
+        """Number of finished records after ``start``."""
+        return sum(run.end - run.first for run in self.runs if run.state in DONE)
+
+
+class StoredShare:
+    """The state of one share-partition in memory."""
 
     __slots__ = (
-        "changed",
         "is_begun_anew",
+        "leader_epoch",
         "repeated",
         "snapshot",
         "snapshot_epoch",
@@ -96,10 +123,13 @@ class SharePartition:
         "window",
     )
 
-    def __init__(self, window: Window, state_epoch: int = 0, snapshot_epoch: int = 0) -> None:
+    def __init__(self, window: Window, state_epoch: int = 0, snapshot_epoch: int = 0, leader_epoch: int = 0) -> None:
         self.window = window
+        """Has no acquired records."""
         self.state_epoch = state_epoch
-        """Rises whenever the progress is reset."""
+        """Rises whenever the progress is set anew."""
+        self.leader_epoch = leader_epoch
+        """The newest leader of the topic's partition that has read or written the state."""
         self.snapshot_epoch = snapshot_epoch
         """Epoch of the newest snapshot in the log; 0 if there is none."""
         self.snapshot: frozenset[Run] = frozenset()
@@ -109,25 +139,23 @@ class SharePartition:
         self.repeated = 0
         """Number of runs in all these updates."""
         self.is_begun_anew = False
-        """Whether the snapshot in the log is from before a reset."""
-        self.changed = Waiters()
-        """Woken when records may have become available."""
+        """Whether the snapshot in the log has another state epoch."""
+
+    @property
+    def state(self) -> ShareState:
+        return ShareState(self.state_epoch, self.leader_epoch, self.window.start, self.window.runs)
 
 
 class ShareStateShard:
-    """Share-partitions by key."""
+    """States of share-partitions by key."""
 
-    def __init__(
-        self,
-        partition: PartitionIndex,
-        settings: Callable[[str], ShareSettings],
-        counters: ShareCounters | None = None,
-    ) -> None:
-        """``settings`` returns the present settings of a group. ``counters`` is optional."""
-        self._counters = ShareCounters(Registry()) if counters is None else counters
+    def __init__(self, partition: PartitionIndex, settings: Callable[[str], ShareSettings]) -> None:
+        """``settings`` returns the present settings of a group."""
         self.partition = partition
         self._settings = settings
-        self.partitions: dict[ShareKey, SharePartition] = {}
+        self.partitions: dict[ShareKey, StoredShare] = {}
+        self._next_epoch = 0
+        """First state epoch of a new state: above those of all states that were deleted, so that their leaders are fenced."""
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -142,11 +170,13 @@ class ShareStateShard:
     def _load_snapshot(self, key: ShareSnapshotKey, raw_value: bytes | None) -> None:
         at = ShareKey(key.group_id, key.topic_id, key.partition)
         if raw_value is None:
-            self.partitions.pop(at, None)
+            self._drop(at)
             return
         value: ShareSnapshotValue = SHARE_STATE_RECORDS.decode_value(key, raw_value)
         runs = _runs_of(value.state_batches)
-        shared = SharePartition(Window(value.start_offset, runs), value.state_epoch, value.snapshot_epoch)
+        shared = StoredShare(
+            Window(value.start_offset, runs), value.state_epoch, value.snapshot_epoch, value.leader_epoch
+        )
         shared.snapshot = frozenset(runs)
         self.partitions[at] = shared
 
@@ -157,142 +187,139 @@ class ShareStateShard:
             return  # Compaction has left it behind a snapshot that a newer one has replaced.
         runs = _runs_of(value.state_batches)
         shared.window = shared.window.with_runs(value.start_offset, runs)
+        shared.leader_epoch = max(shared.leader_epoch, value.leader_epoch)
         shared.updates += 1
         shared.repeated += len(runs)
 
     def loaded(self, turn: Turn) -> None:
-        """Nothing to do: no records are acquired after a load, so no time limits run."""
+        """Nothing to do: nothing here has a time limit."""
 
     def unloaded(self, turn: Turn) -> None:
-        for shared in self.partitions.values():
-            shared.changed.wake()
+        """Nothing to do: nobody waits here."""
 
     def due(self, turn: Turn, key: ShareKey) -> None:
-        """The locks of acquired records have expired."""
-        shared = self.partitions.get(key)
-        if shared is None:
-            return
-        had = shared.window.acquired_count
-        window = shared.window.expire(turn.steady_ms, deliveries_max=self._settings(key.group_id).deliveries_max)
-        try:
-            self._put(turn, key, shared, window)
-        except RequestRejected:
-            turn.set_timer(key, RETRY_MS)
-        else:
-            self._counters.locks_expired.value += had - window.acquired_count
+        raise AssertionError("nothing here has a time limit")
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def shared(self, key: ShareKey) -> SharePartition | None:
+    def shared(self, key: ShareKey) -> StoredShare | None:
         return self.partitions.get(key)
 
-    def begin(self, turn: Turn, key: ShareKey, start: int) -> None:
-        """Make the group read the partition from ``start`` on, regardless of its progress. Raises: the errors of an append."""
+    def initialize(self, turn: Turn, key: ShareKey, state_epoch: int, start: int) -> None:
+        """Create the state of a share-partition, or set it anew under a higher state epoch.
+
+        With ``ANY_EPOCH`` and ``NOT_BEGUN``, a state that exists stays as it is, so the event may come any number of times (H4).
+
+        Raises: RequestRejected FENCED_STATE_EPOCH if the state has this epoch or a higher one, except if it has just been set so;
+        the errors of an append.
+        """
         known = self.partitions.get(key)
-        shared = SharePartition(Window(start))
         if known is not None:
-            shared.state_epoch, shared.snapshot_epoch = known.state_epoch + 1, known.snapshot_epoch
+            if state_epoch == ANY_EPOCH and start == NOT_BEGUN:
+                return
+            if state_epoch <= known.state_epoch:
+                if state_epoch in (ANY_EPOCH, known.state_epoch) and known.window == Window(start):
+                    return
+                raise RequestRejected(
+                    ErrorCode.FENCED_STATE_EPOCH, f"The state epoch of {key.name} is {known.state_epoch} now."
+                )
+            shared = StoredShare(Window(start), state_epoch, known.snapshot_epoch, known.leader_epoch)
             shared.is_begun_anew = True
-        self._write(turn, key, shared, shared.window)
+        else:
+            shared = StoredShare(Window(start), max(state_epoch, self._next_epoch))
+        self._write(turn, key, shared, shared.window, shared.leader_epoch)
         self.partitions[key] = shared
-        turn.cancel_timer(key)
-        if known is not None:
-            known.changed.wake()
 
-    def reset(self, turn: Turn, key: ShareKey, start: int | None) -> None:
-        """Begin the group's progress in the partition at ``start``, or reset it to there. Raises: the errors of an append."""
-        if start is not None:
-            self.begin(turn, key, start)
-        elif key in self.partitions:
-            self.forget(turn, [key])
+    def reset(self, turn: Turn, key: ShareKey, start: int) -> None:
+        """Set the progress anew, whatever it is. Raises: the errors of an append."""
+        known = self.partitions.get(key)
+        self.initialize(turn, key, ANY_EPOCH if known is None else epoch_after_reset(known.state_epoch), start)
 
-    def forget(self, turn: Turn, keys: Sequence[ShareKey]) -> None:
-        """Delete the progress in these share-partitions. Raises: the errors of an append."""
-        tombstones = []
-        for key in keys:
-            tombstones.append(SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None))
-            tombstones.append(SHARE_STATE_RECORDS.record(ShareUpdateKey(*key), None))
-        turn.append(tombstones)
-        for key in keys:
-            turn.cancel_timer(key)
-            self.partitions.pop(key).changed.wake()
+    def read(self, turn: Turn, key: ShareKey, leader_epoch: int) -> ShareState:
+        """The state, for the leader of the topic's partition. From now on leaders of older epochs are refused (H1).
 
-    def acquire(
+        Raises: RequestRejected FENCED_LEADER_EPOCH; INVALID_REQUEST if there is no state; the errors of an append.
+        """
+        shared = self._known(key)
+        self._check_leader(key, shared, leader_epoch)
+        if leader_epoch > shared.leader_epoch:
+            self._write(turn, key, shared, shared.window, leader_epoch)
+            shared.leader_epoch = leader_epoch
+        return shared.state
+
+    def write(
         self,
         turn: Turn,
         key: ShareKey,
-        member_id: str,
-        batches: Iterable[tuple[int, int]],
-        not_for_anybody: Iterable[tuple[int, int]],
-        log_start: int,
-        count_max: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start: int,
+        runs: Sequence[Run],
         *,
-        whole_batches: bool = False,
-    ) -> list[Acquired]:
-        """Give a member the available records of batches that were read, without the records that nobody must get.
+        whole: bool = False,
+    ) -> None:
+        """Store what the leader of the topic's partition has decided: the first unfinished offset, and changed runs in order, or
+        with ``whole`` all runs. A leader may raise the state epoch of its own progress, to fence its own earlier writes (H5).
 
-        Raises: RequestRejected if the progress cannot be written (it is written only if records were finished).
+        Raises, with nothing written: RequestRejected FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH; INVALID_REQUEST if there is no
+        state; the errors of an append.
         """
-        shared = self.partitions.get(key)
-        if shared is None:
-            return []
-        settings = self._settings(key.group_id)
-        window = shared.window.begin_at(log_start).archive(not_for_anybody, window_max=settings.window_max)
-        window, acquired = window.acquire(
-            batches,
-            member_id,
-            turn.steady_ms + settings.lock_ms,
-            count_max=count_max,
-            window_max=settings.window_max,
-            whole_batches=whole_batches,
-        )
-        if window.start > shared.window.start:
-            self._write(turn, key, shared, window)
-        shared.window = window
-        self._arm(turn, key, window)
-        self._counters.acquired.value += sum(each.end - each.first for each in acquired)
-        return acquired
+        shared = self._known(key)
+        self._check_leader(key, shared, leader_epoch)
+        if not shared.state_epoch <= state_epoch < epoch_after_reset(shared.state_epoch):
+            raise RequestRejected(
+                ErrorCode.FENCED_STATE_EPOCH,
+                f"The state epoch of {key.name} is {shared.state_epoch}, not {state_epoch}.",
+            )
+        window = Window(start, tuple(runs)) if whole else _merged(shared.window, start, runs)
+        before = shared.state_epoch, shared.is_begun_anew
+        if state_epoch > shared.state_epoch:
+            shared.state_epoch, shared.is_begun_anew = state_epoch, True
+        try:
+            self._write(turn, key, shared, window, leader_epoch)
+        except RequestRejected:
+            shared.state_epoch, shared.is_begun_anew = before
+            raise
+        shared.window, shared.leader_epoch = window, leader_epoch
 
-    def acknowledge(self, turn: Turn, key: ShareKey, member_id: str, said: Sequence[Acknowledgement]) -> None:
-        """Raises: RequestRejected as ``Window.acknowledge``, UNKNOWN_TOPIC_OR_PARTITION if the group does not read it."""
-        shared = self.partitions.get(key)
-        if shared is None:
-            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group does not read the partition.")
-        settings = self._settings(key.group_id)
-        window = shared.window.acknowledge(
-            member_id, said, turn.steady_ms + settings.lock_ms, deliveries_max=settings.deliveries_max
-        )
-        self._put(turn, key, shared, window)
-        for each in said:
-            for first, end, kind in pieces(each):
-                self._counters.acknowledged[kind].value += end - first
+    def forget(self, turn: Turn, keys: Iterable[ShareKey]) -> None:
+        """Delete the states of these share-partitions, as far as there are any. Raises: the errors of an append."""
+        known = [key for key in keys if key in self.partitions]
+        if not known:
+            return
+        tombstones = []
+        for key in known:
+            tombstones.append(SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), None))
+            tombstones.append(SHARE_STATE_RECORDS.record(ShareUpdateKey(*key), None))
+        turn.append(tombstones)
+        for key in known:
+            self._drop(key)
 
-    def release(self, turn: Turn, key: ShareKey, member_id: str) -> None:
-        """Release all records of a member. Raises: the errors of an append."""
-        shared = self.partitions.get(key)
+    def _drop(self, key: ShareKey) -> None:
+        shared = self.partitions.pop(key, None)
         if shared is not None:
-            deliveries_max = self._settings(key.group_id).deliveries_max
-            self._put(turn, key, shared, shared.window.release(member_id, deliveries_max=deliveries_max))
+            self._next_epoch = max(self._next_epoch, epoch_after_reset(shared.state_epoch))
+
+    def _known(self, key: ShareKey) -> StoredShare:
+        """Raises: RequestRejected INVALID_REQUEST."""
+        shared = self.partitions.get(key)
+        if shared is None:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"There is no state of {key.name}.")
+        return shared
+
+    def _check_leader(self, key: ShareKey, shared: StoredShare, leader_epoch: int) -> None:
+        """Raises: RequestRejected FENCED_LEADER_EPOCH."""
+        if leader_epoch < shared.leader_epoch:
+            raise RequestRejected(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"A leader of epoch {shared.leader_epoch} has read the state of {key.name}; epoch {leader_epoch} is over.",
+            )
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _put(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
-        if window != shared.window:
-            self._write(turn, key, shared, window)
-            shared.window = window
-            shared.changed.wake()
-        self._arm(turn, key, window)
-
-    def _arm(self, turn: Turn, key: ShareKey, window: Window) -> None:
-        due_ms = window.next_due_ms
-        if due_ms is None:
-            turn.cancel_timer(key)
-        else:
-            turn.set_timer(key, max(0, due_ms - turn.steady_ms))
-
-    def _write(self, turn: Turn, key: ShareKey, shared: SharePartition, window: Window) -> None:
+    def _write(self, turn: Turn, key: ShareKey, shared: StoredShare, window: Window, leader_epoch: int) -> None:
         """Write a window as an update since the snapshot, or as a new snapshot. Raises: the errors of an append."""
-        runs = tuple([_written(run) for run in window.runs])
+        runs = window.runs
         changed = [run for run in runs if run not in shared.snapshot]
         repeated = shared.repeated + len(changed)
         if (
@@ -301,10 +328,11 @@ class ShareStateShard:
             or repeated > len(runs) + RUNS_FREE
             or shared.is_begun_anew
         ):
-            self._write_snapshot(turn, key, shared, window.start, runs)
+            self._write_snapshot(turn, key, shared, window, leader_epoch)
         else:
             update = ShareUpdateValue(
                 snapshot_epoch=shared.snapshot_epoch,
+                leader_epoch=leader_epoch,
                 start_offset=window.start,
                 state_batches=[_batch_of(run) for run in changed],
             )
@@ -313,27 +341,35 @@ class ShareStateShard:
             shared.repeated = repeated
 
     def _write_snapshot(
-        self, turn: Turn, key: ShareKey, shared: SharePartition, start: int, runs: Sequence[Run]
+        self, turn: Turn, key: ShareKey, shared: StoredShare, window: Window, leader_epoch: int
     ) -> None:
         snapshot = ShareSnapshotValue(
             snapshot_epoch=shared.snapshot_epoch + 1,
             state_epoch=shared.state_epoch,
-            start_offset=start,
+            leader_epoch=leader_epoch,
+            start_offset=window.start,
             create_timestamp=turn.now_ms,
             write_timestamp=turn.now_ms,
-            state_batches=[_batch_of(run) for run in runs],
+            state_batches=[_batch_of(run) for run in window.runs],
         )
         turn.append([SHARE_STATE_RECORDS.record(ShareSnapshotKey(*key), snapshot)])
         shared.snapshot_epoch += 1
-        shared.snapshot = frozenset(runs)
+        shared.snapshot = frozenset(window.runs)
         shared.updates = shared.repeated = 0
         shared.is_begun_anew = False
 
 
-def _written(run: Run) -> Run:
-    """A run in its written form, without its acquirer."""
-    state = RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
-    return Run(run.first, run.end, state, run.delivery_count)
+def _merged(window: Window, start: int, runs: Sequence[Run]) -> Window:
+    """A window in which these runs replace what was there. Offsets in between, of which nothing is known, are available."""
+    window = window.with_runs(window.start if start == NOT_BEGUN else start, runs)
+    filled: list[Run] = []
+    end = window.start
+    for run in window.runs:
+        if run.first > end:
+            filled.append(Run(end, run.first))
+        filled.append(run)
+        end = run.end
+    return Window(window.start, tuple(filled))
 
 
 def _batch_of(run: Run) -> StateBatch:

@@ -16,6 +16,7 @@ from app.groups.classic import ClassicGroup, ClassicState, refused_join
 from app.groups.classic_member import Join, Sync
 from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
+from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
@@ -293,7 +294,10 @@ async def _delete(context: Context, group_id: str) -> None:
     """
     group = context.groups.look(group_id, lambda shard: shard.empty_group(group_id))
     if group.group_type is GroupType.SHARE:
-        await context.shares.forget(lambda key: key.group_id == group_id)
+        topics = context.groups.look(group_id, lambda shard: shard.shared_topics(group_id))
+        await context.shares.delete(
+            ShareKey(group_id, topic_id, index) for topic_id, topic in topics.items() for index in topic.partitions
+        )
 
     deleted = context.groups.perform(group_id, lambda shard, turn: shard.delete_group(turn, group_id), nameless=True)
     if deleted is not None:

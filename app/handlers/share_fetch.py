@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.coordinator.shell import Turn
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
+from app.groups.share_partitions import SharePartition
 from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
-from app.groups.share_state import ShareKey, SharePartition, ShareStateShard
+from app.groups.share_state import ShareKey
+from app.groups.share_states import NOT_YET
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -66,12 +67,6 @@ PARTITION_BYTES_MAX: Final = 1 << 20
 """Read of one partition for one answer."""
 PASSES_MAX: Final = 16
 """Reads of one partition for one answer, if nothing in what was read is for anybody."""
-NOT_YET: Final = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
-"""Progress cannot be looked up, or written down, now."""
 RETRY_S: Final = 0.1
 BATCH_OPTIMIZED: Final = 0
 """Acquire mode in which a record batch is not split between members, if possible (KIP-1206)."""
@@ -80,8 +75,6 @@ RENEW_FROM: Final = 2
 
 NOBODY: Final = (-1, -1)
 """No leader is named. The defaults of these fields would name broker 0."""
-
-R = TypeVar("R")
 
 
 class Read(NamedTuple):
@@ -218,7 +211,8 @@ class _Bound:
 async def _acknowledge(
     context: Context, key: ShareKey, member_id: str, said: Sequence[Acknowledgement], *, renews: bool
 ) -> tuple[ErrorCode, str | None]:
-    if context.image.topic_by_id(key.topic_id) is None:
+    topic = context.image.topic_by_id(key.topic_id)
+    if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {key.topic_id}."
     if not renews and any(AcknowledgeType.RENEW in each.types for each in said):
         return ErrorCode.INVALID_REQUEST, "Only a request that says so can renew."
@@ -231,8 +225,16 @@ async def _acknowledge(
             ErrorCode.INVALID_RECORD_STATE,
             "share.renew.acknowledge.enable is false for this group: nothing is renewed.",
         )
+    leader = context.shares.leader
     try:
-        await _done(context.shares.perform(key, lambda shard, turn: shard.acknowledge(turn, key, member_id, said)))
+        leader_epoch = led_log(context, topic.name, key.partition).leader_epoch
+        if leader.find(key, leader_epoch) is None:
+            await leader.open(
+                [(key, leader_epoch)]
+            )  # Nobody has its records: what is said of them is about an older epoch.
+        waiting = leader.acknowledge(key, member_id, said)
+        if waiting is not None:
+            await waiting
     except FirnError as error:
         code = kafka_code(error)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in NOT_YET else code, str(error)
@@ -255,17 +257,11 @@ async def _end(context: Context, group_id: str, member_id: str, session: ShareSe
     context.shares.sessions.drop(group_id, member_id, session)
     for place in session.places:
         try:
-            await _done(context.shares.perform(ShareKey(group_id, *place), _nothing))
+            waiting = context.shares.leader.stored(ShareKey(group_id, *place))
+            if waiting is not None:
+                await waiting
         except RequestRejected:
             continue
-
-
-def _nothing(shard: ShareStateShard, turn: Turn) -> None:
-    """An event that only waits for what was written before."""
-
-
-async def _done(waiting: R | Awaitable[R]) -> R:
-    return await waiting if isinstance(waiting, Awaitable) else waiting
 
 
 class _Fetching:
@@ -288,6 +284,8 @@ class _Fetching:
         self._deadline = asyncio.get_running_loop().time() + min(message.max_wait_ms, SHARE_FETCH_WAIT_MS_MAX) / 1000
         self._something = asyncio.Event()
         self._settings = context.shares.settings(group_id)
+        self._unopened: dict[ShareKey, RequestRejected] = {}
+        """Why progress could not be read."""
         self._undo: list[Callable[[], None]] = []
         """What takes back that we are told of something."""
 
@@ -336,6 +334,7 @@ class _Fetching:
             return {}
         answers: dict[Place, PartitionData] = {}
         places = self._session.in_turn()
+        await self._open(places, logs)
         new = {place: None for place in places if not self._is_begun(place)}
         begun = [place for place in places if place not in new]
         self._partition_bytes = max(1, self._bytes_left // max(1, len(begun)))
@@ -366,12 +365,25 @@ class _Fetching:
                 answers[place] = found
         return answers
 
+    async def _open(self, places: Iterable[Place], logs: list[PartitionLog]) -> None:
+        """Read the progress of partitions that this broker leads, all that is not known yet at once."""
+        leader = self._context.shares.leader
+        wanted: list[tuple[ShareKey, int]] = []
+        for topic_id, index in places:
+            try:
+                leader_epoch = self._log(topic_id, index, logs).leader_epoch
+            except FirnError:
+                continue  # answered where it is looked at
+            key = ShareKey(self._group_id, topic_id, index)
+            if leader.find(key, leader_epoch) is None:
+                wanted.append((key, leader_epoch))
+        if wanted:
+            self._unopened = await leader.open(wanted)
+
     def _is_begun(self, place: Place) -> bool:
         """Whether the group has read a partition before, as far as that is known."""
-        try:
-            return self._context.shares.find(ShareKey(self._group_id, *place)) is not None
-        except RequestRejected:
-            return True
+        shared = self._context.shares.find(ShareKey(self._group_id, *place))
+        return shared is None or shared.is_begun
 
     async def _has(self, bytes_min: int, logs: list[PartitionLog]) -> bool:
         """Whether as many bytes could be given, or whether there is news that does not wait for bytes.
@@ -379,6 +391,7 @@ class _Fetching:
         Nothing is read to find out. Records that are no longer on the local disk count as enough.
         """
         size_bytes = 0
+        await self._open(self._session.places, logs)
         for topic_id, index in self._session.places:
             try:
                 log = self._log(topic_id, index, logs)
@@ -436,20 +449,14 @@ class _Fetching:
             batches, nobody = sorted_out(read, offset)
             if not batches and not nobody:
                 return None
-            acquired = await _done(
-                self._context.shares.perform(
-                    key,
-                    lambda shard, turn, b=batches, n=nobody: shard.acquire(  # type: ignore[misc]
-                        turn,
-                        key,
-                        self._member_id,
-                        b,
-                        n,
-                        log.log_start_offset,
-                        self._records_left,
-                        whole_batches=self._whole_batches,
-                    ),
-                )
+            acquired = self._context.shares.leader.acquire(
+                key,
+                self._member_id,
+                batches,
+                nobody,
+                log.log_start_offset,
+                self._records_left,
+                whole_batches=self._whole_batches,
             )
             if acquired:
                 return self._given(log, read, acquired)
@@ -459,24 +466,34 @@ class _Fetching:
         return log.last_stable_offset if self._settings.committed else log.high_watermark
 
     async def _shared(self, log: PartitionLog, key: ShareKey) -> SharePartition:
-        """The share-partition. It is started now if the group has not read it before.
+        """The share-partition, which was opened. It is started now if the group has not read it before.
 
-        Raises: FirnError. RequestRejected UNKNOWN_SERVER_ERROR, on which clients try again, if no member of the group subscribes to
-        the topic. Kafka answers so before a share-partition has a state, and it makes the state for members that subscribe.
+        Raises: FirnError. RequestRejected UNKNOWN_SERVER_ERROR, on which clients try again, if it has no state. The group
+        coordinator makes the states of topics to which members subscribe.
         """
-        shares = self._context.shares
-        if shares.find(key) is None:
-            if not self._context.groups.look(key.group_id, lambda shard: shard.is_shared(key.group_id, log.topic)):
-                raise RequestRejected(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"No member of share group {key.group_id} subscribes to {log.topic}.",
-                )
+        leader = self._context.shares.leader
+        leader_epoch = log.leader_epoch
+        shared = leader.find(key, leader_epoch)
+        if shared is None:
+            failed = self._unopened.get(key)
+            if failed is None:
+                raise RequestRejected(ErrorCode.NOT_COORDINATOR, "The group's progress has to be read again.")
+            if failed.code is not ErrorCode.INVALID_REQUEST:
+                raise copy_of(failed)
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"No member of share group {key.group_id} subscribes to {log.topic}.",
+            )
+        if not shared.is_begun:
             start = await self._begins_at(log)
-            await _done(shares.perform(key, lambda shard, turn: shard.begin(turn, key, start)))
-        found = shares.find(key)
-        if found is None:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "The group's progress was forgotten meanwhile.")
-        return found
+            if shared.is_over:
+                raise RequestRejected(ErrorCode.NOT_COORDINATOR, "The group's progress has to be read again.")
+            leader.begin(key, start)
+            # Not before it is stored: the next leader would begin elsewhere (H7).
+            waiting = leader.stored(key)
+            if waiting is not None:
+                await waiting
+        return shared
 
     async def _begins_at(self, log: PartitionLog) -> Offset:
         """Where a group begins that has not read the partition before. Raises: FirnError."""

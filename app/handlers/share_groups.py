@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from app.errors import ErrorCode
+from app.coordinator.shell import Turn
+from app.errors import ErrorCode, FirnError
 from app.groups.consumer import Client
+from app.groups.shard import GroupShard
 from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
+from app.groups.share_records import SharedTopics
+from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
@@ -24,6 +28,13 @@ from app.wire.apis.share_group_describe import (
 )
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
+STATES_WAIT_S: Final = 3.0
+"""How long the response to a heartbeat waits until the states of subscribed topics are made. If they are not, the next heartbeat
+tries again."""
+
+Beat = tuple[ShareGroupHeartbeatResponse, SharedTopics | None]
+"""The response, and topics whose states must be made."""
+
 
 def heartbeat(
     context: Context, request: Request, message: ShareGroupHeartbeatRequest
@@ -31,7 +42,33 @@ def heartbeat(
     """A member of a share group joins, goes on, or leaves. Raises: RequestRejected."""
     check_share_heartbeat(message)
     client = Client(request.client_id or "", client_host(request))
-    return context.groups.perform(message.group_id, lambda shard, turn: shard.share_heartbeat(turn, message, client))
+
+    def beat(shard: GroupShard, turn: Turn) -> Beat:
+        return shard.share_heartbeat(turn, message, client), shard.topics_without_states(message.group_id)
+
+    found = context.groups.perform(message.group_id, beat)
+    if isinstance(found, tuple) and found[1] is None:
+        return found[0]
+    return _with_states(context, message.group_id, found)
+
+
+async def _with_states(context: Context, group_id: str, found: Beat | Awaitable[Beat]) -> ShareGroupHeartbeatResponse:
+    """Make the states of subscribed topics before a member is told of its partitions, so that it can read them at once (H4)."""
+    response, topics = found if isinstance(found, tuple) else await found
+    if topics is not None:
+        image = context.image
+        keys = [
+            ShareKey(group_id, topic_id, index)
+            for topic_id, topic in topics.items()
+            if topic_id in image.topics_by_id
+            for index in sorted(topic.partitions)
+        ]
+        try:
+            await context.shares.create(keys, timeout_s=STATES_WAIT_S)
+            context.groups.look(group_id, lambda shard: shard.note_states(group_id, topics))
+        except FirnError as error:
+            context.faults.met_error("making states of share group", group_id, error)
+    return response
 
 
 def refuse_heartbeat(

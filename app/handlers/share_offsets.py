@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
 from app.groups.shard import GroupShard
 from app.groups.share_records import SharedTopic, SharedTopics
-from app.groups.share_state import ShareKey
+from app.groups.share_state import NOT_BEGUN, ShareKey
+from app.groups.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metadata.cluster import TopicImage
+from app.replication.roles import Role
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -39,9 +41,6 @@ from app.wire.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-NOT_BEGUN: Final = -1
-"""In place of a start offset: the group has not read the partition."""
 
 # --- DescribeShareGroupOffsets --------------------------------------------------------------------------------------
 
@@ -89,31 +88,43 @@ async def _described(
             DescribeShareGroupOffsetsResponseTopic(
                 name,
                 ZERO_UUID if topic is None else topic.topic_id,
-                [await _described_partition(context, asked.group_id, topic, index) for index in partitions],
+                await _described_partitions(context, asked.group_id, topic, partitions),
             )
         )
     return answer
 
 
-async def _described_partition(
-    context: Context, group_id: str, topic: TopicImage | None, index: int
+async def _described_partitions(
+    context: Context, group_id: str, topic: TopicImage | None, indexes: Sequence[int]
+) -> list[DescribeShareGroupOffsetsResponsePartition]:
+    known = [index for index in indexes if topic is not None and 0 <= index < len(topic.partitions)]
+    if topic is None or not known:
+        return [DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN) for index in indexes]
+    keys = [ShareKey(group_id, topic.topic_id, index) for index in known]
+    found = dict(zip(known, await context.shares.summaries(keys), strict=True))
+    return [
+        _described_partition(context, topic, index, found[index])
+        if index in found
+        else DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
+        for index in indexes
+    ]
+
+
+def _described_partition(
+    context: Context, topic: TopicImage, index: int, found: Answered
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
-    if topic is None or not 0 <= index < len(topic.partitions):
+    if found.state is None:
+        answer.error_code, answer.error_message = found.error, found.sentence
         return answer
-    key = ShareKey(group_id, topic.topic_id, index)
-    try:
-        await context.shares.when_loaded([key])
-        shared = context.shares.find(key)
-    except RequestRejected as error:
-        answer.error_code, answer.error_message = error.code, str(error)
-        return answer
-    log = context.partitions.led_log(topic.name, index)
-    if shared is not None:
-        answer.start_offset = shared.window.start
-        if log is not None:
-            answer.leader_epoch = log.leader_epoch
-            answer.lag = log.high_watermark - shared.window.start - shared.window.done_count
+    start = found.state.start
+    partition = context.partitions.get(topic.name, index)
+    if start != NOT_BEGUN:
+        answer.start_offset = start
+        answer.leader_epoch = topic.partitions[index].leader_epoch
+        if partition is not None and partition.role in (Role.LEADER, Role.FOLLOWER):
+            # What a follower knows of the high watermark is a moment old, as any answer is.
+            answer.lag = partition.log.high_watermark - start - found.done_count
     return answer
 
 
@@ -151,7 +162,6 @@ async def alter(
     )
     if kept is not None:
         await kept
-    await context.shares.ready()
     return AlterShareGroupOffsetsResponse(
         responses=[await _altered(context, message.group_id, topic) for topic in message.topics]
     )
@@ -192,11 +202,7 @@ async def _altered(
                 raise copy_of(refused)
             assert topic is not None
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
-            start = None if partition.start_offset == NOT_BEGUN else partition.start_offset
-            await context.shares.when_loaded([key])
-            begun = context.shares.perform(key, lambda shard, turn, k=key, s=start: shard.reset(turn, k, s))  # type: ignore[misc]
-            if begun is not None:
-                await begun
+            await context.shares.reset(key, partition.start_offset)
         except FirnError as error:
             outcome.error_code, outcome.error_message = kafka_code(error), str(error)
     return answer
@@ -238,9 +244,10 @@ async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
 
     Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION if nobody has read or subscribed to it; what an append raises.
     """
-    if topic_id not in context.groups.look(group_id, lambda shard: shard.shared_topics(group_id)):
+    topic = context.groups.look(group_id, lambda shard: shard.shared_topics(group_id)).get(topic_id)
+    if topic is None:
         raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has not read the topic.")
-    await context.shares.forget(lambda key: (key.group_id, key.topic_id) == (group_id, topic_id))
+    await context.shares.delete([ShareKey(group_id, topic_id, index) for index in sorted(topic.partitions)])
     forgotten = context.groups.perform(group_id, lambda shard, turn: shard.share_group(group_id).forget(turn, topic_id))
     if forgotten is not None:
         await forgotten

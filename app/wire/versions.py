@@ -60,6 +60,11 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
         ApiKey.SHARE_FETCH: (1, 2),
         ApiKey.SHARE_ACKNOWLEDGE: (1, 2),
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE: (0, 0),
+        ApiKey.READ_SHARE_GROUP_STATE: (0, 0),
+        ApiKey.WRITE_SHARE_GROUP_STATE: (0, 1),
+        ApiKey.DELETE_SHARE_GROUP_STATE: (0, 0),
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (0, 1),
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
         ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
         ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
@@ -96,7 +101,8 @@ BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
     }
 )
 """First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three
-on the listener of its controllers. WriteTxnMarkers is not among them, because Kafka's brokers list it."""
+on the listener of its controllers. WriteTxnMarkers and the states of share groups are not among them, because Kafka's brokers list
+those."""
 
 OPAQUE: Final[frozenset[int]] = PRIVATE | {
     ApiKey.FIRN_ENTRIES,

@@ -184,7 +184,8 @@ async def test_what_no_member_of_the_group_subscribes_to_is_not_begun(tmp_path: 
             answer = await a.ask("u")
             assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             assert "subscribes to u" in answer.responses[0].partitions[0].error_message
-            assert broker.node.shares.keys(lambda _: True) == []
+            u = broker.node.cluster.image.topics_by_name["u"].topic_id
+            assert broker.node.shares.keys(lambda key: key.topic_id == u) == []
 
 
 @pytest.mark.parametrize("durability", [Durability.MEMORY, Durability.DISK])
@@ -406,7 +407,6 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
 async def test_what_operators_ask_of_offsets_waits_for_progress_that_is_being_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As right after the first of them, which makes the topic of the progress."""
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         shell = broker.node.shares.shell
@@ -416,11 +416,6 @@ async def test_what_operators_ask_of_offsets_waits_for_progress_that_is_being_re
             await gate.wait()
             async for batches in replay(log):
                 yield batches
-
-        async def until_loading() -> None:
-            async with asyncio.timeout(60):
-                while not shell.loading:
-                    await asyncio.sleep(0.01)
 
         def read_again() -> None:
             gate.clear()
@@ -435,9 +430,10 @@ async def test_what_operators_ask_of_offsets_waits_for_progress_that_is_being_re
 
         async with talk(broker.port) as client, talk(broker.port) as other, workers(broker, "a") as (a,):
             await a.leave()
+            await shell.when_loaded(timeout_s=60)
             monkeypatch.setattr(CoordinatedLog, "replay", held_up)
+            read_again()
             altering = asyncio.create_task(altered(client, 7))
-            await until_loading()
             await other.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())
             assert not altering.done()
             gate.set()

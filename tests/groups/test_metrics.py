@@ -9,14 +9,15 @@ import pytest
 from app.groups.counters import GroupCounters, ShareCounters
 from app.groups.metrics import show_groups, show_lag
 from app.groups.offsets import OffsetStore, offset_key, offset_value
-from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share_state import ShareKey, ShareSettings
 from app.groups.share_window import Acknowledgement
 from app.metrics import Registry
 from app.records.builder import build_batch
-from app.units import NO_PRODUCER_ID, Offset, PartitionIndex
+from app.units import NO_PRODUCER_ID, Offset
 from app.wire.apikeys import ApiKey
 from tests.groups.bench import topic_id
 from tests.groups.shards import GROUP, SESSION_MS, ShardBench
+from tests.groups.share_bench import ShareBench
 from tests.groups.test_broker import FEW, ask, commit, find
 from tests.groups.test_share import _Turn
 from tests.support.broker import running_broker
@@ -101,7 +102,7 @@ async def test_the_lag_of_a_group_in_a_broker_follows_commits_and_produces(tmp_p
 def test_records_of_share_groups_are_counted() -> None:
     registry, turn, key = Registry(), _Turn(), ShareKey("g", topic_id("t"), 0)
     settings = ShareSettings(lock_ms=1000, deliveries_max=2, window_max=100)
-    shard = ShareStateShard(PartitionIndex(0), lambda _: settings, ShareCounters(registry))
+    shard = ShareBench(lambda _: settings, ShareCounters(registry))
     shard.begin(turn, key, 0)
     shard.acquire(turn, key, "m", [(0, 10)], [], 0, 100)
     shard.acknowledge(turn, key, "m", [Acknowledgement(0, 4, [1]), Acknowledgement(4, 6, [1, 2])])

@@ -21,13 +21,13 @@ from app.groups.consumer import Client
 from app.groups.share import ASSIGNED_AT_ONCE_MAX, ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
 from app.groups.share_records import SharedTopic
 from app.groups.share_sessions import FINAL, ShareSessions
-from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share_state import RESET_EPOCHS, ShareKey, ShareSettings
 from app.groups.share_window import Acknowledgement, Acquired, Window
-from app.units import PartitionIndex
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id
 from tests.groups.shards import ShardBench, _Turn
+from tests.groups.share_bench import ShareBench
 
 CONFIG = BrokerConfig(group_share_max_size=3, group_share_assignment_interval_ms=0)
 
@@ -269,11 +269,11 @@ KEY = ShareKey("g", topic_id("t"), 0)
 SETTINGS = ShareSettings(lock_ms=1000, deliveries_max=2, window_max=100)
 
 
-def make_shard() -> ShareStateShard:
-    return ShareStateShard(PartitionIndex(0), lambda _: SETTINGS)
+def make_shard() -> ShareBench:
+    return ShareBench(lambda _: SETTINGS)
 
 
-def reloaded(turn: _Turn) -> ShareStateShard:
+def reloaded(turn: _Turn) -> ShareBench:
     shard = make_shard()
     for batch in turn.batches:
         shard.load(batch)
@@ -358,7 +358,7 @@ def test_progress_is_written_as_what_has_changed_since_the_snapshot() -> None:
 
 def test_a_snapshot_is_due_after_so_many_updates() -> None:
     settings = SETTINGS._replace(updates_max=3)
-    turn, shard = _Turn(), ShareStateShard(PartitionIndex(0), lambda _: settings)
+    turn, shard = _Turn(), ShareBench(lambda _: settings)
     shard.begin(turn, KEY, 0)
     for first in range(8):
         shard.acquire(turn, KEY, "m", [(first, first + 1)], [], 0, 1)
@@ -402,8 +402,8 @@ def test_a_group_that_begins_anew_is_in_another_epoch_of_its_state() -> None:
     turn, shard = _Turn(), make_shard()
     shard.begin(turn, KEY, 0)
     shard.begin(turn, KEY, 7)
-    assert (shard.partitions[KEY].window.start, shard.partitions[KEY].state_epoch) == (7, 1)
-    assert reloaded(turn).partitions[KEY].state_epoch == 1
+    assert (shard.partitions[KEY].window.start, shard.partitions[KEY].state_epoch) == (7, RESET_EPOCHS)
+    assert reloaded(turn).partitions[KEY].state_epoch == RESET_EPOCHS
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------

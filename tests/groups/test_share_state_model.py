@@ -19,11 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.coordinator.partition import ReplayedBatch
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_state import RETRY_MS, ShareKey, ShareSettings, ShareStateShard
+from app.groups.share_partitions import RETRY_MS
+from app.groups.share_state import ShareKey, ShareSettings
 from app.groups.share_window import Acknowledgement, AcknowledgeType, RecordState, Window
-from app.units import PartitionIndex
 from tests.groups.bench import topic_id
 from tests.groups.shards import _Turn
+from tests.groups.share_bench import ShareBench
 
 LOCK_MS = 1000
 SETTINGS = ShareSettings(lock_ms=LOCK_MS, deliveries_max=3, window_max=12, updates_max=5)
@@ -67,8 +68,8 @@ class Truth:
             self.done.add(offset)
 
 
-def make_shard(batches: list[ReplayedBatch]) -> ShareStateShard:
-    shard = ShareStateShard(PartitionIndex(0), lambda _: SETTINGS)
+def make_shard(batches: list[ReplayedBatch]) -> ShareBench:
+    shard = ShareBench(lambda _: SETTINGS)
     for batch in batches:
         shard.load(batch)
     return shard
@@ -328,7 +329,7 @@ class ShareStateMachine(RuleBasedStateMachine):
             assert self.shard.partitions[key].window.start == end
 
 
-def written(shard: ShareStateShard) -> dict[ShareKey, tuple[int, dict[int, tuple[RecordState, int]], int, int]]:
+def written(shard: ShareBench) -> dict[ShareKey, tuple[int, dict[int, tuple[RecordState, int]], int, int]]:
     """What a shard has loaded, offset by offset."""
     return {
         key: (

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from app.groups.assignors import MemberSpec, TopicSpec, assign_range
-from app.groups.share_state import ShareSettings, ShareStateShard
+from app.groups.share_state import ShareSettings
 from app.groups.share_window import Acknowledgement
-from app.units import PartitionIndex
 from tests.groups.shards import _Turn
+from tests.groups.share_bench import ShareBench
 from tests.groups.test_share_state_model import KEYS
 from tests.interop.java_programs import JavaProgram, running
 
@@ -88,7 +88,7 @@ def test_a_share_coordinator_of_kafka_loads_what_ours_wrote(kafka: JavaProgram) 
     key = KEYS[0]
     settings = ShareSettings(lock_ms=1000, deliveries_max=4, window_max=40, updates_max=20)
     for _ in range(20):
-        turn, shard = _Turn(), ShareStateShard(PartitionIndex(0), lambda _: settings)
+        turn, shard = _Turn(), ShareBench(lambda _: settings)
         shard.begin(turn, key, rng.randint(0, 50))
         for _ in range(60):
             window = shard.partitions[key].window

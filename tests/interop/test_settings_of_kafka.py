@@ -40,7 +40,6 @@ NOT_SERVED = {
     **dict.fromkeys((34,), "a broker has one directory"),
     **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
     **dict.fromkeys((71, 72), "clients push no metrics"),
-    **dict.fromkeys((83, 84, 85, 86, 87), "ADR 0013"),
     **dict.fromkeys((88, 89), "groups of the streams protocol are not coordinated"),
 }
 """APIs of a Kafka broker that Firn has not, with the reason."""

@@ -16,7 +16,7 @@ from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAss
 from app.groups.classic import ClassicGroup
 from app.groups.consumer import ConsumerGroup
 from app.groups.shard import GroupShard
-from app.groups.share_state import ShareStateShard
+from app.groups.share_partitions import SharePartitions
 from app.handlers import share_fetch
 from app.hot import recovery
 from app.hot.cleaning import cleaner, compaction
@@ -340,26 +340,26 @@ def forgets_who_has_what_with_every_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def shares_what_somebody_has(patch: pytest.MonkeyPatch) -> None:
-    acquire = ShareStateShard.acquire
+    acquire = SharePartitions.acquire
 
-    def generous(shard: ShareStateShard, turn: Any, key: Any, *args: Any, **options: Any) -> Any:
-        shared = shard.partitions.get(key)
+    def generous(core: SharePartitions, moment: Any, key: Any, *args: Any, **options: Any) -> Any:
+        shared = core.partitions.get(key)
         before = None if shared is None else shared.window
-        acquired = acquire(shard, turn, key, *args, **options)
+        acquired = acquire(core, moment, key, *args, **options)
         if shared is not None and before is not None:
             shared.window = before
         return acquired
 
-    patch.setattr(ShareStateShard, "acquire", generous)
+    patch.setattr(SharePartitions, "acquire", generous)
 
 
 def does_not_write_down_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    def put(shard: ShareStateShard, turn: Any, key: Any, shared: Any, window: Any) -> None:
+    def put(core: SharePartitions, moment: Any, shared: Any, window: Any) -> None:
         shared.window = window
         shared.changed.wake()
-        shard._arm(turn, key, window)
+        core._arm(moment, shared.key, window)
 
-    patch.setattr(ShareStateShard, "_put", put)
+    patch.setattr(SharePartitions, "_put", put)
 
 
 def takes_records_for_control_records(patch: pytest.MonkeyPatch) -> None:

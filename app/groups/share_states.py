@@ -1,0 +1,157 @@
+"""The way to the stored states of share-partitions, wherever their share coordinator is.
+
+The share coordinator of this broker is asked directly, without a request. Others are asked with Kafka's requests (keys 83 to 87),
+many share-partitions at once. The image of the cluster says which broker is the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
+from app.groups.share_state import ShareKey
+from app.groups.share_state_wire import Answered, Asked, from_response, to_request
+from app.metadata.cluster import BrokerImage
+from app.metadata.control import NotSent
+from app.metadata.view import ClusterView
+from app.units import BrokerId
+from app.wire.apikeys import ApiKey
+
+NOT_YET: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""The state cannot be read or written now; another coordinator may be able to, soon."""
+REQUEST_STATES_MAX: Final = 500
+"""States in one request."""
+RETRY_S: Final = 0.05
+"""Pause before the coordinator is looked for again."""
+
+
+class StateLink(Protocol):
+    """Connections to share coordinators on other brokers."""
+
+    async def share_states(self, to: BrokerImage, key: ApiKey, message: Any) -> Any:
+        """Send one of the requests 83 to 87 and return its response. Raises: NotSent; BrokerUnavailable (it may have been carried
+        out, or still be); ProtocolError."""
+        ...
+
+
+class ShareStates:
+    """Asks share coordinators."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        broker_id: BrokerId,
+        here: Callable[[Asked], Answered | Awaitable[Answered]],
+        link: StateLink | None,
+    ) -> None:
+        """``here`` asks the share coordinator of this broker; it raises RequestRejected. Without ``link`` this broker is alone."""
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._here = here
+        self._link = link
+
+    def place_of(self, key: ShareKey) -> BrokerId | None:
+        """The broker that is the share coordinator of a share-partition, as far as this one knows. None if there is none."""
+        topic = self._cluster.image.topic(SHARE_GROUP_STATE.name)
+        if topic is None:
+            return None
+        leader = topic.partitions[partition_for(key.name, len(topic.partitions))].leader
+        return leader if leader >= 0 else None
+
+    @property
+    def has_others(self) -> bool:
+        """Whether the coordinator may be on another broker."""
+        return self._link is not None
+
+    def is_here(self, key: ShareKey) -> bool:
+        """Whether this broker is the share coordinator."""
+        return self.place_of(key) == self._broker_id
+
+    async def ask(
+        self, asked: Sequence[Asked], *, timeout_s: float, again_on: frozenset[ErrorCode] = NOT_YET
+    ) -> list[Answered]:
+        """As ``ask_once``, again and again for ``timeout_s`` while coordinators are not available. What is asked must be such that
+        it may be done twice."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        answers = await self.ask_once(asked)
+        while True:
+            again = [at for at, answer in enumerate(answers) if answer.error in again_on or answer.is_lost]
+            if not again or asyncio.get_running_loop().time() + RETRY_S > deadline:
+                return answers
+            await asyncio.sleep(RETRY_S)
+            for at, answer in zip(again, await self.ask_once([asked[at] for at in again]), strict=True):
+                answers[at] = answer
+
+    async def ask_once(self, asked: Sequence[Asked]) -> list[Answered]:
+        """Ask the coordinators, all at the same time. All that is asked is of one kind. Does not raise."""
+        answers: list[Answered] = [_NOBODY] * len(asked)
+        waiting: list[tuple[int, Awaitable[Answered]]] = []
+        elsewhere: dict[tuple[BrokerId, str], list[int]] = {}
+        for at, one in enumerate(asked):
+            place = self.place_of(one.key)
+            if place == self._broker_id:
+                found = self._ask_here(one)
+                if isinstance(found, Answered):
+                    answers[at] = found
+                else:
+                    waiting.append((at, found))
+            elif place is not None:
+                elsewhere.setdefault((place, one.key.group_id), []).append(at)
+        if elsewhere:
+            async with asyncio.TaskGroup() as tasks:
+                for (place, group_id), all_at in elsewhere.items():
+                    for first in range(0, len(all_at), REQUEST_STATES_MAX):
+                        part = all_at[first : first + REQUEST_STATES_MAX]
+                        tasks.create_task(self._ask_there(place, group_id, asked, part, answers))
+        for at, later in waiting:
+            answers[at] = await _answer_of(later)
+        return answers
+
+    def _ask_here(self, one: Asked) -> Answered | Awaitable[Answered]:
+        try:
+            return self._here(one)
+        except RequestRejected as error:
+            return Answered(error.code, str(error))
+
+    async def _ask_there(
+        self, place: BrokerId, group_id: str, asked: Sequence[Asked], at: Sequence[int], answers: list[Answered]
+    ) -> None:
+        wanted = [asked[each] for each in at]
+        for each, answer in zip(at, await self._sent(place, group_id, wanted), strict=True):
+            answers[each] = answer
+
+    async def _sent(self, place: BrokerId, group_id: str, asked: Sequence[Asked]) -> list[Answered]:
+        broker = self._cluster.image.brokers.get(place)
+        if self._link is None or broker is None:
+            return [_NOBODY] * len(asked)
+        key, message = to_request(group_id, asked)
+        try:
+            return from_response(asked, await self._link.share_states(broker, key, message))
+        except NotSent as error:
+            failed = Answered(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        except BrokerUnavailable as error:
+            failed = Answered(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error), is_lost=True)
+        except FirnError as error:
+            failed = Answered(kafka_code(error), str(error), is_lost=True)
+        return [failed] * len(asked)
+
+
+_NOBODY: Final = Answered(
+    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"A partition of {SHARE_GROUP_STATE.name} has no leader now. Try again later."
+)
+
+
+async def _answer_of(later: Awaitable[Answered]) -> Answered:
+    try:
+        return await later
+    except RequestRejected as error:
+        return Answered(error.code, str(error))
