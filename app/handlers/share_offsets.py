@@ -123,8 +123,9 @@ def _described_partition(
         answer.start_offset = start
         answer.leader_epoch = topic.partitions[index].leader_epoch
         if partition is not None and partition.role in (Role.LEADER, Role.FOLLOWER):
-            # What a follower knows of the high watermark is a moment old, as any answer is.
-            answer.lag = partition.log.high_watermark - start - found.done_count
+            # What a follower knows of the high watermark is a moment old.
+            end = partition.log.high_watermark
+            answer.lag = (end if partition.leads else max(end, start + found.done_count)) - start - found.done_count
     return answer
 
 

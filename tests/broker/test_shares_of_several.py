@@ -1,0 +1,419 @@
+"""Share groups on three brokers: one leads the topic's partition, one coordinates the group, one keeps its progress (ADR 0027)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode, RequestRejected
+from app.groups.share_state import ShareKey
+from app.groups.share_window import Acknowledgement
+from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.reassignments import ReassignmentAsked
+from app.units import BrokerId
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from app.wire.apis.delete_groups import DeleteGroupsRequest
+from app.wire.apis.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from app.wire.apis.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.share_acknowledge import AcknowledgementBatch as Said
+from app.wire.apis.share_acknowledge import AcknowledgePartition, AcknowledgeTopic, ShareAcknowledgeRequest
+from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
+from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tests.broker.test_cluster import member, unfenced, until
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker
+
+GROUP = "workers"
+STATE, OFFSETS = "__share_group_state", "__consumer_offsets"
+ACCEPT, RELEASE = 1, 2
+NOW_NOT = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+)
+SETTINGS = {
+    "offsets_topic_num_partitions": 1,
+    "offsets_topic_replication_factor": 3,
+    "share_coordinator_state_topic_num_partitions": 1,
+    "share_coordinator_state_topic_replication_factor": 3,
+    "group_share_min_record_lock_duration_ms": 1000,
+    "auto_leader_rebalance_enable": False,
+}
+
+
+class Cluster:
+    """Three brokers. ``t`` is a topic of one partition."""
+
+    def __init__(self, brokers: list[RunningBroker]) -> None:
+        self.brokers = brokers
+        self._stack = AsyncExitStack()
+        self._talks: dict[int, Talk] = {}
+
+    def leader(self, topic: str) -> int:
+        found = self.brokers[0].node.cluster.image.topic(topic)
+        assert found is not None
+        return int(found.partitions[0].leader)
+
+    async def to(self, node_id: int) -> Talk:
+        """A connection that all requests of the test to a broker share, except those of workers."""
+        if node_id not in self._talks:
+            self._talks[node_id] = await self._stack.enter_async_context(talk(self.brokers[node_id - 1].port))
+        return self._talks[node_id]
+
+    async def move(self, topic: str, node_id: int) -> None:
+        """Have another broker lead, and wait until all know it."""
+        controller = self.brokers[0].node.membership.controller
+        found = self.brokers[0].node.cluster.image.topics_by_name[topic].partitions[0]
+        await until(lambda: len(self.brokers[0].node.cluster.image.topics_by_name[topic].partitions[0].isr) == 3)
+        order = (BrokerId(node_id), *[each for each in found.replicas if each != node_id])
+        await controller.alter_reassignments([ReassignmentAsked(topic, 0, order)])
+        await controller.elect_leaders([(topic, 0)])
+        for broker in self.brokers:
+            await until(lambda b=broker: b.node.cluster.image.topics_by_name[topic].partitions[0].leader == node_id)
+        leads = self.brokers[node_id - 1].node.partitions.table
+        await until(lambda: leads.led(topic, 0) is not None)
+
+    async def spread(self) -> None:
+        """The topic is led by broker 1, the progress is kept by broker 2, the group is coordinated by broker 3."""
+        for topic, node_id in (("t", 1), (STATE, 2), (OFFSETS, 3)):
+            if self.leader(topic) != node_id:
+                await self.move(topic, node_id)
+
+    async def produce(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while True:
+                client = await self.to(self.leader("t"))
+                answer = await client.produce(9, [("t", [(0, batch(count))])])
+                if answer.responses[0].partition_responses[0].error_code == 0:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def asked(self, topic: str, key: ApiKey, version: int, request: Any, code: Any) -> Any:
+        """Ask the leader of an internal topic until the answer's code, as ``code`` finds it, is not a passing one."""
+        async with asyncio.timeout(30):
+            while True:
+                answer = await (await self.to(self.leader(topic))).ask(key, version, request)
+                if code(answer) not in NOW_NOT:
+                    return answer
+                await asyncio.sleep(0.02)
+
+    async def start_of(self) -> tuple[int, int]:
+        """Where the group has got to in ``t``, and its lag, as its coordinator says."""
+        group = DescribeShareGroupOffsetsRequestGroup(GROUP, None)
+        answer = await self.asked(
+            OFFSETS,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            1,
+            DescribeShareGroupOffsetsRequest([group]),
+            lambda answer: max(
+                [answer.groups[0].error_code]
+                + [part.error_code for topic in answer.groups[0].topics for part in topic.partitions]
+            ),
+        )
+        assert answer.groups[0].error_code == 0
+        if not answer.groups[0].topics:
+            return -1, -1
+        (partition,) = answer.groups[0].topics[0].partitions
+        return partition.start_offset, partition.lag
+
+    async def until_start_is(self, start: int, *, lag: int) -> None:
+        """Until the group coordinator, which may be a follower of ``t``, says so."""
+        async with asyncio.timeout(30):
+            while (found := await self.start_of()) != (start, lag):
+                assert found[0] == start, found
+                await asyncio.sleep(0.05)
+
+    @property
+    def key(self) -> ShareKey:
+        return ShareKey(GROUP, self.brokers[0].node.cluster.image.topics_by_name["t"].topic_id, 0)
+
+
+@asynccontextmanager
+async def cluster(path: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(path, each, **SETTINGS | settings)) for each in (1, 2, 3)]
+        for broker in brokers:
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        made = Cluster(brokers)
+        await stack.enter_async_context(made._stack)
+        controller = brokers[0].node.membership.controller
+        await controller.create_topic("t", 1, {"retention.ms": "-1"}, replication_factor=3)
+        change = ConfigChange("share.auto.offset.reset", Operation.SET, "earliest")
+        await controller.alter_configs(ResourceType.GROUP, GROUP, [change])
+        for broker in brokers:
+            await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
+        await brokers[0].node.shares.ready()
+        await _find_group(made)
+        for topic in (STATE, OFFSETS):
+            for broker in brokers:
+                await until(lambda broker=broker, topic=topic: broker.node.cluster.image.topic(topic) is not None)
+        await made.spread()
+        yield made
+
+
+async def _find_group(made: Cluster) -> None:
+    await (await made.to(1)).ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
+
+
+class Worker:
+    """A member of the group. Its session is on one broker at a time."""
+
+    def __init__(self, made: Cluster, name: str, stack: AsyncExitStack) -> None:
+        self.cluster, self.name = made, name
+        self._stack = stack
+        self._talks: dict[int, Talk] = {}
+        self.epochs: dict[int, int] = {}
+
+    async def _to(self, node_id: int) -> Talk:
+        if node_id not in self._talks:
+            self._talks[node_id] = await self._stack.enter_async_context(talk(self.cluster.brokers[node_id - 1].port))
+        return self._talks[node_id]
+
+    async def beat(self, epoch: int = 0) -> Any:
+        request = ShareGroupHeartbeatRequest(GROUP, self.name, epoch, None, ["t"] if epoch == 0 else None)
+        answer = await self.cluster.asked(OFFSETS, ApiKey.SHARE_GROUP_HEARTBEAT, 1, request, lambda a: a.error_code)
+        assert answer.error_code == 0, answer
+        return answer
+
+    async def fetch(self, **fields: Any) -> Any:
+        node_id = self.cluster.leader("t")
+        epoch = self.epochs.get(node_id, 0)
+        topics = [FetchTopic(self.cluster.key.topic_id, [FetchPartition(0)])] if epoch == 0 else []
+        answer = await (await self._to(node_id)).ask(
+            ApiKey.SHARE_FETCH,
+            2,
+            ShareFetchRequest(
+                GROUP,
+                self.name,
+                share_session_epoch=epoch,
+                max_wait_ms=fields.pop("max_wait_ms", 0),
+                max_records=fields.pop("max_records", 500),
+                topics=topics,
+                **fields,
+            ),
+        )
+        assert answer.error_code == 0, answer
+        self.epochs[node_id] = epoch + 1
+        return answer
+
+    async def get(self, **fields: Any) -> list[tuple[int, int, int]]:
+        """What it is given: offset ranges with how often they were delivered. Empty if there is nothing for it."""
+        async with asyncio.timeout(60):
+            while True:
+                answer = await self.fetch(**dict(fields))
+                parts = [part for topic in answer.responses for part in topic.partitions]
+                if all(part.error_code == 0 for part in parts):
+                    return [
+                        (each.first_offset, each.last_offset, each.delivery_count)
+                        for part in parts
+                        for each in part.acquired_records
+                    ]
+                assert all(part.error_code in (0, *NOW_NOT) for part in parts), parts
+                await asyncio.sleep(0.02)
+
+    async def wait_for(self, **fields: Any) -> list[tuple[int, int, int]]:
+        async with asyncio.timeout(60):
+            while not (given := await self.get(max_wait_ms=500, **dict(fields))):
+                pass
+        return given
+
+    async def say(self, first: int, last: int, *types: int, node_id: int | None = None) -> ErrorCode:
+        node_id = self.cluster.leader("t") if node_id is None else node_id
+        said = AcknowledgePartition(0, [Said(first, last, list(types))])
+        request = ShareAcknowledgeRequest(
+            GROUP,
+            self.name,
+            share_session_epoch=self.epochs[node_id],
+            topics=[AcknowledgeTopic(self.cluster.key.topic_id, [said])],
+        )
+        answer = await (await self._to(node_id)).ask(ApiKey.SHARE_ACKNOWLEDGE, 2, request)
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        self.epochs[node_id] += 1
+        return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+    async def close(self) -> None:
+        """End its session."""
+        node_id = self.cluster.leader("t")
+        answer = await (await self._to(node_id)).ask(
+            ApiKey.SHARE_ACKNOWLEDGE, 2, ShareAcknowledgeRequest(GROUP, self.name, share_session_epoch=-1)
+        )
+        assert answer.error_code == 0
+        del self.epochs[node_id]
+
+
+@asynccontextmanager
+async def workers(made: Cluster, *names: str) -> AsyncIterator[list[Worker]]:
+    async with AsyncExitStack() as stack:
+        found = [Worker(made, name, stack) for name in names]
+        for worker in found:
+            await worker.beat()
+        yield found
+
+
+def kept_by(made: Cluster, node_id: int) -> Any:
+    """The state, as the share coordinator has it."""
+    return made.brokers[node_id - 1].node.shares.state(made.key)
+
+
+async def test_records_are_shared_where_three_brokers_have_a_part_each(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
+        await made.produce(10)
+        assert await a.wait_for(max_records=4, share_acquire_mode=1) == [(0, 3, 1)]
+        assert await b.wait_for() == [(4, 9, 1)]
+        assert await a.say(0, 2, ACCEPT) is ErrorCode.NONE
+        assert kept_by(made, 2).start == 3, "it is stored when it is answered"
+        assert await b.say(4, 5, RELEASE, ACCEPT) is ErrorCode.NONE
+        assert await b.say(3, 3, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
+        assert await a.get() == [(4, 4, 2)]
+        await made.until_start_is(3, lag=10 - 3 - 1)
+        await a.close()
+        assert await b.wait_for() == [(3, 3, 2), (4, 4, 3)]
+        assert not made.brokers[0].node.shares.keys(lambda _: True)
+        assert not made.brokers[2].node.shares.keys(lambda _: True)
+
+
+async def test_what_is_held_too_long_goes_to_another(tmp_path: Path) -> None:
+    async with cluster(tmp_path, group_share_record_lock_duration_ms=1000) as made, workers(made, "a", "b") as (a, b):
+        await made.produce(2)
+        assert await a.wait_for() == [(0, 1, 1)]
+        assert await b.wait_for() == [(0, 1, 2)]
+        assert await a.say(0, 1, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
+        assert await b.say(0, 1, ACCEPT) is ErrorCode.NONE
+
+
+async def test_progress_is_kept_when_the_leader_of_the_topic_moves_and_what_was_acquired_is_free(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
+        await made.produce(6)
+        assert await a.wait_for(max_records=4, share_acquire_mode=1) == [(0, 3, 1)]
+        assert await a.say(1, 1, ACCEPT) is ErrorCode.NONE
+        await made.move("t", 3)
+        assert await b.wait_for() == [(0, 0, 2), (2, 3, 2), (4, 5, 1)]
+        assert await a.say(0, 0, ACCEPT, node_id=1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await b.say(0, 5, ACCEPT, 0, ACCEPT, ACCEPT, ACCEPT, ACCEPT) in (
+            ErrorCode.NONE,
+            ErrorCode.INVALID_RECORD_STATE,
+        )
+        await made.move("t", 1)
+        a.epochs.clear()
+        assert all(first != 1 for first, _, _ in await a.get()), "done is done"
+
+
+async def test_what_an_old_leader_writes_does_not_count(tmp_path: Path) -> None:
+    """It was paused, and does not know of the new one (H1)."""
+    async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
+        await made.produce(2)
+        assert await a.wait_for() == [(0, 1, 1)]
+        old = made.brokers[0].node.shares.leader
+        shared = old.find(made.key)
+        assert shared is not None
+        await made.move("t", 3)
+        assert await b.wait_for() == [(0, 1, 1)], "nothing of the first delivery was stored"
+        before = kept_by(made, 2)
+        # As if the old leader had not heard of it.
+        old.core.partitions[made.key] = shared
+        shared.is_over = False
+        old.core.acknowledge(old, made.key, "a", _accepted(0, 2))
+        waiting = old.stored(made.key)
+        assert waiting is not None
+        with pytest.raises(RequestRejected) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert kept_by(made, 2) == before
+        assert old.find(made.key) is None
+
+
+def _accepted(first: int, end: int) -> Any:
+    return [Acknowledgement(first, end, [ACCEPT])]
+
+
+async def test_progress_is_kept_when_the_share_coordinator_moves(tmp_path: Path) -> None:
+    """To a broker that is neither leader nor group coordinator, to the leader, and away from it (H6)."""
+    async with cluster(tmp_path) as made, workers(made, "a") as (a,):
+        offset = 0
+        for node_id in (3, 1, 2):
+            await made.produce(4)
+            assert await a.wait_for() == [(offset, offset + 3, 1)]
+            await made.move(STATE, node_id)
+            assert await a.say(offset, offset + 2, ACCEPT) is ErrorCode.NONE
+            assert kept_by(made, node_id).start == offset + 3
+            assert await a.say(offset + 3, offset + 3, ACCEPT) is ErrorCode.NONE
+            assert kept_by(made, node_id).start == offset + 4
+            offset += 4
+        await made.until_start_is(12, lag=0)
+
+
+async def test_members_and_progress_are_kept_when_the_group_coordinator_moves(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made, workers(made, "a") as (a,):
+        await made.produce(4)
+        assert await a.wait_for() == [(0, 3, 1)]
+        await made.move(OFFSETS, 1)
+        answer = await a.beat()
+        assert answer.assignment.topic_partitions[0].partitions == [0]
+        assert await a.say(0, 3, ACCEPT) is ErrorCode.NONE
+        await made.until_start_is(4, lag=0)
+
+
+async def test_operators_set_and_delete_progress_that_another_broker_keeps(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as made, workers(made, "a") as (a,):
+        await made.produce(6)
+        assert await a.wait_for() == [(0, 5, 1)]
+        assert await a.say(0, 5, ACCEPT) is ErrorCode.NONE
+        await a.close()
+        await a.beat(-1)
+        epoch = kept_by(made, 2).state_epoch
+        topic = AlterShareGroupOffsetsRequestTopic("t", [AlterShareGroupOffsetsRequestPartition(0, 2)])
+        answer = await made.asked(
+            OFFSETS,
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            0,
+            AlterShareGroupOffsetsRequest(GROUP, [topic]),
+            lambda answer: answer.error_code,
+        )
+        assert answer.responses[0].partitions[0].error_code == 0
+        assert kept_by(made, 2).state_epoch > epoch
+        assert (await made.start_of())[0] == 2
+        await a.beat()
+        assert await a.wait_for() == [(2, 5, 1)]
+        await a.close()
+        await a.beat(-1)
+        answer = await made.asked(
+            OFFSETS,
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+            0,
+            DeleteShareGroupOffsetsRequest(GROUP, [DeleteShareGroupOffsetsRequestTopic("t")]),
+            lambda answer: answer.error_code,
+        )
+        assert answer.responses[0].error_code == 0
+        assert kept_by(made, 2) is None
+        await a.beat()
+        assert kept_by(made, 2).start == -1
+        assert await a.wait_for() == [(0, 5, 1)]
+        await a.close()
+        await a.beat(-1)
+        answer = await made.asked(
+            OFFSETS, ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest([GROUP]), lambda answer: answer.results[0].error_code
+        )
+        assert answer.results[0].error_code == 0
+        assert kept_by(made, 2) is None
