@@ -271,6 +271,8 @@ class ShareStateShard:
                 ErrorCode.FENCED_STATE_EPOCH,
                 f"The state epoch of {key.name} is {shared.state_epoch}, not {state_epoch}.",
             )
+        if runs and NOT_BEGUN == start == shared.window.start:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"{key.name} has no start offset yet.")
         window = Window(start, tuple(runs)) if whole else _merged(shared.window, start, runs)
         before = shared.state_epoch, shared.is_begun_anew
         if state_epoch > shared.state_epoch:
@@ -361,15 +363,11 @@ class ShareStateShard:
 
 def _merged(window: Window, start: int, runs: Sequence[Run]) -> Window:
     """A window in which these runs replace what was there. Offsets in between, of which nothing is known, are available."""
-    window = window.with_runs(window.start if start == NOT_BEGUN else start, runs)
-    filled: list[Run] = []
-    end = window.start
-    for run in window.runs:
-        if run.first > end:
-            filled.append(Run(end, run.first))
-        filled.append(run)
-        end = run.end
-    return Window(window.start, tuple(filled))
+    base = window.begin_at(start)
+    changed = [run._replace(first=max(run.first, base.start)) for run in runs if run.end > base.start]
+    if changed and changed[-1].end > base.end:
+        base = Window(base.start, (*base.runs, Run(base.end, changed[-1].end)))
+    return base.with_runs(base.start, changed)
 
 
 def _batch_of(run: Run) -> StateBatch:

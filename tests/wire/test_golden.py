@@ -28,9 +28,13 @@ ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("00 000000 01 00 00")
 """It writes the null list of topics in four bytes, of which one is read; so it ends three bytes later than it should."""
 
 
+SENT_BY_BROKERS = frozenset(range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1))
+"""No client sends these, though brokers list them."""
+
+
 def test_every_advertised_api_was_captured() -> None:
     captured = {parse_request_header(memoryview(parameter.values[0])[4:]).api_key for parameter in FRAMES}  # type: ignore[arg-type]
-    assert captured == set(ADVERTISED)
+    assert captured == set(ADVERTISED) - SENT_BY_BROKERS
 
 
 @pytest.mark.parametrize("frame", FRAMES)
