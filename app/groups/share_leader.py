@@ -293,9 +293,14 @@ class ShareLeader:
         try:
             await waiting
         except FirnError:
-            if not shared.is_over:
-                self._send(shared)  # Nobody knows what the next coordinator will have of it (H6).
-            raise
+            if shared.is_over:
+                raise
+            self._send(shared)  # Nobody knows what the next coordinator will have of it (H6).
+            if not self._states.has_others:
+                raise
+        else:
+            return
+        await self._when_sent(self._outgoing[shared.key])
 
     async def _when_sent(self, outgoing: _Outgoing) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
