@@ -182,6 +182,7 @@ class Worker:
         self._stack = stack
         self._talks: dict[int, Talk] = {}
         self.epochs: dict[int, int] = {}
+        self.named_leader = (-1, 0)
 
     async def _to(self, node_id: int) -> Talk:
         if node_id not in self._talks:
@@ -249,7 +250,10 @@ class Worker:
         if answer.error_code:
             return ErrorCode(answer.error_code)
         self.epochs[node_id] += 1
-        return ErrorCode(answer.responses[0].partitions[0].error_code)
+        (part,) = answer.responses[0].partitions
+        for each in answer.node_endpoints:
+            self.named_leader = (part.current_leader.leader_id, each.port)
+        return ErrorCode(part.error_code)
 
     async def close(self) -> None:
         """End its session."""
@@ -311,6 +315,7 @@ async def test_progress_is_kept_when_the_leader_of_the_topic_moves_and_what_was_
         await made.move("t", 3)
         assert await b.wait_for() == [(0, 0, 2), (2, 3, 2), (4, 5, 1)]
         assert await a.say(0, 0, ACCEPT, node_id=1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert a.named_leader == (3, made.brokers[2].port), "and is told who leads (KIP-951)"
         assert await b.say(0, 5, ACCEPT, 0, ACCEPT, ACCEPT, ACCEPT, ACCEPT) in (
             ErrorCode.NONE,
             ErrorCode.INVALID_RECORD_STATE,
