@@ -44,6 +44,9 @@ PYTHON_TYPES: Final = {
 }
 """Everything else that is not a struct is an int."""
 
+PRIVATE_TAG: Final = 10_000
+"""Tag of the first field that Firn adds to a struct. Other programs skip tags that they do not know (KIP-482)."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -64,6 +67,14 @@ class Run:
     spec: Spec
     first: int
     last: int
+
+
+PRIVATE_FIELDS: Final[dict[str, Run]] = {
+    "WritableTxnMarkerTopic": Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 1, 2),
+    "AddPartitionsToTxnTopic": Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 4, 5),
+    "AddPartitionsToTxnResult": Run(Spec("coordinator_epoch", "int32", False, False, PRIVATE_TAG, -1), 4, 5),
+}
+"""By struct: what brokers of one cluster tell each other beyond Kafka's schema (docs/adr/0026-transactions-across-brokers.md)."""
 
 
 @dataclass
@@ -190,6 +201,8 @@ def merge(package: str, part: str, versions: list[int]) -> Message:
                         runs[-1].last = version
                     else:
                         runs.append(Run(spec, version, version))
+        if name in PRIVATE_FIELDS:
+            runs.append(PRIVATE_FIELDS[name])
         structs[name] = Struct(name, runs)
     first = next((version for version in versions if flexible[version]), versions[-1] + 1)
     assert all(flexible[version] == (version >= first) for version in versions)

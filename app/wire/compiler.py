@@ -455,7 +455,7 @@ class EncoderSource:
                 self.flush()
                 self.add = outer
                 source(f'{part} = b"".join({part})')
-                source(f"{fields}.append(UVARINTS[{item.tag}] + uvarint(len({part})) + {part})")
+                source(f"{fields}.append(uvarint({item.tag}) + uvarint(len({part})) + {part})")
         source(f"{outer}(UVARINTS[len({fields})])")
         with source.block(f"if {fields}:"):
             source(f'{outer}(b"".join({fields}))')

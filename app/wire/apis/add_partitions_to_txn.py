@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
-from app.wire.schema import Rows
+from app.wire.schema import ZERO_UUID, Rows
 
 
 @dataclass(slots=True)
@@ -14,6 +15,7 @@ class AddPartitionsToTxnTopic:
 
     name: str = ""
     partitions: list[int] = field(default_factory=list)
+    topic_id: UUID = ZERO_UUID
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class AddPartitionsToTxnResult:
 
     transactional_id: str = ""
     topic_results: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
+    coordinator_epoch: int = -1
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ FIELDS: Final[Rows] = {
     "AddPartitionsToTxnTopic": (
         ("name", "string", False, 0, 5, False, None, ""),
         ("partitions", "int32", True, 0, 5, False, None, ""),
+        ("topic_id", "uuid", False, 4, 5, False, 10000, ""),
     ),
     "AddPartitionsToTxnTransaction": (
         ("transactional_id", "string", False, 4, 5, False, None, ""),
@@ -102,6 +106,7 @@ FIELDS: Final[Rows] = {
     "AddPartitionsToTxnResult": (
         ("transactional_id", "string", False, 4, 5, False, None, ""),
         ("topic_results", "AddPartitionsToTxnTopicResult", True, 4, 5, False, None, ""),
+        ("coordinator_epoch", "int32", False, 4, 5, False, 10000, -1),
     ),
     "AddPartitionsToTxnResponse": (
         ("throttle_time_ms", "int32", False, 0, 5, False, None, 0),

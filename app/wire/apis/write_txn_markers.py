@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
-from app.wire.schema import Rows
+from app.wire.schema import ZERO_UUID, Rows
 
 
 @dataclass(slots=True)
@@ -14,6 +15,7 @@ class WritableTxnMarkerTopic:
 
     name: str = ""
     partition_indexes: list[int] = field(default_factory=list)
+    topic_id: UUID = ZERO_UUID
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ FIELDS: Final[Rows] = {
     "WritableTxnMarkerTopic": (
         ("name", "string", False, 1, 2, False, None, ""),
         ("partition_indexes", "int32", True, 1, 2, False, None, ""),
+        ("topic_id", "uuid", False, 1, 2, False, 10000, ""),
     ),
     "WritableTxnMarker": (
         ("producer_id", "int64", False, 1, 2, False, None, 0),
