@@ -2,7 +2,8 @@
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
-manifests, and states of share groups. A connection that failed is opened again by the next request. Nothing is sent twice (F1).
+manifests, states of share groups, markers, and partitions that are added to transactions. A connection that failed is opened again
+by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.broker import transaction_calls
 from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.firn_api import pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
@@ -36,6 +38,7 @@ from app.metadata.control import (
     RegisterRequest,
     RegisterResponse,
 )
+from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -64,7 +67,7 @@ FETCH_MS: Final = 10_000
 """On top of how long the leader may wait."""
 SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
-LANES: Final = ("beat", "entries", "change", "fetch", "manifests", "share")
+LANES: Final = ("beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions")
 
 
 class KafkaControlLink:
@@ -160,6 +163,12 @@ class KafkaControlLink:
     async def share_states(self, to: BrokerImage, key: ApiKey, message: Any) -> Any:
         connection = await self.connection(to, "share")
         return await connection.request(key, message, version=SERVED[key][1], timeout_ms=SHARE_MS)
+
+    async def write_markers(self, to: BrokerImage, asked: Sequence[MarkerAsked]) -> Sequence[ErrorCode]:
+        return await transaction_calls.write_markers(await self.connection(to, "markers"), asked)
+
+    async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
+        return await transaction_calls.add_to_transactions(await self.connection(to, "transactions"), asked)
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:

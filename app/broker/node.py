@@ -65,6 +65,8 @@ from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
 from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
+from app.transactions.elsewhere import OtherBrokers
+from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
@@ -81,8 +83,8 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, Protocol):
-    """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as share coordinators."""
+class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, TransactionLink, Protocol):
+    """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +359,7 @@ class Node:
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
+            others=self._other_brokers(),
         )
         self.context = Context(
             config=config,
@@ -597,6 +600,12 @@ class Node:
             faults=self.faults,
             interval_s=self.config.replica_high_watermark_checkpoint_interval_ms / 1000,
         )
+
+    def _other_brokers(self) -> OtherBrokers | None:
+        """The leaders and coordinators on other brokers; None on a broker that is alone."""
+        if self.membership.member is None:
+            return None
+        return OtherBrokers(self.config.node_id, self._link, lambda: self.cluster.image)
 
     async def _listen(self) -> None:
         if self._socket is not None:

@@ -3,18 +3,25 @@
 A batch may continue a transaction in its partition. It may begin one there only if the coordinator knows that the transaction
 writes to the partition. Clients of the first protocol have told the coordinator before. For clients of the second (Produce 12 or
 newer) this broker tells it now, which may have to wait.
+
+Another broker may be the coordinator. Then it is asked before the request is served, and a guard of the partition's log sees to it
+that its answer still holds when the batch is appended (ADR 0026, V).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Collection, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.partitions import topic_name
+from app.hot.producers import TransactionGuard
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import TRANSACTIONAL
+from app.transactions.coordinator import check_coordinator_epoch
+from app.transactions.link import AddAsked
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.units import PartitionIndex, TopicPartition
 from app.wire.produce import ProduceRequest, TopicRef
@@ -22,6 +29,7 @@ from app.wire.produce import ProduceRequest, TopicRef
 if TYPE_CHECKING:
     from app.handlers.context import Context
     from app.hot.log import PartitionLog
+    from app.transactions.elsewhere import OtherBrokers
 
 ADDS_PARTITIONS: Final = 12
 """First version of Produce whose clients leave it to the broker to add partitions."""
@@ -29,6 +37,10 @@ KNOWS_ABORTABLE: Final = 11
 """First version of Produce whose clients know TRANSACTION_ABORTABLE."""
 SETTLE_WAIT_S: Final = 0.1
 """How long the first batch of a transaction waits for the markers of the one before, as long as Kafka's brokers try again."""
+
+ASK_AGAIN_S: Final = 0.02
+ASKED_MAX: Final = 5
+"""How often a coordinator on another broker is asked for one request, and the pause while it writes markers, as in Kafka."""
 
 ATTRIBUTES_LOW_BYTE: Final = 22
 PRODUCER: Final = Struct(">qh")
@@ -45,8 +57,8 @@ ASK_AGAIN: Final = frozenset(
     }
 )
 
-Refused: TypeAlias = Mapping[tuple[TopicRef, int], FirnError]
-"""Partitions of a request to which nothing is written, and why."""
+Verdicts: TypeAlias = Mapping[tuple[TopicRef, int], FirnError | TransactionGuard]
+"""Partitions of a request to which nothing is written, and why; and those in which another broker lets a transaction begin."""
 
 
 def continues(log: PartitionLog, identity: tuple[int, int]) -> bool:
@@ -66,10 +78,18 @@ def writer_of(records: memoryview) -> ProducerIdentity | None:
     return ProducerIdentity._make(PRODUCER.unpack_from(records, PRODUCER_POSITION))
 
 
-def admit(context: Context, version: int, request: ProduceRequest) -> Refused | Awaitable[Refused]:
-    """Add the partitions in which a transaction begins by this request. Answers those that the coordinator does not allow."""
+def admit(context: Context, version: int, request: ProduceRequest) -> Verdicts | Awaitable[Verdicts]:
+    """Add the partitions in which a transaction begins by this request. Answers those that the coordinator does not allow.
+
+    If another broker is the coordinator: ask it, also about partitions that the client has added. Give the verdicts to ``release``
+    when the batches are appended.
+    """
     transactional_id = request.transactional_id
-    if transactional_id is None or version < ADDS_PARTITIONS:
+    if transactional_id is None:
+        return {}
+    others = context.transactions.others
+    elsewhere = others is not None and others.coordinator_of(transactional_id) is not None
+    if version < ADDS_PARTITIONS and not (elsewhere and _verifies(context)):
         return {}
     beginning: dict[TopicPartition, tuple[TopicRef, int]] = {}
     identities: set[ProducerIdentity] = set()
@@ -87,6 +107,8 @@ def admit(context: Context, version: int, request: ProduceRequest) -> Refused | 
         error = RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a request are of one producer")
         return dict.fromkeys(beginning.values(), error)
     (identity,) = identities
+    if others is not None and elsewhere:
+        return _ask(context, others, version, transactional_id, identity, beginning)
     try:
         added = context.transactions.add_partitions(transactional_id, identity, tuple(beginning), VERSION_2)
     except RequestRejected as error:
@@ -96,9 +118,91 @@ def admit(context: Context, version: int, request: ProduceRequest) -> Refused | 
     return {} if isinstance(added, Transaction) else _when_stored(version, added, beginning)
 
 
+def _verifies(context: Context) -> bool:
+    return context.effective.transaction_partition_verification_enable or context.refusal is not None
+
+
+async def _ask(
+    context: Context,
+    others: OtherBrokers,
+    version: int,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    beginning: Mapping[TopicPartition, tuple[TopicRef, int]],
+) -> Verdicts:
+    """Ask a coordinator on another broker."""
+    logs = {target: log for target in beginning if (log := context.partitions.led_log(*target)) is not None}
+    try:
+        guards = await ask_elsewhere(
+            others, transactional_id, identity, logs.values(), verify_only=version < ADDS_PARTITIONS
+        )
+    except RequestRejected as error:
+        return dict.fromkeys(beginning.values(), told(version, error))
+    return {beginning[target]: guard for target, guard in guards.items()}
+
+
+async def ask_elsewhere(
+    others: OtherBrokers,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    logs: Collection[PartitionLog],
+    *,
+    verify_only: bool,
+) -> dict[TopicPartition, TransactionGuard]:
+    """Ask the coordinator of an id on another broker whether its transaction may begin in partitions (V1).
+
+    It is asked again while it writes the markers of the transaction before, and if one of them came after the question: the answer
+    may be older than that (V2). Returns: guards, of which ``check_guard`` says later whether the answer still holds, and which are
+    to be released. Raises: RequestRejected with the refusal.
+    """
+    topic_ids = {log.topic_partition: log.topic_id for log in logs}
+    asked = AddAsked(transactional_id, identity, topic_ids, verify_only)
+    tries_left = ASKED_MAX
+    while True:
+        tries_left -= 1
+        guards = {log.topic_partition: log.producers.guard(*identity) for log in logs}  # before the question
+        agreed = False
+        try:
+            answer = await others.add(asked)
+            for log in logs:
+                entry = log.producers.entries.get(identity.producer_id)
+                if entry is not None and answer.coordinator_epoch >= 0:
+                    check_coordinator_epoch(answer.coordinator_epoch, entry.coordinator_epoch)
+            agreed = not any(guard.spent for guard in guards.values())
+            if agreed or not tries_left:
+                agreed = True  # to be checked again anyway
+                return guards
+        except RequestRejected as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not tries_left:
+                raise
+            await asyncio.sleep(ASK_AGAIN_S)
+        finally:
+            if not agreed:
+                for log in logs:
+                    log.producers.release(guards[log.topic_partition])
+
+
+def check_guard(log: PartitionLog, identity: ProducerIdentity, guard: TransactionGuard) -> None:
+    """Whether a transaction may still begin as its coordinator said. Raises: RequestRejected; it must be asked again."""
+    if (guard.producer_id, guard.epoch) != identity or not log.producers.holds(guard):
+        raise RequestRejected(
+            ErrorCode.NOT_COORDINATOR, f"the coordinator must be asked about {log.topic_partition} again"
+        )
+
+
+def release(context: Context, verdicts: Verdicts) -> None:
+    """The batches are appended, or will not be."""
+    for (topic, index), verdict in verdicts.items():
+        if isinstance(verdict, TransactionGuard):
+            name = topic_name(context, topic)
+            partition = None if name is None else context.partitions.get(name, index)
+            if partition is not None:
+                partition.log.producers.release(verdict)
+
+
 async def _when_stored(
     version: int, added: Awaitable[Transaction], beginning: Mapping[TopicPartition, tuple[TopicRef, int]]
-) -> Refused:
+) -> Verdicts:
     try:
         await added
     except RequestRejected as error:
@@ -112,7 +216,7 @@ async def _add_when_settled(
     transactional_id: str,
     identity: ProducerIdentity,
     beginning: Mapping[TopicPartition, tuple[TopicRef, int]],
-) -> Refused:
+) -> Verdicts:
     """The transaction before is still being ended: wait a little for that rather than have the client come again."""
     await context.transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
     try:
@@ -125,9 +229,17 @@ async def _add_when_settled(
 
 
 def check_admitted(
-    context: Context, version: int, transactional_id: str | None, log: PartitionLog, records: memoryview
+    context: Context,
+    version: int,
+    transactional_id: str | None,
+    log: PartitionLog,
+    records: memoryview,
+    guard: TransactionGuard | None = None,
 ) -> None:
-    """Whether a batch may be appended now. Raises: RequestRejected with the code that Kafka answers to a producer."""
+    """Whether a batch may be appended now; ``guard`` if another broker has said so.
+
+    Raises: RequestRejected with the code that Kafka answers to a producer.
+    """
     writer = writer_of(records)
     if writer is None:
         return
@@ -138,18 +250,18 @@ def check_admitted(
         )
     if continues(log, writer):
         return
-    verifies = context.effective.transaction_partition_verification_enable or context.refusal is not None
-    if version < ADDS_PARTITIONS and not verifies:
+    if version < ADDS_PARTITIONS and not _verifies(context):
         return
+    entry = log.producers.entries.get(writer.producer_id)
     try:
-        context.transactions.check_partition(transactional_id, writer, log.topic_partition)
+        if guard is not None:
+            check_guard(log, writer, guard)
+        else:
+            seen_epoch = -1 if entry is None else entry.coordinator_epoch
+            context.transactions.check_partition(transactional_id, writer, log.topic_partition, seen_epoch)
     except RequestRejected as error:
         raise told(version, error) from error
-    if (
-        version >= ADDS_PARTITIONS
-        and writer.producer_id not in log.producers.entries
-        and SEQUENCE.unpack_from(records, SEQUENCE_POSITION)[0] != 0
-    ):
+    if version >= ADDS_PARTITIONS and entry is None and SEQUENCE.unpack_from(records, SEQUENCE_POSITION)[0] != 0:
         # Every transaction of the second protocol counts from 0. This is not its first batch here: that one was refused while the
         # transaction before was being ended, and comes again.
         raise RequestRejected(

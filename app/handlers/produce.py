@@ -32,16 +32,18 @@ from app.handlers.admission import (
     ATTRIBUTES_LOW_BYTE,
     PRODUCER,
     PRODUCER_POSITION,
-    Refused,
+    Verdicts,
     admit,
     check_admitted,
     continues,
+    release,
     writer_of,
 )
 from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.hot.preparation import looks_at_records
+from app.hot.producers import TransactionGuard
 from app.limits import BATCH_OVERHEAD_BYTES
 from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
@@ -190,15 +192,15 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest) -> Par
         return encode_failures(
             context, asked, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
         )
-    refused = admit(context, asked.version, request)
-    if isinstance(refused, Awaitable) or _takes_long(context, request):
+    admitted = admit(context, asked.version, request)
+    if isinstance(admitted, Awaitable) or _takes_long(context, request):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
-        work = _append_in_turns(connection, slot, asked, request, refused, kept_bytes)
+        work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes)
         connection.server.spawn(work, connection)
         return None
-    results, waiting = append_all(context, asked.version, request, refused)
+    results, waiting = append_all(context, asked.version, request, admitted)
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
@@ -259,11 +261,11 @@ class Waiting(NamedTuple):
 
 
 def append_all(
-    context: Context, version: int, request: ProduceRequest, refused: Refused
+    context: Context, version: int, request: ProduceRequest, verdicts: Verdicts
 ) -> tuple[TopicResults, list[Waiting]]:
     """Append to every partition: what became of each, and what has to happen before it counts as stored.
 
-    ``refused`` says which were found wanting.
+    ``verdicts`` says which were found wanting.
     """
     results: TopicResults = []
     waiting: list[Waiting] = []
@@ -275,7 +277,7 @@ def append_all(
             partition: Partition | None = None
             try:
                 partition = require_partition(context, topic, index)
-                checked = check_produced(context, version, request, partition, records, refused.get((topic, index)))
+                checked = check_produced(context, version, request, partition, records, verdicts.get((topic, index)))
                 stored = append_one(context, request, partition, index, checked, answered, now_ms)
             except FirnError as error:
                 answered.append(failure(context, partition, index, error))
@@ -395,7 +397,7 @@ async def _append_in_turns(
     slot: Slot,
     asked: Asked,
     request: ProduceRequest,
-    admission: Refused | Awaitable[Refused],
+    admission: Verdicts | Awaitable[Verdicts],
     kept_bytes: int,
 ) -> None:
     """Wait for the coordinator, prepare batches on the pool, append, answer. Others have their turns in between.
@@ -407,14 +409,15 @@ async def _append_in_turns(
     results: TopicResults = []
     waiting: list[Waiting] = []
     without_files = 0
+    verdicts: Verdicts = {}
     try:
-        refused = await admission if isinstance(admission, Awaitable) else admission
+        verdicts = await admission if isinstance(admission, Awaitable) else admission
         for topic, partitions in request.topics:
             answered: list[PartitionResult] = []
             results.append((topic, answered))
             for index, records in partitions:
                 partition: Partition | None = None
-                refusal = refused.get((topic, index))
+                verdict = verdicts.get((topic, index))
                 if without_files >= FIRST_RECORDS_AT_ONCE:
                     without_files = 0
                     await asyncio.sleep(0)
@@ -422,7 +425,7 @@ async def _append_in_turns(
                     partition = require_partition(context, topic, index)
                     log = partition.log
                     without_files += not log.has_files
-                    checked = check_produced(context, asked.version, request, partition, records, refusal)
+                    checked = check_produced(context, asked.version, request, partition, records, verdict)
                     config = None
                     if log.needs_preparation(checked):
                         config = log.config
@@ -430,7 +433,7 @@ async def _append_in_turns(
                         # What may be written, and where, can have changed meanwhile.
                         partition = require_partition(context, topic, index)
                         log = partition.log
-                        check_produced(context, asked.version, request, partition, checked, refusal)
+                        check_produced(context, asked.version, request, partition, checked, verdict)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
                     stored = append_one(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
@@ -446,6 +449,7 @@ async def _append_in_turns(
                     )
     finally:
         server.unreserve(kept_bytes)
+        release(context, verdicts)
     if waiting and not connection.closed:
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
     else:
@@ -467,20 +471,21 @@ def check_produced(
     request: ProduceRequest,
     partition: Partition,
     records: memoryview | None,
-    refusal: FirnError | None,
+    verdict: FirnError | TransactionGuard | None,
 ) -> memoryview:
     """All that can be refused without a look into the batch. Whether the client is authorised to write belongs here, too.
 
-    ``refusal``: what the coordinator of the transaction has against it. Returns: the records.
+    ``verdict``: what the coordinator of the transaction has against it, or the guard if another broker lets it begin.
+    Returns: the records.
     Raises: FirnError; it is new, so that nobody keeps it together with the frames that it passes.
     """
     check_not_internal(partition.topic)
-    if refusal is not None:
-        raise copy_of(refusal)
+    if isinstance(verdict, FirnError):
+        raise copy_of(verdict)
     if records is None:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
     check_request(version, records)
-    check_admitted(context, version, request.transactional_id, partition.log, records)
+    check_admitted(context, version, request.transactional_id, partition.log, records, verdict)
     if request.acks == ALL_IN_SYNC:
         partition.check_in_sync()
     if context.refusal is not None and (context.refuses_transactions or writer_of(records) is None):

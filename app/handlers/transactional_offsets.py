@@ -6,13 +6,13 @@ partition that it writes to (KIP-890).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.groups.shard import CommittedPartition
-from app.handlers.admission import SETTLE_WAIT_S
+from app.handlers.admission import ASK_AGAIN, SETTLE_WAIT_S, ask_elsewhere, check_guard, continues
 from app.handlers.api import Api, ApiTable
 from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
@@ -25,6 +25,10 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+    from app.transactions.elsewhere import OtherBrokers
 
 ADDS_PARTITIONS: Final = 5
 """First version whose clients leave it to the broker to add the group's partition."""
@@ -64,20 +68,56 @@ async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest
     transactional_id = message.transactional_id
     identity = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
     transactions = context.transactions
+    log = context.partitions.led_log(*target)
+    entry = None if log is None else log.producers.entries.get(identity.producer_id)
+    others = transactions.others
     try:
+        if others is not None and log is not None and others.coordinator_of(transactional_id) is not None:
+            await _ask(context, others, version, transactional_id, identity, log)
+            return
         if version >= ADDS_PARTITIONS:
             await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
             added = transactions.add_partitions(transactional_id, identity, [target], VERSION_2)
             if not isinstance(added, Transaction):
                 await added
         if version >= ADDS_PARTITIONS or context.effective.transaction_partition_verification_enable:
-            transactions.check_partition(transactional_id, identity, target)
+            seen_epoch = -1 if entry is None else entry.coordinator_epoch
+            transactions.check_partition(transactional_id, identity, target, seen_epoch)
     except RequestRejected as error:
         if error.code is ErrorCode.PRODUCER_FENCED:
             raise RequestRejected(ErrorCode.INVALID_PRODUCER_EPOCH, str(error)) from error
         if error.code is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
             raise RequestRejected(ErrorCode.INVALID_TXN_STATE, str(error)) from error
         raise
+
+
+async def _ask(
+    context: Context,
+    others: OtherBrokers,
+    version: int,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    log: PartitionLog,
+) -> None:
+    """Ask a coordinator on another broker. When this returns, the offsets may be written at once (ADR 0026, V5).
+
+    Raises: RequestRejected.
+    """
+    adds = version >= ADDS_PARTITIONS
+    if continues(log, identity) or not (adds or context.effective.transaction_partition_verification_enable):
+        return
+    try:
+        guards = await ask_elsewhere(others, transactional_id, identity, [log], verify_only=not adds)
+    except RequestRejected as error:
+        if error.code not in ASK_AGAIN:
+            raise
+        # The client would take the others for what the group's coordinator says of itself, and look for another.
+        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+    guard = guards[log.topic_partition]
+    try:
+        check_guard(log, identity, guard)
+    finally:
+        log.producers.release(guard)
 
 
 def _sort(

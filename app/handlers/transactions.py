@@ -6,8 +6,10 @@ offsets that are committed in one in ``transactional_offsets.py``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
@@ -15,7 +17,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.transactions.markers import Marker
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from app.wire.apis.add_partitions_to_txn import (
@@ -36,9 +38,17 @@ from app.wire.apis.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from app.wire.schema import ZERO_UUID
 
 BATCHED_FROM: Final = 4
 """First version of AddPartitionsToTxn for many transactions, which brokers send on behalf of producers (KIP-890)."""
+FOR_BROKERS: Final[Mapping[ApiKey, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: BATCHED_FROM, ApiKey.WRITE_TXN_MARKERS: 0}
+"""Versions from which on an API is for brokers, and WriteTxnMarkers for operators too. Callers are not told apart yet."""
+ADDED_WITHIN_S: Final = 5.0
+"""A broker is answered after it, whether what it adds is stored or not: others wait behind."""
+MARKED_WITHIN_S: Final = 1.0
+MARKED_BY_HAND_WITHIN_S: Final = 30.0
+"""A coordinator is answered after it, whether all its markers are stored or not; an operator later."""
 KNOWS_FENCED: Final = 2
 """First version of the three whose clients know PRODUCER_FENCED (KIP-588)."""
 SECOND_PROTOCOL: Final = 5
@@ -66,10 +76,16 @@ async def handle_add_partitions(
     """Add partitions to transactions, or only check that they were added."""
     version = request.api_version
     if version >= BATCHED_FROM:
+        begun = [_begin_to_add(context, version, asked) for asked in message.transactions]
+        await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
-                AddPartitionsToTxnResult(asked.transactional_id, await _add_partitions(context, version, asked))
-                for asked in message.transactions
+                AddPartitionsToTxnResult(
+                    asked.transactional_id,
+                    _partition_results(asked.topics, _codes_for_broker(one)),
+                    _epoch(context, asked.transactional_id),
+                )
+                for asked, one in zip(message.transactions, begun, strict=True)
             ]
         )
     only = AddPartitionsToTxnTransaction(
@@ -78,47 +94,91 @@ async def handle_add_partitions(
         message.v3_and_below_producer_epoch,
         topics=message.v3_and_below_topics,
     )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add_partitions(context, version, only))
+    codes = _begin_to_add(context, version, only)
+    if isinstance(codes, asyncio.Future):
+        codes = await codes
+    told_codes = {target: told(version, code) for target, code in codes.items()}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_partition_results(only.topics, told_codes))
 
 
-async def _add_partitions(
+Codes = dict[TopicPartition, ErrorCode]
+
+
+async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) -> None:
+    """Wait for ``work`` up to a time limit. What is not done then is cancelled."""
+    if not work:
+        return
+    try:
+        await asyncio.wait(work, timeout=limit_s)
+    finally:
+        late = [one for one in work if one.cancel()]
+        if late:
+            await asyncio.wait(late)
+
+
+def _begin_to_add(
     context: Context, version: int, asked: AddPartitionsToTxnTransaction
-) -> list[AddPartitionsToTxnTopicResult]:
+) -> Codes | asyncio.Future[Codes]:
+    """Add, or check, the partitions of one transaction. A future if that has to be stored."""
     targets = [
         TopicPartition(topic.name, PartitionIndex(index)) for topic in asked.topics for index in topic.partitions
     ]
-    codes = {target: code for target in targets if (code := _unfit(context, target)) is not None}
+    topic_ids = {topic.name: topic.topic_id for topic in asked.topics}
+    by_broker = version >= FOR_BROKERS[ApiKey.ADD_PARTITIONS_TO_TXN]
+    codes = {
+        target: code
+        for target in targets
+        if (code := _unfit(context, target, topic_ids[target.topic], by_broker=by_broker)) is not None
+    }
     if codes:
         # All or nothing; those that are fit are told so.
-        codes = {target: codes.get(target, ErrorCode.OPERATION_NOT_ATTEMPTED) for target in targets}
-    elif not asked.transactional_id:
-        codes = dict.fromkeys(targets, ErrorCode.INVALID_REQUEST)
-    elif asked.verify_only:
-        codes = {target: _verify(context, asked, target) for target in targets}
-    else:
-        codes = dict.fromkeys(targets, await _add(context, version, asked, targets))
-    return _partition_results(asked.topics, {target: told(version, code) for target, code in codes.items()})
-
-
-def _unfit(context: Context, target: TopicPartition) -> ErrorCode | None:
-    """Why clients cannot write to a partition in a transaction, if they cannot."""
-    topic = context.image.topic(target.topic)
-    if topic is None or not 0 <= target.partition < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.is_internal else None
-
-
-async def _add(
-    context: Context, version: int, asked: AddPartitionsToTxnTransaction, targets: list[TopicPartition]
-) -> ErrorCode:
+        return {target: codes.get(target, ErrorCode.OPERATION_NOT_ATTEMPTED) for target in targets}
+    if not asked.transactional_id:
+        return dict.fromkeys(targets, ErrorCode.INVALID_REQUEST)
+    if asked.verify_only:
+        return {target: _verify(context, asked, target) for target in targets}
     client_version = VERSION_2 if version >= BATCHED_FROM else VERSION_1
     try:
         added = context.transactions.add_partitions(asked.transactional_id, identity_of(asked), targets, client_version)
-        if not isinstance(added, Transaction):
-            await added
     except RequestRejected as error:
-        return error.code
-    return ErrorCode.NONE
+        return dict.fromkeys(targets, error.code)
+    if isinstance(added, Transaction):
+        return dict.fromkeys(targets, ErrorCode.NONE)
+    return asyncio.ensure_future(_when_added(added, targets))
+
+
+async def _when_added(added: Awaitable[Transaction], targets: list[TopicPartition]) -> Codes:
+    try:
+        await added
+    except RequestRejected as error:
+        return dict.fromkeys(targets, error.code)
+    return dict.fromkeys(targets, ErrorCode.NONE)
+
+
+def _codes_for_broker(codes: Codes | asyncio.Future[Codes]) -> Codes | None:
+    """None: it is not known whether the partitions were added."""
+    if not isinstance(codes, asyncio.Future):
+        return codes
+    return None if codes.cancelled() else codes.result()
+
+
+def _epoch(context: Context, transactional_id: str) -> int:
+    try:
+        return context.transactions.epoch_of(transactional_id)
+    except RequestRejected:
+        return -1
+
+
+def _unfit(context: Context, target: TopicPartition, topic_id: UUID, *, by_broker: bool) -> ErrorCode | None:
+    """Why a transaction cannot write to a partition, or why this coordinator does not know what a broker means (X5)."""
+    topic = context.image.topic(target.topic)
+    if topic is None or not 0 <= target.partition < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic_id not in (ZERO_UUID, topic.topic_id):
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    if by_broker and target.topic == CONSUMER_OFFSETS.name:
+        return None  # asked by the group's coordinator
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.is_internal else None
 
 
 def _verify(context: Context, asked: AddPartitionsToTxnTransaction, target: TopicPartition) -> ErrorCode:
@@ -130,15 +190,18 @@ def _verify(context: Context, asked: AddPartitionsToTxnTransaction, target: Topi
 
 
 def _partition_results(
-    topics: Iterable[AddPartitionsToTxnTopic], codes: dict[TopicPartition, ErrorCode]
+    topics: Iterable[AddPartitionsToTxnTopic], codes: Codes | None
 ) -> list[AddPartitionsToTxnTopicResult]:
+    """``codes`` is None if nothing is known in time."""
+
+    def code_of(topic: str, index: int) -> ErrorCode:
+        late = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return late if codes is None else codes[TopicPartition(topic, PartitionIndex(index))]
+
     return [
         AddPartitionsToTxnTopicResult(
             topic.name,
-            [
-                AddPartitionsToTxnPartitionResult(index, codes[TopicPartition(topic.name, PartitionIndex(index))])
-                for index in topic.partitions
-            ],
+            [AddPartitionsToTxnPartitionResult(index, code_of(topic.name, index)) for index in topic.partitions],
         )
         for topic in topics
     ]
@@ -221,17 +284,39 @@ async def handle_markers(
 ) -> WriteTxnMarkersResponse:
     """Write markers to partitions that this broker leads: for another broker's coordinator, or an operator (KIP-664)."""
     del request
-    return WriteTxnMarkersResponse(markers=[await _write_marker(context, asked) for asked in message.markers])
+    waiting: list[_Waiting] = []
+    response = WriteTxnMarkersResponse(markers=[_write_marker(context, asked, waiting) for asked in message.markers])
+    by_coordinator = any(topic.topic_id != ZERO_UUID for asked in message.markers for topic in asked.topics)
+    limit_s = MARKED_WITHIN_S if by_coordinator else MARKED_BY_HAND_WITHIN_S
+    await _settle_within(limit_s, [one.stored for one in waiting])
+    for result, place, stored in waiting:
+        if stored.cancelled():
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        elif (error := stored.exception()) is not None:
+            if not isinstance(error, FirnError):
+                raise error
+            context.faults.met_error("writing markers to", place, error)
+            result.error_code = kafka_code(error)
+    return response
 
 
-async def _write_marker(context: Context, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+class _Waiting(NamedTuple):
+    """The result of a partition whose log is not stored to its end yet."""
+
+    result: WritableTxnMarkerPartitionResult
+    place: str
+    stored: asyncio.Future[None]
+
+
+def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Waiting]) -> WritableTxnMarkerResult:
+    """Append a marker to each partition. Adds to ``waiting`` what has to be stored before it is answered."""
     marker = Marker(
         ProducerIdentity(ProducerId(asked.producer_id), ProducerEpoch(asked.producer_epoch)),
         asked.transaction_result,
         asked.coordinator_epoch,
         asked.transaction_version,
     )
-    written: list[tuple[WritableTxnMarkerPartitionResult, str, Awaitable[None]]] = []
+    markers = context.transactions.markers
     result = WritableTxnMarkerResult(asked.producer_id)
     for topic in asked.topics:
         answered = WritableTxnMarkerTopicResult(topic.name)
@@ -239,20 +324,17 @@ async def _write_marker(context: Context, asked: WritableTxnMarker) -> WritableT
         for index in topic.partition_indexes:
             of_partition = WritableTxnMarkerPartitionResult(index)
             answered.partitions.append(of_partition)
+            target = TopicPartition(topic.name, PartitionIndex(index))
             try:
-                stored = context.transactions.markers.write(marker, TopicPartition(topic.name, PartitionIndex(index)))
+                stored = markers.write(marker, target, TopicId(topic.topic_id))
             except FirnError as error:
-                context.faults.met_error("writing markers to", f"{topic.name}-{index}", error)
+                context.faults.met_error("writing markers to", str(target), error)
                 of_partition.error_code = kafka_code(error)
-            else:
-                if stored is not None:
-                    written.append((of_partition, f"{topic.name}-{index}", stored))
-    for of_partition, place, stored in written:
-        try:
-            await stored
-        except FirnError as error:
-            context.faults.met_error("writing markers to", place, error)
-            of_partition.error_code = kafka_code(error)
+                # What refuses it may not be stored yet, and would be final for the coordinator (X8).
+                final = of_partition.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+                stored = markers.refusal_stored(target) if final else None
+            if stored is not None:
+                waiting.append(_Waiting(of_partition, str(target), asyncio.ensure_future(stored)))
     return result
 
 

@@ -84,13 +84,30 @@ class CompletedTransaction(NamedTuple):
     aborted: bool
 
 
+class TransactionGuard:
+    """Made before a transaction's coordinator is asked whether a producer may begin the transaction in a partition.
+
+    The first batch and every marker of the producer spend it. While it is unspent, the answer is no older than all markers that the
+    partition has.
+    """
+
+    __slots__ = ("epoch", "producer_id", "spent")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.spent = False
+
+
 class ProducerStates:
     """The state of all producers of one partition."""
 
-    __slots__ = ("entries", "open_transactions", "undecided")
+    __slots__ = ("entries", "guards", "open_transactions", "undecided")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
+        self.guards: dict[int, TransactionGuard] = {}
+        """By producer id: guards of requests that wait for a coordinator. Not in snapshots."""
         self.open_transactions: dict[int, int] = {}
         """First offset of the open transaction by producer id, in rising order: a new transaction is the newest."""
         self.undecided: dict[int, int] = {}
@@ -164,6 +181,27 @@ class ProducerStates:
                 f"a marker of coordinator epoch {marker.coordinator_epoch}, but epoch {entry.coordinator_epoch} is known",
             )
 
+    # --- guards: between a question to a coordinator and the append ---
+
+    def guard(self, producer_id: int, epoch: int) -> TransactionGuard:
+        """A new guard for a producer; one that it had does not hold any more. Give it to ``release`` in the end."""
+        made = self.guards[producer_id] = TransactionGuard(producer_id, epoch)
+        return made
+
+    def holds(self, guard: TransactionGuard) -> bool:
+        """Whether the newest guard of its producer is this one, unspent."""
+        return self.guards.get(guard.producer_id) is guard
+
+    def release(self, guard: TransactionGuard) -> None:
+        """The request that waited has ended."""
+        if self.holds(guard):
+            del self.guards[guard.producer_id]
+
+    def _spend(self, producer_id: int) -> None:
+        guard = self.guards.pop(producer_id, None)
+        if guard is not None:
+            guard.spent = True
+
     # --- applying what is in the log ---
 
     def apply(
@@ -195,6 +233,8 @@ class ProducerStates:
         if transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = base_offset
             self.open_transactions[producer_id] = base_offset
+            if self.guards:
+                self._spend(producer_id)
 
     def apply_header(self, header: BatchHeader) -> None:
         """``apply`` for a batch that is being replayed from the log."""
@@ -211,6 +251,8 @@ class ProducerStates:
 
     def apply_marker(self, marker: EndTransactionMarker) -> CompletedTransaction | None:
         """Note an end-transaction marker that is in the log. Returns: the transaction that it ends; None if none was open."""
+        if self.guards:
+            self._spend(marker.producer_id)
         entry = self.entries.get(marker.producer_id)
         if entry is None:
             entry = self.entries[marker.producer_id] = ProducerEntry(marker.producer_epoch)
@@ -291,6 +333,7 @@ class ProducerStates:
 
     def clear(self) -> None:
         self.entries = {}
+        self.guards = {}
         self.open_transactions = {}
         self.undecided = {}
 

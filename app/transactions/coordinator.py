@@ -15,6 +15,7 @@ from app.faults import Faults
 from app.metrics import Registry
 from app.seams import Clock
 from app.transactions.counters import TransactionCounters
+from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
 from app.transactions.markers import MarkerWriter, PendingOffsets
 from app.transactions.metrics import show_transactions
@@ -65,7 +66,11 @@ class TransactionCoordinator:
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
+        others: OtherBrokers | None = None,
     ) -> None:
+        """``others`` is None on a broker that is alone."""
+        self.others = others
+        self._partitions = partitions
         self._counters = TransactionCounters(registry)
         self._config = config
         self._producer_ids = producer_ids
@@ -81,7 +86,9 @@ class TransactionCoordinator:
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
         self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
-        self._endings = Endings(self._coordinator, partitions, self.markers, log_line, faults)
+        self._endings = Endings(
+            self._coordinator, partitions, self.markers, log_line, faults, None if others is None else others.leaders
+        )
         self.refusal: RequestRejected | None = None
         """Why no transaction may begin now; None if they may. Open transactions may continue and end."""
 
@@ -98,12 +105,17 @@ class TransactionCoordinator:
     def follow(self, image: ClusterImage) -> None:
         """Update the coordinated partitions to a new image of the cluster."""
         self._coordinator.follow(image)
+        self._endings.follow()
+        if self.others is not None:
+            self.others.follow(image)
 
     async def run(self) -> None:
         """Load led partitions, serve deadlines and write markers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._coordinator.run())
             tasks.create_task(self._endings.run())
+            if self.others is not None:
+                tasks.create_task(self.others.run())
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -162,11 +174,24 @@ class TransactionCoordinator:
             self._coordinator.tell(partition, event)
         return aborted
 
-    def check_partition(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> None:
-        """Raise if the open transaction may not write to ``target`` now (KIP-890)."""
+    def check_partition(
+        self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition, seen_epoch: int = -1
+    ) -> None:
+        """Raise if the open transaction may not write to ``target`` now (KIP-890).
+
+        ``seen_epoch``: of a coordinator that has ended a transaction of this producer in ``target``. Another broker may coordinate
+        the id by now although this one has not heard of it (V3). Raises: RequestRejected.
+        """
         partition = self._coordinator.partition_of(transactional_id)
         transaction = self._coordinator.look(partition, lambda shard: shard.get(transactional_id))
+        if self.others is not None:
+            check_coordinator_epoch(self.epoch_of(transactional_id), seen_epoch)
         check_partition(transaction, identity, target)
+
+    def epoch_of(self, transactional_id: str) -> int:
+        """The epoch in which this broker coordinates an id; -1 if it does not. Raises: RequestRejected as ``partition_of``."""
+        led = self._partitions.led(TRANSACTION_STATE.name, self._coordinator.partition_of(transactional_id))
+        return -1 if led is None else led.log.leader_epoch
 
     async def end(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, client_version: int
@@ -250,6 +275,14 @@ class TransactionCoordinator:
             return await self._producer_ids.take()
         except FirnError as error:
             raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id to give: {error}") from error
+
+
+def check_coordinator_epoch(epoch: int, seen_epoch: int) -> None:
+    """Whether a coordinator of ``epoch`` has a say where one of ``seen_epoch`` was heard (V3). Raises: RequestRejected."""
+    if epoch < seen_epoch:
+        raise RequestRejected(
+            ErrorCode.NOT_COORDINATOR, f"the coordinator of epoch {epoch} was replaced; epoch {seen_epoch} is known"
+        )
 
 
 async def _unwrap(decided: Awaitable[Transaction | RequestRejected]) -> Transaction:

@@ -4,25 +4,30 @@
 
 Each step is stored before the next one begins. The client gets its response after the first step. The other steps follow even
 if the client or this broker dies: the next coordinator finds the Prepare record. If no step has to wait for a disk, all three
-happen at once.
+happen at once. Partitions that another broker leads get their marker from there (ADR 0026, X).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code, without_frames
+from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
 from app.faults import Faults, Limited
+from app.tiering.waiting import Waiters
+from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
+from app.transactions.outbox import Outbox
 from app.transactions.shard import TransactionShard
 from app.transactions.state import ProducerIdentity, Transaction
-from app.units import PartitionIndex, TopicPartition
+from app.units import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from app.metadata.cluster import ClusterImage, PartitionImage
     from app.replication.partition import PartitionTable
 
 RETRY_S_MIN: Final = 0.1
@@ -34,6 +39,16 @@ TOLD_FROM_S: Final = 1.0
 
 NOTHING_TO_END: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Final refusals of a marker: the topic was deleted, or a newer producer has written there, so the transaction is not open."""
+
+MarkerOutbox = Outbox[MarkerAsked, ErrorCode]
+
+
+class Others(NamedTuple):
+    """Markers for partitions that other brokers lead."""
+
+    broker_id: int
+    image: Callable[[], ClusterImage]
+    markers: MarkerOutbox
 
 
 class _Ending(NamedTuple):
@@ -53,7 +68,11 @@ class Endings:
         markers: MarkerWriter,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
+        others: Others | None = None,
     ) -> None:
+        """``others`` is None on a broker that is alone."""
+        self._others = others
+        self._image_changes = Waiters()
         self._coordinator = coordinator
         self._partitions = partitions
         self._markers = markers
@@ -73,6 +92,10 @@ class Endings:
             self._settled[transactional_id] = asyncio.get_running_loop().create_future()
         self._wake.set()
 
+    def follow(self) -> None:
+        """The image of the cluster has changed."""
+        self._image_changes.wake()
+
     async def wait_settled(self, transactional_id: str, timeout_s: float) -> None:
         """Wait until the decided transaction of an id is complete, or the time is up."""
         settled = self._settled.get(transactional_id)
@@ -87,8 +110,7 @@ class Endings:
         if not all(self._markers.stores_at_once(target) for target in transaction.partitions):
             return
         waiting, refused = self._write_markers(ending, transaction.partitions)
-        assert not waiting
-        if not refused and self._complete(ending) is True:
+        if not waiting and not refused and self._complete(ending) is True:
             del self._begun[transaction.transactional_id]
             self._settle(transaction)
 
@@ -120,12 +142,44 @@ class Endings:
                     completed = self._complete(ending)
                     if completed if isinstance(completed, bool) else await completed:
                         return
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_S_MAX)
+                moved = await self._pause(pause_s, left)
+                pause_s = RETRY_S_MIN if moved else min(2 * pause_s, RETRY_S_MAX)
         except RequestRejected:
             return  # not coordinated here any more, or read again: whoever loads it finds the Prepare record
         finally:
             self._settle(ending.transaction)
+
+    async def _pause(self, pause_s: float, left: Collection[TopicPartition]) -> bool:
+        """Wait before the next attempt. Returns: whether another broker leads one of the partitions ``left`` meanwhile."""
+        if self._others is None:
+            await asyncio.sleep(pause_s)
+            return False
+        before = self._leaders(left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                while self._leaders(left) == before:
+                    changed = asyncio.Event()
+                    forget = self._image_changes.add(changed.set)
+                    try:
+                        await changed.wait()
+                    finally:
+                        forget()
+                return True
+        return False
+
+    def _leaders(self, targets: Collection[TopicPartition]) -> list[tuple[TopicId, int, int] | None]:
+        return [
+            None if found is None else (found[0], found[1].leader, found[1].leader_epoch)
+            for found in map(self._place, targets)
+        ]
+
+    def _place(self, target: TopicPartition) -> tuple[TopicId, PartitionImage] | None:
+        """The partition in the image, with its topic's id; None if there is none."""
+        assert self._others is not None
+        topic = self._others.image().topic(target.topic)
+        if topic is None or target.partition >= len(topic.partitions):
+            return None
+        return topic.topic_id, topic.partitions[target.partition]
 
     def _tell(self, transaction: Transaction, not_written: Mapping[TopicPartition, FirnError]) -> None:
         """Consumers at read_committed and the transaction's producer wait for each of these markers."""
@@ -143,30 +197,53 @@ class Endings:
     def _write_markers(
         self, ending: _Ending, targets: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, Awaitable[None]], dict[TopicPartition, FirnError]]:
-        """Write a marker to each of ``targets``. Returns: the markers that wait for the disk, and the targets that refuse one
-        now."""
+        """Write a marker to each of ``targets``. Returns: the markers that wait for a disk or another broker, and the targets that
+        refuse one now.
+
+        Raises: RequestRejected if the partition of ``__transaction_state`` is not led here any more.
+        """
         transaction = ending.transaction
-        log = self._partitions.led_log(TRANSACTION_STATE.name, ending.partition)
+        coordinated = self._partitions.require(TRANSACTION_STATE.name, ending.partition)
         marker = Marker(
             ProducerIdentity(transaction.producer_id, transaction.epoch),
             transaction.commits,
-            -1 if log is None else log.leader_epoch,
+            coordinated.log.leader_epoch,
             transaction.client_version,
         )
         waiting: dict[TopicPartition, Awaitable[None]] = {}
         refused: dict[TopicPartition, FirnError] = {}
         for target in sorted(targets):  # the same run after run, whatever a set makes of it
             try:
-                stored = self._markers.write(marker, target)
+                stored = self._send(marker, target) or self._markers.write(marker, target)
             except FirnError as error:
                 if kafka_code(error) in NOTHING_TO_END:
                     self._log_line(f"{target} takes no marker of {transaction.transactional_id}: {error}")
+                    stored = self._markers.refusal_stored(target)
+                    if stored is not None:
+                        waiting[target] = stored
                 else:
                     refused[target] = without_frames(error)
             else:
                 if stored is not None:
                     waiting[target] = stored
         return waiting, refused
+
+    def _send(self, marker: Marker, target: TopicPartition) -> Awaitable[None] | None:
+        """Send a marker to the broker that leads ``target``. None if that is this one, or there is no such partition.
+
+        Raises: NotLeader if nobody leads it; RequestRejected.
+        """
+        others = self._others
+        place = None if others is None else self._place(target)
+        if others is None or place is None:
+            return None
+        topic_id, partition = place
+        if partition.leader == others.broker_id:
+            return None
+        if partition.leader < 0:
+            raise NotLeader(f"nobody leads {target}", partition.leader, partition.leader_epoch)
+        answer = others.markers.put(partition.leader, MarkerAsked(marker, topic_id, target))
+        return _Answered(target, answer, self._log_line)
 
     def _complete(self, ending: _Ending) -> bool | Awaitable[bool]:
         """Write the Complete record; False if it cannot be written now. Raises: RequestRejected as ``Coordinator.perform``."""
@@ -184,6 +261,27 @@ class Endings:
         settled = self._settled.pop(transaction.transactional_id, None)
         if settled is not None:
             settled.set_result(None)
+
+
+class _Answered(Awaitable[None]):
+    """That the leader of a partition has a marker, or that a newer producer has written there (X4).
+
+    Raises: FirnError if the marker is to be sent again.
+    """
+
+    __slots__ = ("_answer", "_log_line", "_target")
+
+    def __init__(self, target: TopicPartition, answer: Awaitable[ErrorCode], log_line: Callable[[str], None]) -> None:
+        self._target = target
+        self._answer = answer
+        self._log_line = log_line
+
+    def __await__(self) -> Generator[Any, None, None]:
+        code = yield from self._answer.__await__()
+        if code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            self._log_line(f"{self._target} takes no marker: a newer producer has written there")
+        elif code is not ErrorCode.NONE:
+            raise RequestRejected(code, f"the leader of {self._target} answered {code.name}")
 
 
 def _nothing(shard: TransactionShard, turn: Turn) -> None:

@@ -15,11 +15,10 @@ from app.records.control import ControlType
 from app.seams import Clock
 from app.transactions.counters import TransactionCounters
 from app.transactions.state import VERSION_2, ProducerIdentity
-from app.units import PartitionIndex, ProducerId, TopicPartition
+from app.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
-    from app.replication.partition import PartitionTable
+    from app.replication.partition import Partition, PartitionTable
 
 
 class Marker(NamedTuple):
@@ -56,16 +55,24 @@ class MarkerWriter:
         self._offsets = offsets
         self._clock = clock
 
-    def write(self, marker: Marker, partition: TopicPartition) -> Awaitable[None] | None:
+    def write(
+        self, marker: Marker, partition: TopicPartition, topic_id: TopicId = NO_TOPIC_ID
+    ) -> Awaitable[None] | None:
         """Append the marker now. Returns: None if it is stored under the topic's durability, else an awaitable until it is.
 
+        ``topic_id``: of the topic that is meant, if the sender tells (X6).
         Raises, with nothing written: as ``PartitionTable.require``; RequestRejected INVALID_PRODUCER_EPOCH (a newer producer has
-        written there), TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
+        written there), TRANSACTION_COORDINATOR_FENCED, INCONSISTENT_TOPIC_ID, NOT_ENOUGH_REPLICAS; StorageFull; StorageUnavailable.
         The awaitable raises StorageUnavailable, and NotLeader if another broker leads by then.
         """
         found = self._partitions.require(partition.topic, partition.partition)
         log = found.log
-        if not self._is_written(log, marker):
+        if topic_id not in (NO_TOPIC_ID, log.topic_id):
+            raise RequestRejected(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition} has topic id {log.topic_id} here, not {topic_id}"
+            )
+        found.check_in_sync()
+        if not self._is_written(found, marker):
             log.append_control(
                 ControlType.COMMIT if marker.commit else ControlType.ABORT,
                 producer_id=marker.identity.producer_id,
@@ -78,17 +85,27 @@ class MarkerWriter:
             self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
         return found.wait_stored_as_leader(log.log_end_offset)
 
+    def refusal_stored(self, partition: TopicPartition) -> Awaitable[None] | None:
+        """After a refusal for what the log has: when that is stored, as ``write`` (X8). None if it is."""
+        found = self._partitions.led(partition.topic, partition.partition)
+        return None if found is None else found.wait_stored_as_leader(found.log.log_end_offset)
+
     def stores_at_once(self, partition: TopicPartition) -> bool:
         """Whether a marker in this partition would be stored as soon as it is written."""
         found = self._partitions.led(partition.topic, partition.partition)
         return found is not None and found.commits_alone and found.log.config.firn_durability is Durability.MEMORY
 
     @staticmethod
-    def _is_written(log: PartitionLog, marker: Marker) -> bool:
-        """Whether this very marker is in the log. Raises: RequestRejected INVALID_PRODUCER_EPOCH."""
-        entry = log.producers.entries.get(marker.identity.producer_id)
-        if marker.transaction_version < VERSION_2 or entry is None or entry.epoch != marker.identity.epoch:
+    def _is_written(partition: Partition, marker: Marker) -> bool:
+        """Whether the marker is in the log, or would change nothing. Raises: RequestRejected INVALID_PRODUCER_EPOCH."""
+        entry = partition.log.producers.entries.get(marker.identity.producer_id)
+        if entry is None or entry.epoch != marker.identity.epoch:
             return False
+        if marker.transaction_version < VERSION_2:
+            # Its epoch does not tell it from the marker before. If nothing is open, both mean the same. Where replicas store it, it
+            # may have to be sent several times.
+            nothing_open = entry.transaction_first_offset < 0 and entry.coordinator_epoch == marker.coordinator_epoch
+            return nothing_open and not partition.commits_alone
         if entry.transaction_first_offset >= 0:
             # It would end the next transaction: this marker is late, and the client has gone on with its epoch.
             raise RequestRejected(

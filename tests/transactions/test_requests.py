@@ -117,7 +117,7 @@ async def test_partitions_are_added_together_or_not_at_all(tmp_path: Path) -> No
         for topic, index, code in (
             ("a", 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("none", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            ("__consumer_offsets", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            ("__transaction_state", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
         ):
             topics = [AddPartitionsToTxnTopic("a", [0]), AddPartitionsToTxnTopic(topic, [index])]
             asked = AddPartitionsToTxnTransaction("t", producer.producer_id, producer.epoch, False, topics)
@@ -128,6 +128,15 @@ async def test_partitions_are_added_together_or_not_at_all(tmp_path: Path) -> No
                 for one in result.results_by_partition
             ]
             assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, code]
+        asked_by_client = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="t",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic("__consumer_offsets", [0])],
+        )
+        answer = await producer.client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, asked_by_client)
+        only = answer.results_by_topic_v3_and_below[0].results_by_partition[0]
+        assert only.partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, "for the group's coordinator alone"
         assert (await broker.node.transactions.describe("t")).partitions == frozenset()
         topics = [AddPartitionsToTxnTopic("a", [0, 1])]
         asked = AddPartitionsToTxnTransaction("t", producer.producer_id, producer.epoch, True, topics)

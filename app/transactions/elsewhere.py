@@ -1,0 +1,83 @@
+"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, V)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from app.coordinator.topics import TRANSACTION_STATE, partition_for
+from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.transactions.ending import Others
+from app.transactions.link import AddAnswer, AddAsked, TransactionLink
+from app.transactions.outbox import Outbox
+from app.units import TopicPartition
+
+if TYPE_CHECKING:
+    from app.metadata.cluster import ClusterImage
+
+BEHIND: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.OPERATION_NOT_ATTEMPTED}
+)
+"""Refusals of a coordinator that has another image of the topics than this broker (X5)."""
+
+
+class OtherBrokers:
+    """The other brokers of the cluster, as leaders and as coordinators. Keep ``run`` running, and call ``follow``."""
+
+    def __init__(self, broker_id: int, link: TransactionLink, image: Callable[[], ClusterImage]) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._adding: Outbox[AddAsked, AddAnswer] = Outbox(link.add_to_transactions, image)
+        self._markers = Outbox(link.write_markers, image)
+        self.leaders = Others(broker_id, image, self._markers)
+
+    def follow(self, image: ClusterImage) -> None:
+        self._adding.follow(image)
+        self._markers.follow(image)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._adding.run())
+            tasks.create_task(self._markers.run())
+
+    def coordinator_of(self, transactional_id: str) -> int | None:
+        """Another broker that coordinates the id; -1 if nobody does. None if this broker does, or if the topic is not made yet."""
+        topic = self._image().topic(TRANSACTION_STATE.name)
+        if topic is None:
+            return None
+        leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
+        return None if leader == self._broker_id else leader
+
+    async def add(self, asked: AddAsked) -> AddAnswer:
+        """Ask the coordinator once.
+
+        Raises: RequestRejected with the coordinator's refusal, or COORDINATOR_NOT_AVAILABLE if it does not answer.
+        """
+        coordinator = self.coordinator_of(asked.transactional_id)
+        if coordinator is None:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "this broker coordinates the id now")
+        if coordinator < 0:
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the transactional id has no coordinator now")
+        try:
+            answer = await self._adding.put(coordinator, asked)
+        except FirnError as error:
+            code = kafka_code(error)
+            if code is ErrorCode.NETWORK_EXCEPTION:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise RequestRejected(code, str(error)) from error
+        code, target = _worst(answer.codes)
+        if code is not ErrorCode.NONE:
+            sentence = f"broker {coordinator}, which coordinates the transaction, refuses {target}: {code.name}"
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE if code in BEHIND else code, sentence)
+        return answer
+
+
+def _worst(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[ErrorCode, TopicPartition | None]:
+    """A refusal, if there is one. That of a partition that was not even looked at says least."""
+    refused = [(code is ErrorCode.OPERATION_NOT_ATTEMPTED, target, code) for target, code in codes.items() if code]
+    if not refused:
+        return ErrorCode.NONE, None
+    _, target, code = min(refused)
+    return code, target

@@ -1,0 +1,56 @@
+"""What brokers ask each other about transactions, and the seam through which they do (ADR 0026)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from app.errors import ErrorCode
+from app.transactions.state import ProducerIdentity
+from app.units import TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from app.metadata.cluster import BrokerImage
+    from app.transactions.markers import Marker
+
+
+class MarkerAsked(NamedTuple):
+    """A marker for one partition that another broker leads."""
+
+    marker: Marker
+    topic_id: TopicId
+    """As the coordinator's image has it (X6)."""
+    target: TopicPartition
+
+
+class AddAsked(NamedTuple):
+    """Partitions that one transaction is about to write to."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    topic_ids: Mapping[TopicPartition, TopicId]
+    """The partitions, with the ids of their topics (X5)."""
+    verify_only: bool
+    """Whether the client has added them itself."""
+
+
+class AddAnswer(NamedTuple):
+    """What a coordinator says of them."""
+
+    codes: Mapping[TopicPartition, ErrorCode]
+    coordinator_epoch: int
+    """-1 if the coordinator did not tell (V3)."""
+
+
+class TransactionLink(Protocol):
+    """Requests to other brokers. Each method raises BrokerUnavailable (the request may have been carried out), ProtocolError and
+    RequestRejected."""
+
+    async def write_markers(self, to: BrokerImage, asked: Sequence[MarkerAsked]) -> Sequence[ErrorCode]:
+        """Write markers to partitions that ``to`` leads. Returns: what became of each, in the order of ``asked``; NONE if it is
+        committed."""
+        ...
+
+    async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
+        """Add partitions to transactions that ``to`` coordinates, or verify that they were added. In the order of ``asked``."""
+        ...
