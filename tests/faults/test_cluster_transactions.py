@@ -39,6 +39,7 @@ CLIENT = {
     "socket.timeout.ms": 5_000,
 }
 CALL_S = 10.0
+TRIES = 3
 Lists = dict[tuple[int, str], list[str]]
 """Values by partition and writer, in the order of their offsets."""
 
@@ -110,16 +111,15 @@ class Transactional(threading.Thread):
             self.producer = None
 
     def _call(self, call: Any, *arguments: Any) -> None:
-        """Call until it is known what became of it. Raises: KafkaException."""
-        for _ in range(60):
+        """Call until it is known what became of it. Raises: KafkaException, also if the client does not get on."""
+        for tries_left in reversed(range(TRIES)):
             try:
                 call(*arguments)
             except KafkaException as error:
-                if not error.args[0].retriable():
+                if not tries_left or not error.args[0].retriable():
                     raise
             else:
                 return
-        raise AssertionError(f"{call} does not end")
 
 
 class Writer(Transactional):
