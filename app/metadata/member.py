@@ -69,6 +69,9 @@ CHANGE_S: Final = 30.0
 """How long a change waits for a controller, and for its entry to be applied here."""
 ASK_S: Final = 1.0
 SIGN_S: Final = 10.0
+PLACE_S: Final = 10.0
+"""How long a broker whose node id another directory has waits for the controller to fence that one. Whoever gets here found it
+silent in the bucket; a new controller takes a session time-out to find the same."""
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
 
@@ -220,12 +223,18 @@ class ClusterMember(Elsewhere):
     async def _join(self) -> None:
         """Raises: StartRefused, FencedError."""
         await self._registration.prepare_member(self._image)
+        refused_s: float | None = None
         while True:
             answer: tuple[int, int] | None = None
             try:
                 answer = await self._register()
             except RequestRejected as error:
-                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
+                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    # If all brokers come back with new directories, one of them must stay to be the controller that fences.
+                    refused_s = self._now_s() if refused_s is None else refused_s
+                    if self._now_s() - refused_s >= PLACE_S:
+                        raise StartRefused(str(error)) from None
+                elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
                     raise StartRefused(str(error)) from None
             except (BrokerUnavailable, ProtocolError, StorageUnavailable):
                 answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
