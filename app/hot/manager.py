@@ -461,9 +461,9 @@ class LogManager:
         self._aside[log.topic, log.partition] = log
 
     def bring_back(self, log: PartitionLog) -> None:
-        """Undo ``set_aside``."""
-        del self._aside[log.topic, log.partition]
-        self._logs[log.topic, log.partition] = log
+        """Undo ``set_aside`` if it was called: a follower whose records have to be cut away is offline with its log in use."""
+        if self._aside.pop((log.topic, log.partition), None) is not None:
+            self._logs[log.topic, log.partition] = log
 
     def _kept(self) -> list[PartitionLog]:
         return [*self._logs.values(), *self._aside.values()]

@@ -552,3 +552,15 @@ async def test_a_log_that_is_read_after_a_clean_stop_keeps_its_topic_id_through_
     found = last.get("t", 0)
     assert found is not None
     assert found.topic_id == TOPIC_ID
+
+
+async def test_a_log_that_was_not_set_aside_need_not_be_brought_back() -> None:
+    """A follower that is offline because records would have to be cut away keeps its log in use, until another broker leads."""
+    manager = manager_over(sim())
+    log = new_log(manager)
+    manager.bring_back(log)
+    assert manager.logs() == [log]
+    manager.set_aside(log)
+    assert manager.logs() == []
+    manager.bring_back(log)
+    assert manager.logs() == [log]
