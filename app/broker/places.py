@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from app.client.connection import open_connection
+from app.client.connection import Dialer, dial_tcp, open_connection
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.errors import BrokerUnavailable, ProtocolError, RequestRejected
 from app.metadata.cluster import Endpoint
@@ -17,12 +17,15 @@ TIMEOUT_MS = int(ASK_S * 1000)
 class KafkaPlaces:
     """Over TCP."""
 
+    def __init__(self, *, dial: Dialer = dial_tcp) -> None:
+        self._dial = dial
+
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
     ) -> Holder | None:
         try:
             connection = await open_connection(
-                endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS
+                endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS, dial=self._dial
             )
         except (BrokerUnavailable, RequestRejected):
             return None

@@ -9,8 +9,9 @@ import pytest
 
 from app.configs import Durability
 from app.errors import ErrorCode
+from app.replication.in_sync import InSync
 from app.replication.roles import Role
-from app.units import PartitionIndex, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -200,3 +201,36 @@ async def test_what_another_replica_in_sync_has_not_stored_is_neither_acknowledg
         assert answer.responses[0].partition_responses[0].error_code == 0
         assert len(await fetch_all(other, "t", end=8)) == 8 * len(batch(1))
         assert await code_of(-1, 60_000) == 0
+
+
+async def test_a_new_leader_does_not_tell_an_end_that_may_go_back(tmp_path: Path) -> None:
+    """KIP-207: until the high watermark has reached the start of its epoch, earlier leaders may have committed more."""
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        assert await produce(client, "t", batch(3)) == [0]
+        partition = broker.node.partitions.table.get("t", PartitionIndex(0))
+        assert partition is not None
+        partition.counting = InSync(
+            BrokerId(ME),
+            LeaderEpoch(1),
+            epoch_start=Offset(4),
+            replicas=[BrokerId(ME), BrokerId(OTHER)],
+            in_sync=[BrokerId(ME), BrokerId(OTHER)],
+            partition_epoch=1,
+            min_in_sync=1,
+            high_watermark=Offset(3),
+            now_ms=0,
+        )
+
+        async def code(version: int, timestamp: int) -> ErrorCode:
+            asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])])
+            answer = await client.ask(ApiKey.LIST_OFFSETS, version, asked)
+            return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+        assert await code(7, -1) is ErrorCode.OFFSET_NOT_AVAILABLE
+        assert await code(4, -1) is ErrorCode.LEADER_NOT_AVAILABLE
+        assert await code(7, 1 << 50) is ErrorCode.OFFSET_NOT_AVAILABLE
+        assert await code(7, 0) is ErrorCode.NONE
+        assert await code(7, -2) is ErrorCode.NONE
+        partition.counting = None
+        assert await code(7, -1) is ErrorCode.NONE

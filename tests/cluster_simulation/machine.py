@@ -1,0 +1,279 @@
+"""A simulated machine of a cluster: disk, clock, boots, its way to the bucket, and the broker that runs on it, if one does.
+
+The clock of each machine has its own error. The loop's time, which counts seconds and not hours, runs equally fast everywhere: a
+crystal that drifts is not modelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from app.broker.control_link import CONNECT_MS, KafkaControlLink
+from app.broker.node import Node, Surroundings
+from app.broker.places import KafkaPlaces
+from app.configs import BrokerConfig
+from app.errors import FirnError
+from app.handlers.server import KafkaServer
+from app.hot.log import PartitionLog
+from app.metadata.cluster import BrokerImage, Endpoint
+from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.numbered_log import LogTimings
+from app.tiering.store_work import InlineStoreWork
+from tests.cluster_simulation.network import Network
+from tests.simulation.bucket import ProcessStore
+from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.simulation.runtime import Process, ProcessDied
+from tests.support.virtual_loop import VirtualClock, VirtualPool
+
+if TYPE_CHECKING:
+    from tests.cluster_simulation.world import World
+
+DATA_DIR = "/data"
+PORT = 9092
+TIMINGS = LogTimings(append_deadline_s=4.0, attempt_timeout_s=1.0, read_deadline_s=4.0)
+
+
+class SimLink(KafkaControlLink):
+    """The broker's own link, over the simulated network."""
+
+    def __init__(self, machine: ClusterMachine, network: Network, process: Process) -> None:
+        self._machine = machine
+        self._dialer = network.dialer(machine.name, process)
+        super().__init__(dial=self._dialer)
+
+    async def register(self, to: BrokerImage, asked: RegisterRequest) -> RegisterResponse:
+        self._machine.world.starts[asked.incarnation] = self._machine.starts
+        return await super().register(to, asked)
+
+    async def refuses(self, endpoint: Endpoint) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                await self._dialer(lambda: _Knock(), endpoint.host, endpoint.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        return False
+
+
+class _Knock(asyncio.BufferedProtocol):
+    """Sees whether somebody is there, and leaves."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _WatchedStore(ProcessStore):
+    """A process's way to the bucket, with a witness of what it offers."""
+
+    world: World
+
+    async def put_if_absent(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        with self.world.judging():
+            self.world.one_writer.offered(key, bytes(data))
+        await super().put_if_absent(key, data)
+
+
+class ClusterMachine:
+    """See the module."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.name = f"n{node_id}"
+        self.clock = VirtualClock(world.loop)
+        self.disk = self._new_disk()
+        self.powered = True
+        self.boots = 1
+        self.process: Process | None = None
+        self.node: Node | None = None
+        self.store: ProcessStore | None = None
+        self.bucket_cut = False
+        self.up = False
+        """A broker serves here."""
+        self.wanted = True
+        """Somebody is to start it again when it is down."""
+        self.exit: BaseException | None = None
+        self.starts = 0
+        self.descriptors_max = 256
+        self.ends: dict[tuple[UUID, int], int] = {}
+        """What its replicas had stored when its process died last."""
+        self._die_after: int | None = None
+        self._die_how = "kill"
+
+    def _new_disk(self) -> SimDisk:
+        disk = SimDisk(self.world.new_rng(), lambda: int(self.clock.now_ms()))
+        disk.on_change = self._disk_changed
+        return disk
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs, paused or not."""
+        return self.process is not None and not self.process.dead
+
+    @property
+    def paused(self) -> bool:
+        return self.process is not None and self.process.paused
+
+    def listening(self) -> KafkaServer | None:
+        """The server that accepts connections here now."""
+        if self.node is None or not self.alive or self.node.server is None:
+            return None
+        server = self.node.server
+        return None if server.loop is None or server._closed or self.node._fenced is not None else server
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert not self.alive, f"a broker runs on {self.name}"
+        world = self.world
+        self.starts += 1
+        self.exit = None
+        self.powered = True
+        process = self.process = Process(world.loop, f"{self.name}.{self.starts}")
+        world.processes.append(process)
+        world.trace("start", process.name)
+        rng = world.new_rng()
+        pool_rng = world.new_rng()
+        pool = VirtualPool(lambda: world.pool_latency_s(pool_rng))
+        files = ProcessFiles(process, self.disk)
+        store = self.store = _WatchedStore(process, world.bucket, world.new_rng(), world.outside, world.trace_store)
+        store.world = world
+        store.cut_off = self.bucket_cut
+        config = BrokerConfig(
+            data_dir=DATA_DIR,
+            node_id=self.node_id,
+            advertised_host=self.name,
+            advertised_port=PORT,
+            topic_defaults=world.topic_defaults,
+            auto_create_topics_enable=False,
+            remote_log_manager_task_interval_ms=1500,
+            log_retention_check_interval_ms=1500,
+            firn_chunk_cache_bytes=40_000,
+            firn_read_ahead_bytes=4000,
+            firn_log_dir_free_bytes_min=0,
+            offsets_topic_num_partitions=2,
+            transaction_state_log_num_partitions=2,
+        )
+        node = self.node = Node(
+            config,
+            Surroundings(
+                clock=self.clock,
+                rng=rng,
+                pool=pool,
+                fs=files,  # type: ignore[arg-type] # forwards all of it
+                store=store,
+                work=InlineStoreWork(
+                    store,
+                    files,  # type: ignore[arg-type]
+                    pool,
+                    rng,
+                    part_bytes=1500,
+                    part_deadline_s=3.0,
+                    get_deadline_s=3.0,
+                ),
+                log_line=lambda line: world.trace("line", process.name, line),
+                descriptors_max=self.descriptors_max,
+                timings=TIMINGS,
+                boot_s=world.loop.time,
+                places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
+                new_link=lambda: SimLink(self, world.network, process),
+                boot_id=f"{self.name}-{self.boots}",
+                new_level=1,
+            ),
+        )
+        process.spawn(self._serve(node, process))
+
+    async def _serve(self, node: Node, process: Process) -> None:
+        try:
+            try:
+                await node.start(listen=False)
+                await node.run(lambda: self._ready(process))
+            finally:
+                self.up = False
+                await node.stop()
+            self.world.trace("stopped", process.name)
+        except FirnError as error:
+            self.exit = error
+            self.world.trace("exit", process.name, type(error).__name__, str(error))
+        except ProcessDied:
+            raise
+        except BaseException as error:
+            if process.dead:
+                raise
+            self.world.fail(error)
+            raise
+        self._remember_ends()
+        process.kill()
+        self.world.network.process_died(process, told=True)
+        self.disk.kill()
+
+    def _ready(self, process: Process) -> None:
+        process.check()
+        self.world.trace("serves", process.name)
+        self.up = True
+
+    def stop(self) -> None:
+        """Ask the broker to end in order."""
+        if self.node is not None and self.process is not None and self.alive:
+            self.world.trace("stop", self.process.name)
+            self.process.call_at(self.world.loop.time(), self.node.request_stop)
+
+    # --- death ------------------------------------------------------------------------------------------------------
+
+    def crash(self, how: str) -> None:
+        """``kill`` the process, or cut the ``power``: then the disk forgets what it had not made durable."""
+        self._die_after = None
+        process = self.process
+        self.world.trace("crash", self.name, how)
+        if process is not None and not process.dead:
+            self._remember_ends()
+            process.kill()
+            self.world.network.process_died(process, told=how == "kill")
+        self.up = False
+        if how == "power":
+            self.disk.crash()
+            self.powered = False
+            self.boots += 1
+        else:
+            self.disk.kill()
+
+    def lose_disk(self) -> None:
+        """The machine comes back with an empty disk."""
+        assert not self.alive
+        self.disk = self._new_disk()
+        self.boots += 1
+        self.ends.clear()
+
+    def _remember_ends(self) -> None:
+        node = self.node
+        if node is not None and node.load_report is not None:
+            self.ends = {(log.topic_id, int(log.partition)): self.stored_end_of(log) for log in node.logs.logs()}
+
+    def stored_end_of(self, log: PartitionLog) -> int:
+        """What a log has stored here. What an earlier process had synced is so, also if this one has not looked yet."""
+        earlier = self.ends.get((log.topic_id, int(log.partition)), 0)
+        return max(int(log.stored_end_offset), min(earlier, int(log.log_end_offset)))
+
+    def crash_within(self, changes: int, how: str) -> None:
+        """Crash in the middle of things: after so many more changes of the disk."""
+        self._die_after, self._die_how = changes, how
+
+    def _disk_changed(self, call: str, path: str) -> None:
+        if self._die_after is None or not self.alive:
+            return
+        self._die_after -= 1
+        if self._die_after <= 0:
+            process = self.process
+            assert process is not None
+            self.crash(self._die_how)
+            self.world.crashed(self, self._die_how)
+            raise ProcessDied(process.name)
+
+    def cut_bucket(self, cut: bool) -> None:
+        """Cut this machine off from the bucket, or heal that."""
+        self.bucket_cut = cut
+        if self.store is not None:
+            self.store.cut_off = cut

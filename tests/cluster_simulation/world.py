@@ -1,0 +1,659 @@
+"""One run: a cluster of three to five whole brokers, their network, disks, bucket and clients, and everything that goes wrong.
+
+All of it follows from the seed: the shape of the run, every latency, every fault and its moment. ``run_seed`` gives the outcome;
+the same seed gives the same trace, whose hash is a part of the outcome.
+
+Every broker is a whole ``Node`` in a ``Process`` of the virtual loop. The bytes between brokers, and between clients and brokers,
+go through ``network.py`` to the brokers' real connections and handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from app.configs import TierCompression, TopicConfig
+from app.errors import ErrorCode
+from app.metadata import layout
+from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.numbered_log import NumberedLog
+from app.replication.in_sync import InSync
+from app.units import TopicId
+from app.wire.apikeys import ApiKey
+from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
+from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Replication
+from tests.cluster_simulation.clients import Administrator, Producer, Reader, Unreachable
+from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.machine import ClusterMachine
+from tests.cluster_simulation.network import Network
+from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.simulation.bucket import Bucket
+from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
+from tests.simulation.history import Violation
+from tests.simulation.runtime import Process, ProcessDied, SimLoop
+from tests.support.virtual_loop import Deadlock, VirtualClock
+
+LINES_KEPT = 400
+LOOK_S = 0.05
+TIERED_SHARE = 0.0
+"""Of runs whose topics are tiered. None as long as followers do not learn from manifests (ADR 0024, T3)."""
+AFTER_S = 6.0
+"""After something has happened to a broker, it may be fenced for it."""
+HEALED_S = 60.0
+"""After the last fault, until every partition has its leader and all its replicas in sync."""
+WRITTEN_S = 15.0
+"""After that, until an acks=all write succeeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to."""
+
+    seed: int
+    trace_hash: str
+    acks: int
+    reads: int
+    leaders: int
+    """Leaderships that began."""
+    faults: frozenset[str]
+    virtual_s: float
+    violation: Violation | None
+    lines: tuple[str, ...]
+    """The end of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What kind of run a seed stands for."""
+
+    brokers: int
+    seconds: float
+    pause_s: float
+    faults: tuple[str, ...]
+    producers: int
+    partitions: int
+    factor: int
+    min_in_sync: int
+    disk: bool
+    tiered: bool
+    unclean: bool
+    lag_ms: int
+
+    @classmethod
+    def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
+        brokers = rng.choice((3, 3, 3, 4, 5))
+        chosen = tuple(faults) if faults is not None else tuple(rng.sample(sorted(FAULTS), rng.randint(1, 6)))
+        return cls(
+            brokers=brokers,
+            seconds=rng.choice((5.0, 10.0, 15.0)),
+            pause_s=rng.choice((0.5, 1.5, 3.0)),
+            faults=chosen,
+            producers=rng.randint(1, 3),
+            partitions=rng.randint(1, 3),
+            factor=rng.choice((2, 3, 3, 3)),
+            min_in_sync=rng.choice((1, 2, 2)),
+            disk=rng.random() < 0.4,
+            tiered=rng.random() < TIERED_SHARE,
+            unclean=rng.random() < 0.1,
+            lag_ms=rng.choice((1000, 3000, 30_000)),
+        )
+
+
+class World:
+    """See the module."""
+
+    def __init__(
+        self,
+        seed: int,
+        loop: SimLoop,
+        *,
+        faults: Sequence[str] | None,
+        shape: Mapping[str, Any],
+        keep: Callable[[str], None],
+    ) -> None:
+        self.seed, self.loop = seed, loop
+        self.rng = random.Random(f"cluster {seed}")
+        self._rngs = random.Random(f"cluster rngs {seed}")
+        self.shape = replace(Shape.of(self.rng, faults), **shape)
+        self.clock = VirtualClock(loop)
+        self.outside = copy_context()
+        self.bucket = Bucket(self.clock, self.new_rng())
+        self.processes: list[Process] = []
+        self.histories: dict[tuple[UUID, int], ReplicatedHistory] = {}
+        self.starts: dict[UUID, int] = {}
+        rng = self.rng
+        self.filler_bytes = rng.choice((20, 200))
+        self.topic_defaults = TopicConfig(
+            segment_bytes=rng.choice((600, 1500, 4000)),
+            index_interval_bytes=rng.choice((0, 150, 4096)),
+            retention_ms=-1,
+            local_retention_ms=rng.choice((1, 1500, 60_000)),
+            firn_tier_max_lag_ms=rng.choice((1000, 3000)),
+            firn_tier_chunk_bytes=rng.choice((300, 900, 4000)),
+            firn_tier_compression=rng.choice((TierCompression.AUTO, TierCompression.NONE)),
+            firn_remote_delete_delay_ms=3000,
+            file_delete_delay_ms=1000,
+        )
+        self.usual_pool_latency_s = self._pool_latency_s = (0.0001, 0.002)
+        self.network = Network(loop, self.new_rng(), self.outside, self._machine_named)
+        self.one_order = OneOrder(self)
+        self.members = Members(self)
+        self.calm_checker = Calm(self)
+        self.replication = Replication(self, self.one_order)
+        self.one_writer = OneWriter(self)  # type: ignore[arg-type] # needs of a world what this one has
+        self.bucket_is_enough = BucketIsEnough(self)  # type: ignore[arg-type]
+        self.bounded = Bounded()
+        self.bucket.watchers.append(self)
+        self.machines = [ClusterMachine(self, node_id) for node_id in range(1, self.shape.brokers + 1)]
+        for machine in self.machines:
+            machine.clock.skew_ms = rng.choice((0, 0, -5000, 400, 3_600_000))
+        self.administrator = Administrator(self, "admin")
+        self.producing = True
+        self.acks = self.reads = self.leaders = 0
+        self.faults_met: set[str] = set()
+        self.failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._disturbed: dict[str, float] = {}
+        self._restart_s: dict[str, float] = {}
+        self._producer_ids: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._troubles: list[asyncio.Task[None]] = []
+        self._numbers = 0
+        self._topics = 0
+        self._hash = hashlib.sha256()
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._keep = keep
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def new_rng(self) -> random.Random:
+        return random.Random(self._rngs.getrandbits(64))
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def pool_latency_s(self, rng: random.Random) -> float:
+        return rng.uniform(*self._pool_latency_s)
+
+    def trace(self, *parts: object) -> None:
+        """Write down what happened. Everything that is written must be the same in every run of the seed."""
+        line = f"{self.loop.time():.6f} {parts}"
+        self._hash.update(line.encode())
+        self.lines.append(line)
+        self._keep(line)
+        if parts[0] == "leads":
+            self.leaders += 1
+
+    def trace_store(self, *parts: object) -> None:
+        self.trace(*parts)
+
+    def fail(self, error: BaseException) -> None:
+        """The run has failed; the first failure counts."""
+        if self.failure is None:
+            self.failure = error
+            self.trace("failed", type(error).__name__, str(error))
+        self._failed.set()
+
+    @contextlib.contextmanager
+    def judging(self) -> Iterator[None]:
+        """Where a check is made that must not disturb who is watched."""
+        try:
+            yield
+        except Violation as violation:
+            self.fail(violation)
+
+    def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
+        """Raises: Violation for an answer that nobody should get."""
+        if ErrorCode(code) not in allowed:
+            raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
+
+    def machine(self, node_id: int) -> ClusterMachine:
+        return self.machines[node_id - 1]
+
+    def _machine_named(self, name: str) -> ClusterMachine | None:
+        return next((one for one in self.machines if one.name == name), None)
+
+    # --- the truth ----------------------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> ClusterImage:
+        """What the cluster log durably says."""
+        return self.one_order.newest
+
+    def partition_image(self, history: ReplicatedHistory) -> PartitionImage | None:
+        topic = self.newest.topics_by_id.get(TopicId(history.topic_id))
+        return topic.partitions[history.index] if topic is not None else None
+
+    def broker_epochs(self) -> dict[int, int]:
+        return {int(broker_id): one.broker_epoch for broker_id, one in self.newest.brokers.items()}
+
+    def any_history(self) -> ReplicatedHistory | None:
+        alive = [one for one in self.histories.values() if not one.deleting]
+        return self.rng.choice(alive) if alive else None
+
+    def know_topic(self, name: str, topic_id: UUID, partitions: int, *, disk: bool, unclean: bool) -> None:
+        for index in range(partitions):
+            history = self.histories[topic_id, index] = ReplicatedHistory(name, topic_id, index, disk, False)
+            history.unclean = unclean
+            image = self.partition_image(history)
+            if image is not None:
+                history.replicas = tuple(int(one) for one in image.replicas)
+                history.note_image(image, self.broker_epochs())
+
+    def deleting(self, name: str) -> None:
+        for history in self.histories.values():
+            if history.topic == name:
+                history.deleting = True
+
+    def producer_id_given(self, producer_id: int) -> None:
+        if producer_id in self._producer_ids:
+            raise Violation("INV-13", f"producer id {producer_id} was given twice")
+        self._producer_ids.add(producer_id)
+
+    def is_deleted_prefix(self, prefix: str) -> bool:
+        return any(
+            history.deleting and layout.manifest_prefix(history.topic_id, history.index) == prefix  # type: ignore[arg-type]
+            for history in self.histories.values()
+        )
+
+    def stored_end(self, machine: ClusterMachine, history: ReplicatedHistory) -> int | None:
+        """What a replica has stored, dead or alive; None if that cannot be told now."""
+        node = machine.node
+        if machine.alive and node is not None and node.load_report is not None:
+            log = node.logs.get(history.topic, history.index)
+            if log is not None and log.topic_id == history.topic_id:
+                return None if log.offline_error is not None else machine.stored_end_of(log)
+        return machine.ends.get((history.topic_id, history.index))
+
+    # --- watching the bucket ------------------------------------------------------------------------------------------
+
+    def stored(self, key: str, data: bytes, before: bytes | None) -> None:
+        with self.judging():
+            self.one_writer.stored(key, data, before)
+            changed = self.one_order.stored(key, data)
+            if changed is not None:
+                self._changed(*changed)
+            self.bucket_is_enough.stored(key, data, before)
+
+    def removed(self, key: str, data: bytes) -> None:
+        with self.judging():
+            self.one_writer.removed(key, data)
+            self.bucket_is_enough.removed(key, data)
+
+    def _changed(self, before: ClusterImage, image: ClusterImage, is_seal: bool) -> None:
+        """An entry of the cluster log is durable."""
+        self.calm_checker.entry(is_seal=is_seal)
+        registered: set[int] = set()
+        if before.brokers is not image.brokers:
+            for machine in self.machines:
+                if machine.node is not None and machine.node.membership is not None:
+                    incarnation = machine.node.membership.view.identity.incarnation
+                    self.starts.setdefault(incarnation, machine.starts)
+            for broker_id, new in image.brokers.items():
+                old = before.brokers.get(broker_id)
+                if old is not None and old is not new:
+                    if old.broker_epoch != new.broker_epoch:
+                        registered.add(int(broker_id))
+                    self.members.changed(old, new)
+                    self.calm_checker.changed(old, new)
+        epochs = self.broker_epochs()
+        for history in self.histories.values():
+            topic = image.topics_by_id.get(TopicId(history.topic_id))
+            old_topic = before.topics_by_id.get(TopicId(history.topic_id))
+            if topic is None or (topic is old_topic and not registered):
+                continue
+            partition = topic.partitions[history.index]
+            if old_topic is not None:
+                before_it = old_topic.partitions[history.index]
+                self.replication.entered(self, history, partition, before_it, frozenset(registered))
+            if topic is old_topic:
+                continue
+            self.trace("image", history.name, *partition[1:])
+            history.note_image(partition, epochs)
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def disturb(self, machines: Iterable[ClusterMachine], seconds: float) -> None:
+        """Something happens to these machines, for so long."""
+        for machine in machines:
+            until_s = self.loop.time() + seconds
+            self._disturbed[machine.name] = max(until_s, self._disturbed.get(machine.name, 0.0))
+
+    def was_disturbed(self, machine: ClusterMachine) -> bool:
+        return not machine.up or self.loop.time() < self._disturbed.get(machine.name, 0.0) + AFTER_S
+
+    def crash(self, machine: ClusterMachine, how: str) -> None:
+        if machine.alive:
+            if machine.paused:
+                return
+            machine.crash(how)
+            self.crashed(machine, how)
+
+    def crash_within(self, machine: ClusterMachine, changes: int, how: str) -> None:
+        if machine.alive:
+            machine.crash_within(changes, how)
+
+    def crashed(self, machine: ClusterMachine, how: str) -> None:
+        """A machine went down: somebody will start it again."""
+        self.disturb([machine], 0.0)
+        if how == "power":
+            self._damaged(machine, [one for one in self.histories.values() if not one.disk])
+        self._restart_s[machine.name] = self.loop.time() + self.rng.choice((0.05, 0.5, 2.0, 5.0))
+
+    def lose_disk(self, machine: ClusterMachine) -> None:
+        if machine.paused:
+            return
+        if machine.alive:
+            machine.crash("kill")
+            self.crashed(machine, "kill")
+        machine.lose_disk()
+        self._damaged(machine, list(self.histories.values()))
+
+    def _damaged(self, machine: ClusterMachine, histories: Sequence[ReplicatedHistory]) -> None:
+        """What this machine had stored of these partitions is lost."""
+        registered = self.newest.brokers.get(machine.node_id)  # type: ignore[call-overload]
+        for history in histories:
+            image = self.partition_image(history)
+            history.note_damage(
+                machine.node_id,
+                registered.broker_epoch if registered is not None else -1,
+                int(image.leader_epoch) if image is not None else -1,
+            )
+
+    async def _keep_running(self) -> None:
+        """Whoever supervises brokers: start those again that are down."""
+        while True:
+            await asyncio.sleep(0.1)
+            for machine in self.machines:
+                if machine.up and machine.node is not None and machine.node.logs.offline_reason is not None:
+                    raise Violation("liveness", f"offline without need: {machine.node.logs.offline_reason}")
+                if not machine.alive and self.loop.time() >= self._restart_s.get(machine.name, 0.0):
+                    self.disturb([machine], 2.0)
+                    self._restart_s[machine.name] = self.loop.time() + 0.5
+                    machine.start()
+
+    async def _make_trouble(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.3, 1.7) * self.shape.pause_s)
+            kind = self.rng.choice(self.shape.faults)
+            self.trace("fault", kind)
+            self.faults_met.add(kind)
+            self._troubles = [one for one in self._troubles if not one.done()]
+            if len(self._troubles) < 6:
+                self._troubles.append(self.go(FAULTS[kind](self)))
+
+    async def calm(self) -> None:
+        """No more trouble."""
+        self.trace("calm")
+        for task in self._troubles:
+            task.cancel()
+        if self._troubles:
+            await asyncio.wait(self._troubles)
+        self.bucket.faults = []
+        self.network.heal_all()
+        for machine in self.machines:
+            machine._die_after = None
+            machine.cut_bucket(False)
+            self._restart_s.pop(machine.name, None)
+        self.disturb(self.machines, 8.0)
+        self.producing = False
+
+    # --- administration -----------------------------------------------------------------------------------------------
+
+    async def topic_comes(self, *, first: bool = False) -> None:
+        self._topics += 1
+        shape = self.shape
+        name = f"{'t' if first else 'x'}{self._topics}"
+        configs = {
+            "min.insync.replicas": str(shape.min_in_sync),
+            "firn.durability": "disk" if shape.disk else "memory",
+            "remote.storage.enable": "true" if shape.tiered else "false",
+        }
+        if shape.unclean:
+            configs["unclean.leader.election.enable"] = "true"
+        for _ in range(30):
+            with contextlib.suppress(Unreachable):
+                factor = min(shape.factor, shape.brokers)
+                made = await self.administrator.create_topic(
+                    name,
+                    shape.partitions if first else 1,
+                    factor,
+                    configs,
+                    disk=shape.disk,
+                    unclean=shape.unclean,
+                    once=not first,
+                )
+                if made or not first:
+                    return
+            await asyncio.sleep(0.2)
+
+    async def elect(self, history: ReplicatedHistory, *, unclean: bool) -> None:
+        request = ElectLeadersRequest(
+            election_type=int(unclean),
+            topic_partitions=[TopicPartitions(topic=history.topic, partitions=[history.index])],
+            timeout_ms=3000,
+        )
+        with contextlib.suppress(Unreachable):
+            answer = await self.administrator.ask_any(ApiKey.ELECT_LEADERS, request)
+            self.trace("elect", history.name, unclean, ErrorCode(answer.error_code).name)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def guard() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - told to whoever runs the seed
+                self.fail(error)
+
+        task = self.loop.create_task(guard())
+        self._tasks.append(task)
+        return task
+
+    async def run(self) -> None:
+        """Everything. Raises: whatever failed."""
+        script = self.go(self._script())
+        failed = self.go(self._failed_set())
+        await asyncio.wait([script, failed], return_when=asyncio.FIRST_COMPLETED)
+        if self.failure is not None:
+            raise self.failure
+
+    async def _failed_set(self) -> None:
+        await self._failed.wait()
+
+    async def _script(self) -> None:
+        shape = self.shape
+        self.machines[0].start()
+        await self.until(lambda: self.machines[0].up, 60, "the first start")
+        self.go(self._keep_running())
+        self.go(self._look())
+        await self.until(self._all_unfenced, 60, "all brokers to join")
+        await self.topic_comes(first=True)
+        for number in range(shape.producers):
+            idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
+            self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
+        for number in range(2):
+            self.go(Reader(self, f"r{number}").run())
+        trouble = self.go(self._make_trouble())
+        await asyncio.sleep(shape.seconds)
+        trouble.cancel()
+        await asyncio.wait([trouble])
+        await self.calm()
+        await self._heal()
+        await self._write_all()
+        await self._read_all()
+        await self.bucket_is_enough.prove()
+
+    async def _look(self) -> None:
+        turns = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            turns += 1
+            for machine in self.machines:
+                node = machine.node
+                if node is None or not machine.alive or machine.paused:
+                    continue
+                if node.load_report is not None and node.membership is not None:
+                    self.one_order.look(machine)
+                    self.replication.look(machine)
+                if machine.up and turns % 10 == 0:
+                    self.bounded.look(machine)  # type: ignore[arg-type] # as a machine of the other simulation
+
+    def _all_unfenced(self) -> bool:
+        brokers = self.newest.brokers
+        return len(brokers) == len(self.machines) and all(
+            not one.fenced and not one.stopping for one in brokers.values()
+        )
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Raises: Violation if the time is up."""
+        end_s = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() > end_s:
+                raise Violation("alive", f"waited {seconds:g} s in vain for {what}")
+            await asyncio.sleep(0.1)
+
+    async def _heal(self) -> None:
+        """Everything works again within a stated time."""
+        await self.until(lambda: all(one.up for one in self.machines), HEALED_S, "all brokers to serve")
+        await self.until(self._all_unfenced, HEALED_S, "all brokers to be unfenced")
+        for history in self.histories.values():
+            image = self.partition_image(history)
+            if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
+                # Nobody has all records: an operator says that any may lead.
+                await self.elect(history, unclean=True)
+        await self.until(self._all_in_sync, HEALED_S, "every partition to have a leader and all replicas in sync")
+
+    def _all_in_sync(self) -> bool:
+        for history in self.histories.values():
+            image = self.partition_image(history)
+            if history.deleting or image is None:
+                continue
+            missing = set(image.replicas) - set(image.isr)
+            if history.losses:
+                # After a loss, a replica that knows of more committed records than the leader has is offline (A3).
+                missing = {one for one in missing if not self._is_offline(self.machine(int(one)), history)}
+            if image.leader < 0 or missing or ((image.adding or image.removing) and not history.losses):
+                return False
+        return True
+
+    @staticmethod
+    def _is_offline(machine: ClusterMachine, history: ReplicatedHistory) -> bool:
+        node = machine.node
+        return node is not None and (history.topic_id, history.index) in {
+            (key.topic_id, int(key.partition)) for key in node.partitions.table._offline
+        }
+
+    def _states(self) -> list[object]:
+        return [
+            (history.name, self.partition_image(history)) for history in self.histories.values() if not history.deleting
+        ]
+
+    async def _write_all(self) -> None:
+        producer = Producer(self, "last", idempotent=True, acks=-1)
+        for history in list(self.histories.values()):
+            if history.deleting:
+                continue
+            end_s = self.loop.time() + WRITTEN_S
+            while True:
+                with contextlib.suppress(Unreachable):
+                    if await producer.produce(history):
+                        break
+                if self.loop.time() > end_s:
+                    raise Violation("alive", f"{history.name} takes no acks=all write after everything has healed")
+                await asyncio.sleep(0.1)
+
+    async def _read_all(self) -> None:
+        reader = Reader(self, "all")
+        for history in list(self.histories.values()):
+            if history.deleting:
+                continue
+            for _ in range(40):
+                with contextlib.suppress(Unreachable):
+                    if await reader.read_all(history):
+                        break
+                await asyncio.sleep(0.5)
+            else:
+                raise Violation("alive", f"{history.name} cannot be read to its end")
+        self.trace("read all")
+
+
+def run_seed(
+    seed: int,
+    *,
+    faults: Sequence[str] | None = None,
+    shape: Mapping[str, Any] | None = None,
+    keep: Callable[[str], None] = lambda _line: None,
+) -> Outcome:
+    """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace. ``faults``: what the run may meet, more
+    often what is named more often; with None the seed says it, as it says what is not in ``shape``.
+
+    Raises: what is no violation, but a bug of the broker or of the simulation.
+    """
+    loop = SimLoop(seconds_max=3000)
+    asyncio.set_event_loop(loop)
+    violation: Violation | None = None
+    world: World | None = None
+
+    async def start() -> None:
+        nonlocal world
+        world = World(seed, loop, faults=faults, shape=shape or {}, keep=keep)
+        defaults["lag_ms_max"] = world.shape.lag_ms
+        await world.run()
+
+    def complain(_loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, ProcessDied) or world is None:
+            return
+        if isinstance(error, BaseException):
+            world.fail(error)
+
+    loop.set_exception_handler(complain)
+    gc.disable()
+    usual = NumberedLog.snapshot_due
+    defaults = InSync.__init__.__kwdefaults__
+    usual_lag_ms = defaults["lag_ms_max"]
+    if seed % 2:
+        # Snapshots and compaction are for long logs; here they come after a few entries.
+        NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
+    try:
+        loop.run_until_complete(start())
+    except Violation as found:
+        violation = found
+    except Deadlock as stuck:
+        violation = Violation("alive", str(stuck))
+    finally:
+        virtual_s = loop.time()
+        if world is not None:
+            loop.bury(world.processes)
+        asyncio.set_event_loop(None)
+        loop.close()
+        gc.enable()
+        NumberedLog.snapshot_due = usual  # type: ignore[method-assign]
+        defaults["lag_ms_max"] = usual_lag_ms
+    assert world is not None
+    return Outcome(
+        seed,
+        world._hash.hexdigest(),
+        world.acks,
+        world.reads,
+        world.leaders,
+        frozenset(world.faults_met),
+        virtual_s,
+        violation,
+        tuple(world.lines),
+    )

@@ -1,0 +1,112 @@
+"""Seeds of the simulation of clusters, and that a seed is all there is to a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.planted import PLANTED
+from tests.cluster_simulation.world import Outcome, run_seed
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 6
+"""Of the default suite."""
+SLOW_SEEDS = 120
+SLOW_SEEDS_FROM = 1_000
+QUICK = frozenset(
+    {
+        "M7 unfenced before it has applied",
+        "R2 a set of any size commits",
+        "R7 any position may enter",
+        "E2 one epoch for two leaders",
+    }
+)
+"""Planted faults of the default suite; the others are found by the slow tests."""
+
+
+def describe(outcome: Outcome) -> str:
+    """What somebody needs to look into a failure."""
+    end = "\n".join(outcome.lines[-40:])
+    return (
+        f"seed {outcome.seed}: {outcome.violation}\n{end}\n"
+        f"replay: python -m pytest tests/simulation/test_cluster.py -k chosen -s --seed {outcome.seed}"
+    )
+
+
+def run_seeds(start: int, end: int) -> list[Outcome]:
+    outcomes = []
+    for seed in range(start, end):
+        try:
+            outcome = run_seed(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}; replay: pytest tests/simulation/test_cluster.py -k chosen -s --seed {seed}")
+            raise
+        assert outcome.violation is None, describe(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def test_clusters_do_what_they_are_for_and_no_invariant_breaks(chosen_seed: int | None) -> None:
+    if chosen_seed is not None:
+        pytest.skip("--seed runs that seed alone")
+    outcomes = run_seeds(0, SEEDS)
+    assert sum(outcome.acks for outcome in outcomes) > 100
+    assert sum(outcome.reads for outcome in outcomes) > 500
+    assert sum(outcome.leaders for outcome in outcomes) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(SLOW_SEEDS_FROM, SLOW_SEEDS_FROM + SLOW_SEEDS, 30))
+def test_no_invariant_of_a_cluster_breaks_in_many_runs(start: int) -> None:
+    outcomes = run_seeds(start, start + 30)
+    assert len({kind for outcome in outcomes for kind in outcome.faults}) > len(FAULTS) // 2
+
+
+def test_a_wished_number_of_seeds_of_clusters_breaks_no_invariant(request: pytest.FixtureRequest) -> None:
+    wished = request.config.getoption("seeds", default=None)
+    if wished is None:
+        pytest.skip("--seeds was not given")
+    run_seeds(SLOW_SEEDS_FROM + SLOW_SEEDS, SLOW_SEEDS_FROM + SLOW_SEEDS + wished // 20 + 1)
+
+
+def test_the_chosen_seed_of_a_cluster(chosen_seed: int | None) -> None:
+    if chosen_seed is None:
+        pytest.skip("--seed was not given")
+    outcome = run_seed(chosen_seed, keep=print)
+    print(outcome.trace_hash)
+    assert outcome.violation is None, describe(outcome)
+
+
+def test_a_seed_of_a_cluster_gives_the_same_trace_again_in_another_process_and_hash_order() -> None:
+    here = run_seed(4).trace_hash
+    program = "from tests.cluster_simulation.world import run_seed\nprint(run_seed(4).trace_hash)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == [here]
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in PLANTED])
+def test_a_fault_planted_into_a_cluster_is_found_by_the_checker_meant_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = PLANTED[name]
+    planted.plant(monkeypatch)
+    others: list[str] = []
+    for seed in range(planted.seeds):
+        violation = run_seed(seed, faults=planted.faults, shape=planted.shape).violation
+        if violation is not None:
+            if violation.invariant == planted.found_by:
+                return
+            others.append(f"seed {seed}: {violation}")
+    pytest.fail("\n".join([f"{planted.found_by} did not find it in {planted.seeds} seeds; what was found:", *others]))
