@@ -159,9 +159,7 @@ def _of_record(
 ) -> Answer:
     """A record found by its time; above the reader's end it is not there yet. Raises: RequestRejected."""
     log = partition.log
-    if found is None:
-        return Answer(asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1)
-    if found[1] >= _end(message, log):
+    if found is None or found[1] >= _end(message, log):
         _check_end_is_known(partition)
         return Answer(asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1)
     return Answer(asked.partition_index, timestamp=found[0], offset=found[1], leader_epoch=log.epoch_of(found[1]))
