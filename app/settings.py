@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from app.configs import BrokerConfig, TopicConfig
+from app.configs.broker import NODE_ID_AUTO
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Definition
 from app.configs.properties import parse_properties
@@ -633,7 +634,17 @@ def _address(text: str) -> Address:
         raise ValueError(str(error).rstrip(".")) from None
 
 
+def _parse_node_id(text: str) -> Mapping[str, Any]:
+    if text.strip().lower() == "auto":
+        return {"node_id": NODE_ID_AUTO}
+    try:
+        return {"node_id": parse_value(BROKER_DEFINITIONS["node.id"], text, name="node.id")}
+    except RequestRejected:
+        raise ValueError("it must be a whole number from 0 on, or auto") from None
+
+
 _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
+    "node.id": _parse_node_id,
     "log.dirs": _parse_directory,
     "firn.store.url": _parse_store_url,
     "listeners": _parse_listeners,

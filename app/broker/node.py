@@ -490,7 +490,13 @@ class Node:
                 if member is not None:
                     # The controller tries this broker's address before it registers it.
                     await self._listen()
-                    await member.joined()
+                    if not await self._joins(member):
+                        await self.server.close()
+                        if self._fenced is not None:
+                            raise self._fenced
+                        for task in background:
+                            task.cancel()
+                        return
                     assert self._high_watermarks is not None
                     self.partitions.high_watermarks = await self._high_watermarks.read()
                 await self.partitions.take_over_all(
@@ -556,6 +562,16 @@ class Node:
                 await self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
+
+    async def _joins(self, member: ClusterMember) -> bool:
+        """Wait until the controller has registered this broker. Returns: False if the broker is to stop before."""
+        waiting = [asyncio.create_task(member.joined()), asyncio.create_task(self._stopping.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return not self._stopping.is_set()
+        finally:
+            for task in waiting:
+                task.cancel()
 
     async def _prepare_replication(self, member: ClusterMember) -> None:
         """The parts of one of several brokers that follow leaders, and count followers."""

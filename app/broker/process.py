@@ -27,6 +27,7 @@ from app.broker.children import Child
 from app.broker.running import find_running, forget_running, note_running
 from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
+from app.configs.broker import NODE_ID_AUTO
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
@@ -123,7 +124,9 @@ class Broker:
         from app.broker.cleaning import CleanerProcesses
         from app.broker.control_link import KafkaControlLink
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
+        from app.broker.node_id import with_node_id
         from app.broker.places import KafkaPlaces
+        from app.metadata.cluster import LEVEL_MAX
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
@@ -133,6 +136,21 @@ class Broker:
             rng=self._rng,
             log_line=self._log_line,
         )
+        store = StoreProxy(self._rpc)
+        knows_store = self.config.node_id == NODE_ID_AUTO
+        if knows_store:
+            await self._watch_store(self._store)
+            self.config = await with_node_id(
+                self.config,
+                store=store,
+                fs=fs,
+                pool=self._pool,
+                rng=self._rng,
+                clock=SystemClock(),
+                link=KafkaControlLink(),
+                log_line=self._log_line,
+                stopping=lambda: self._stop_requested,
+            )
         self.node = Node(
             self.config,
             Surroundings(
@@ -140,7 +158,7 @@ class Broker:
                 rng=self._rng,
                 pool=self._pool,
                 fs=fs,
-                store=StoreProxy(self._rpc),
+                store=store,
                 work=ProxyStoreWork(self._rpc),
                 log_line=self._log_line,
                 lock=lock,
@@ -153,6 +171,7 @@ class Broker:
                 new_cleaner_work=self._cleaners.new,
                 new_link=KafkaControlLink,
                 boot_id=boot_id(),
+                new_level=LEVEL_MAX if self.config.firn_cluster_enable else 0,
             ),
         )
         if self._stop_requested:
@@ -163,7 +182,8 @@ class Broker:
         await self._check_http_address()
         try:
             async with asyncio.TaskGroup() as together:
-                together.create_task(self._watch_store(self._store))
+                if not knows_store:
+                    together.create_task(self._watch_store(self._store))
                 # What it asks of the store waits in the socket, and what it does with the disk need not wait.
                 together.create_task(self.node.start())
         except BaseExceptionGroup as failures:
@@ -175,6 +195,8 @@ class Broker:
         waiting.cancel()
         if self._running.done():
             await self._running
+            if not ready.is_set():
+                raise ConfigError("The broker was stopped before it was in the cluster.")
         if self.config.http_address != OFF:
             await self._start_http()
         image = self.node.cluster.image

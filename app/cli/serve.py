@@ -57,7 +57,15 @@ def serve(
             help="Origins whose web pages may use the HTTP API, such as https://ui.example; * for any.",
         ),
     ] = None,
-    node_id: Annotated[str | None, typer.Option("--node-id", metavar="N", help="Node id of this broker. [1]")] = None,
+    node_id: Annotated[
+        str | None,
+        typer.Option(
+            "--node-id",
+            metavar="N|auto",
+            help="Node id of this broker. With auto it gets one from the cluster, and an empty store becomes a cluster of several"
+            " brokers. [1]",
+        ),
+    ] = None,
     rack: Annotated[str | None, typer.Option("--rack", metavar="NAME", help="This broker's rack or zone.")] = None,
     redis: Annotated[
         str | None,

@@ -12,6 +12,8 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 """What ``replica.selector.class`` may be, beside nothing."""
+NODE_ID_AUTO: Final = -1
+"""As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,8 @@ class BrokerConfig:
     """Settings of one broker process, fixed when it starts. Fields are named like ``TopicConfig``'s."""
 
     node_id: int = 1
+    """``NODE_ID_AUTO`` until the broker knows it."""
+    firn_cluster_enable: bool = False
     broker_rack: str | None = None
     replica_selector_class: str | None = None
     """Kafka's class that chooses the replica that a consumer reads from; None or empty for the leader (KIP-392)."""

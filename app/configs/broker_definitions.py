@@ -64,10 +64,18 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "node.id",
                 _INT,
-                "Number of this broker. Each broker of a cluster has a different one.",
+                "Number of this broker. Each broker of a cluster has a different one. With auto, the broker gets a number that no "
+                "other broker ever had, and keeps it in its data directory; an empty store then becomes a cluster of several "
+                "brokers, as with firn.cluster.enable.",
                 importance=Importance.HIGH,
                 minimum=0,
                 kafka_default="none",
+            ),
+            _broker(
+                "firn.cluster.enable",
+                _BOOLEAN,
+                "Whether an empty store becomes a cluster of several brokers. It has no effect on a store that holds a cluster: "
+                "`firn cluster features --upgrade firn.version=1` lets more brokers join a cluster of one broker.",
             ),
             _broker(
                 "broker.rack",

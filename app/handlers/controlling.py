@@ -13,11 +13,12 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.broker_changes import ProposedSet, RegistrationAsked
+from app.metadata.broker_changes import ANY_NODE_ID, ProposedSet, RegistrationAsked
 from app.metadata.control import (
     CREATE_TOPIC,
     FORGET_TOPIC,
     LEAVE,
+    NODE_ID,
     PRODUCER_IDS,
     RAISE_EPOCHS,
     ChangeRequest,
@@ -29,6 +30,7 @@ from app.metadata.control import (
     HeardRequest,
     HeardResponse,
     Heartbeat,
+    NodeIdChange,
     ProducerIdsChange,
     RaiseChange,
     RegisterRequest,
@@ -204,6 +206,9 @@ async def handle_change(context: Context, request: Request, message: bytes) -> b
         desk = _desk(context)
         if not desk.serving:
             raise not_controller()
+        if asked.name == NODE_ID and asked.broker_id == ANY_NODE_ID:
+            body = pack(NodeIdChange(await desk.allot_node_id()))
+            return pack(ChangeResponse(0, "", context.cluster.log.next_sequence - 1, body))
         broker = context.image.brokers.get(asked.broker_id)
         if broker is None or broker.broker_epoch != asked.broker_epoch:
             raise RequestRejected(ErrorCode.STALE_BROKER_EPOCH, f"broker {asked.broker_id} is to register again")

@@ -126,6 +126,25 @@ class _Leaving(NamedTuple):
     doomed: _Doomed
 
 
+def read_meta(fs: FileSystem, data_dir: str) -> MetaProperties | None:
+    """The owner of a data directory; None if it is new. Raises: CorruptionError, StorageUnavailable."""
+    try:
+        return parse_meta_properties(read_file(fs, f"{data_dir}/{META_PROPERTIES_FILE}"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(error, f"cannot read {META_PROPERTIES_FILE}") from error
+
+
+def write_meta(fs: FileSystem, data_dir: str, meta: MetaProperties) -> None:
+    """Durably write the owner of a data directory. Raises: StorageUnavailable."""
+    try:
+        fs.make_dirs(data_dir)
+        replace_file(fs, f"{data_dir}/{META_PROPERTIES_FILE}", encode_meta_properties(meta), durable=True)
+    except OSError as error:
+        raise storage_error(error, f"cannot write {META_PROPERTIES_FILE}") from error
+
+
 class LogManager:
     """Owns all logs of one data directory. Belongs to the event loop."""
 
@@ -242,21 +261,11 @@ class LogManager:
 
     def read_meta(self) -> MetaProperties | None:
         """The owner of the directory; None if it is new. Raises: CorruptionError, StorageUnavailable."""
-        try:
-            return parse_meta_properties(read_file(self._fs, f"{self.data_dir}/{META_PROPERTIES_FILE}"))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(error, f"cannot read {META_PROPERTIES_FILE}") from error
+        return read_meta(self._fs, self.data_dir)
 
     def write_meta(self, meta: MetaProperties) -> None:
         """Durably write the owner of the directory. Raises: StorageUnavailable."""
-        try:
-            self._fs.make_dirs(self.data_dir)
-            path = f"{self.data_dir}/{META_PROPERTIES_FILE}"
-            replace_file(self._fs, path, encode_meta_properties(meta), durable=True)
-        except OSError as error:
-            raise storage_error(error, f"cannot write {META_PROPERTIES_FILE}") from error
+        write_meta(self._fs, self.data_dir, meta)
 
     @property
     def offline_reason(self) -> str | None:

@@ -21,6 +21,7 @@ from app.metadata.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     BrokerImage,
+    ClusterImage,
     CountersRecord,
     Endpoint,
     ImageDraft,
@@ -138,8 +139,7 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     broker_id = bound.broker_id if bound is not None else BrokerId(asked.broker_id)
     records: list[KeyValue] = []
     if broker_id == ANY_NODE_ID:
-        # M10: above every id that was given, and above those that operators chose and that are registered.
-        broker_id = BrokerId(max(draft.next_node_id, 1 + max(draft.brokers, default=-1)))
+        broker_id = new_node_id(draft)
         records.append(counters_change(CountersRecord(1, broker_id + 1)))
     _check_place(broker_id, bound, asked)
     previous_epoch = NO_BROKER_EPOCH if bound is None else bound.broker_epoch
@@ -164,6 +164,18 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     changed.each(lambda image, terms: registered(image, broker_id, terms, kept=kept, new_directory=new_directory))
     answer = RegistrationAnswer(broker_id, broker.broker_epoch, around.sequence, tuple(changed.unclean))
     return Planned(records + changed.records, answer)
+
+
+def new_node_id(image: ClusterImage | ImageDraft) -> BrokerId:
+    """A node id that was never given (M10). It is also above those that operators chose and that are registered."""
+    return BrokerId(max(image.next_node_id, 1 + max(image.brokers, default=0)))
+
+
+def allot_node_id(draft: ImageDraft) -> Planned[BrokerId]:
+    """Give a node id to a broker before it registers (M10). Raises: RequestRejected INVALID_REQUEST at level 0."""
+    _require_several(draft)
+    broker_id = new_node_id(draft)
+    return Planned([counters_change(CountersRecord(1, broker_id + 1))], broker_id)
 
 
 def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -> Planned[BrokersChanged]:

@@ -164,12 +164,20 @@ class ForgetTopicChange(msgspec.Struct, array_like=True, frozen=True):
     topic_id: UUID
 
 
+class NodeIdChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of the answer to ``node-id``: an id that no other broker gets."""
+
+    node_id: int
+
+
 CREATE_TOPIC: Final = "create-topic"
 PRODUCER_IDS: Final = "producer-ids"
 RAISE_EPOCHS: Final = "raise-epochs"
 FORGET_TOPIC: Final = "forget-topic"
 LEAVE: Final = "leave"
-"""Names of changes. ``leave``: the broker has stopped in order."""
+NODE_ID: Final = "node-id"
+"""Names of changes. ``leave``: the broker has stopped in order. ``node-id``: the only one that a broker asks for before it is
+registered, as broker -1 (M10)."""
 
 
 ENVELOPE_SEQUENCE: Final = Struct(">q")

@@ -140,16 +140,19 @@ class Controller(ClusterChanges):
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    async def start(self, registration: Registration) -> None:
+    async def start(self, registration: Registration) -> bool:
         """Become the writer of the cluster log, which must be loaded, and register this broker in the same entry.
 
         An empty prefix becomes a new cluster. Costs a PUT for a heartbeat, two PUTs and a LIST.
 
+        Returns: whether this broker is the cluster's one broker now. If not, the cluster turned out to be of several brokers.
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
         log = self._log
         for _ in range(START_TRIES_MAX):
             before = log.state.image
+            if before.level:
+                return False
             await registration.prepare(before)
             try:
                 sequence = await self._seal()
@@ -164,18 +167,26 @@ class Controller(ClusterChanges):
                 ) from None
             self._view.publish()
             await registration.registered(before)
-            return
+            return True
         raise StorageUnavailable("the cluster log is written by others again and again")
 
-    async def create_cluster(self, level: int) -> None:
-        """Make an empty prefix a cluster of several brokers, unless another broker is doing so. Raises: StorageUnavailable,
-        CorruptionError."""
+    async def create_cluster(self, level: int, more: Sequence[KeyValue] = ()) -> bool:
+        """Make an empty prefix a cluster of several brokers, with the records ``more``. The log must have been loaded.
+
+        Returns: whether this broker has created it. If not, another one was faster: read the log again. Raises: StorageUnavailable,
+        CorruptionError: it may have been created.
+        """
         # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
         cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
-        await self.take_office(
-            [cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())), feature_change(LEVEL_FEATURE, level)]
+        created = await self.take_office(
+            [
+                cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())),
+                feature_change(LEVEL_FEATURE, level),
+                *more,
+            ]
         )
         self._log.step_down()
+        return created
 
     async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
         """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` (C1).

@@ -21,6 +21,7 @@ from app.metadata.broker_changes import (
     ProposedSet,
     RegistrationAnswer,
     RegistrationAsked,
+    allot_node_id,
     alter_in_sync,
     begin_stop,
     fence_brokers,
@@ -228,6 +229,11 @@ class Desk:
         answer = await self.controller.submit(lambda draft, around: register_broker(draft, around, asked))
         self._count_unclean(answer.unclean)
         return answer
+
+    async def allot_node_id(self) -> int:
+        """A node id for a broker that has none yet (M10). Raises: RequestRejected, StorageUnavailable."""
+        self._check()
+        return await self.controller.submit(lambda draft, _: allot_node_id(draft))
 
     async def _check_endpoints(self, asked: RegistrationAsked) -> None:
         """Raises: RequestRejected, naming the endpoint that this broker cannot reach (M12)."""

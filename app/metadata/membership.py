@@ -10,11 +10,11 @@ from functools import partial
 from uuid import UUID
 
 from app.configs import BrokerConfig
-from app.errors import FencedError
+from app.errors import FencedError, StorageUnavailable
 from app.faults import Faults
 from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, Endpoint
 from app.metadata.control import ControlLink
-from app.metadata.controller import Controller
+from app.metadata.controller import START_TRIES_MAX, Controller
 from app.metadata.liveness import Identity, Liveness
 from app.metadata.member import ClusterMember, LastRuns
 from app.metadata.numbered_log import LogTimings
@@ -76,6 +76,7 @@ class Membership:
         self.member: ClusterMember | None = None
         """This broker as one of several; None while it is alone (level 0)."""
         self._new_level = new_level
+        self._rng = rng
         self._new_member = (
             None
             if link is None
@@ -105,13 +106,12 @@ class Membership:
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
         await self.view.log.load()
-        image = self.view.log.state.image
-        if not image.cluster_id and self._new_level:
-            await self.controller.create_cluster(self._new_level)
-            image = self.view.log.state.image
-        if not image.level:
-            await self.controller.start(self.registration)
+        self.registration.check_cluster(self.view.log.state.image)
+        if self._new_level:
+            await self._create_cluster()
+        if not self.view.log.state.image.level and await self.controller.start(self.registration):
             return
+        image = self.view.log.state.image
         if image.level > LEVEL_MAX:
             raise StartRefused(
                 f"The cluster's {LEVEL_FEATURE} is {image.level}, and this program understands {LEVEL_MAX} at most: start a newer"
@@ -121,6 +121,18 @@ class Membership:
             raise StartRefused("The cluster is of several brokers, and this one cannot reach others.")
         self.member = self._new_member()
         self.view.publish()
+
+    async def _create_cluster(self) -> None:
+        """Make an empty store a cluster of several brokers, or wait until another broker has made it one (B2). Whoever tries seals
+        first, so one succeeds at last. Raises: StorageUnavailable, CorruptionError."""
+        log = self.view.log
+        for _ in range(START_TRIES_MAX):
+            if log.state.image.cluster_id or await self.controller.create_cluster(self._new_level):
+                return
+            # The one that was faster has sealed, and its next entry is the cluster.
+            await asyncio.sleep(self._rng.uniform(0.1, 0.5))
+            await log.poll()
+        raise StorageUnavailable("the cluster log is written by others again and again")
 
     async def run(self) -> None:
         """Make changes, give signs of life and watch for a replacement, until cancelled. Raises: FencedError, StartRefused."""

@@ -19,6 +19,7 @@ from uuid import UUID
 from app.errors import ConfigError, CorruptionError, StorageUnavailable, copy_of, without_frames
 from app.faults import Faults
 from app.metadata.cluster import (
+    LEVEL_FEATURE,
     BrokerImage,
     BrokerRecord,
     ClusterImage,
@@ -111,7 +112,7 @@ class Registration:
         Raises: StartRefused, StorageUnavailable.
         """
         mine = self._view.identity
-        self._check_cluster(image)
+        self.check_cluster(image)
         bound = image.brokers.get(mine.broker_id)
         if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
             await self._check_gone(image, bound, silent=not bound.fenced or _commits_alone(image, bound.broker_id))
@@ -125,14 +126,14 @@ class Registration:
 
     async def _check_may_start(self, image: ClusterImage) -> None:
         """Raises: StartRefused, StorageUnavailable."""
-        self._check_cluster(image)
+        self.check_cluster(image)
         if self._take_over:
             return
         for broker in self._others(image):
             await self._check_gone(image, broker)
 
-    def _check_cluster(self, image: ClusterImage) -> None:
-        """Raises: StartRefused."""
+    def check_cluster(self, image: ClusterImage) -> None:
+        """Check that the data directory is of the store's cluster. Raises: StartRefused."""
         if self._expected_cluster_id is not None and image.cluster_id != self._expected_cluster_id:
             what = f"is of cluster {image.cluster_id}" if image.cluster_id else "is empty"
             raise StartRefused(
@@ -143,16 +144,18 @@ class Registration:
     async def _check_gone(self, image: ClusterImage, broker: BrokerImage, *, silent: bool = True) -> None:
         """``silent``: it must have given no sign of life for a while. Raises: StartRefused, StorageUnavailable."""
         mine = self._view.identity
+        more = ""
         if broker.broker_id == mine.broker_id:
             what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
         else:
             what = f"Broker {broker.broker_id} runs this cluster by itself"
+            more = f" {mend_of_one_broker(image)}"
         if silent:
-            await self._check_silent(broker.broker_id, broker.directory_id, what)
+            await self._check_silent(broker.broker_id, broker.directory_id, what, more)
         if await self._ask(image.cluster_id, broker) is not None:
             raise StartRefused(
                 f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
-                " off from the store alone. Stop it and start again, or start with --take-over."
+                f" off from the store alone. Stop it and start again, or start with --take-over.{more}"
             )
 
     def _others(self, image: ClusterImage) -> list[BrokerImage]:
@@ -165,12 +168,12 @@ class Registration:
             others.append(controller)
         return others
 
-    async def _check_silent(self, broker_id: BrokerId, directory_id: UUID, what: str) -> None:
+    async def _check_silent(self, broker_id: BrokerId, directory_id: UUID, what: str, more: str) -> None:
         age_ms = await self._patiently(lambda: self._liveness.age_ms(broker_id, directory_id))
         if age_ms is not None and age_ms <= SILENCE_MS_MAX:
             raise StartRefused(
                 f"{what}, which gave a sign of life {age_ms / 1000:.0f} s ago: stop it and wait"
-                f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over."
+                f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over.{more}"
             )
 
     async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | None:
@@ -312,6 +315,17 @@ def _commits_alone(image: ClusterImage, broker_id: BrokerId) -> bool:
     it cannot change the in-sync set, and the other members refuse its epoch."""
     return any(
         partition.isr == (broker_id,) for topic in image.topics_by_name.values() for partition in topic.partitions
+    )
+
+
+def mend_of_one_broker(image: ClusterImage) -> str:
+    """How more brokers can join a cluster of level 0, in a sentence."""
+    broker = image.brokers.get(image.controller.broker_id)
+    where = f" --bootstrap {broker.host}:{broker.port}" if broker is not None and broker.endpoints else ""
+    which = f"broker {image.controller.broker_id}" if broker is not None else "its broker"
+    return (
+        f"To let more brokers join, run `firn cluster features --upgrade {LEVEL_FEATURE}=1{where}`, restart {which}, and start this"
+        " one again."
     )
 
 

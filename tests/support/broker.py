@@ -18,6 +18,7 @@ from typing import Any
 
 from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, NodeLink, Surroundings
+from app.broker.node_id import with_node_id
 from app.broker.places import KafkaPlaces
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
@@ -112,6 +113,10 @@ async def running_broker(
         firn_log_dir_free_bytes_min=settings.pop("firn_log_dir_free_bytes_min", 0),
         **settings,
     )
+    config = await with_node_id(
+        config, store=store, fs=fs, pool=pool, rng=rng, clock=clock or SystemClock(), link=new_link(),
+        log_line=log_line or lines.append,
+    )  # fmt: skip
     node = Node(
         config,
         Surroundings(
@@ -127,7 +132,7 @@ async def running_broker(
             places=KafkaPlaces(),
             new_link=new_link,
             boot_id=boot_id,
-            new_level=new_level,
+            new_level=new_level or int(config.firn_cluster_enable),
         ),
     )
     broker = RunningBroker(node, store, lines)
