@@ -122,6 +122,8 @@ PRIVATE_APIS = {
             "cluster_id": "compared with the broker's own",
             "start": "any number: entries that are not at hand are not handed out",
             "wait_ms": "bounded",
+            "broker_id": "one that is registered; a warning may name it",
+            "now_ms": "any number: it is compared with the clock here, and shown",
         },
         (NO_REQUEST, NO_MEMBER),
     ),
@@ -166,6 +168,14 @@ PRIVATE_APIS = {
             "asked": "partitions to look up; so many are answered at most, and numbers that are not at hand with none",
         },
         (NO_REQUEST, NO_MEMBER),
+    ),
+    ApiKey.FIRN_CLUSTER: Private(
+        firn_api.ClusterRequest,
+        {},
+        (
+            NO_REQUEST,
+            "cli/test_cluster_commands.py::test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store",
+        ),
     ),
     ApiKey.FIRN_CHANGE: Private(
         control.ChangeRequest,

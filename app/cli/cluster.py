@@ -1,32 +1,190 @@
-"""``firn cluster``: what the store says of the cluster, without a broker."""
+"""``firn cluster``: how the cluster stands, by any broker or by the store alone, and what operators change of it (ADR 0029)."""
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.output import count_text, print_json, say, time_text
-from app.cli.session import Json, missing_folder, run_async
+from app.cli.output import count_text, print_json, print_table, say, time_text
+from app.cli.session import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    Json,
+    confirmed,
+    connected,
+    missing_folder,
+    parse_assignments,
+    run_async,
+)
+from app.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
+    from app.client.firn_api import ClusterBroker, ClusterResponse
     from app.metadata.cluster import BrokerImage
+    from app.objectstore.api import ObjectStore
 
+LEVEL_FEATURE_NAME: Final = "firn.version"
+NAMES_SHOWN: Final = 8
+"""Partitions named in a line."""
 NOBODY: Final = 4
 """Exit code of ``firn cluster place`` if no broker is registered with the node id."""
 
 app = typer.Typer(
-    help="Show what the object store says of the cluster. Nothing is written.",
+    help="Watch a cluster of brokers, raise its level, and let brokers come and go.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        "-s",
+        metavar="URL",
+        help="Read this object store instead of asking brokers; works without a running broker, and writes nothing.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NodeId = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="The broker's node id.")]
+
+
 @app.callback()
 def _family() -> None:
-    """Show what the object store says of the cluster. Nothing is written."""
+    """Watch a cluster of brokers, raise its level, and let brokers come and go."""
+
+
+@app.command()
+def status(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, store: StoreUrl = "", as_json: Json = False) -> None:
+    """Show the controller, how many brokers are alive, which partitions lack replicas or a leader, and what moves."""
+    found = _standing(bootstrap, store)
+    if as_json:
+        print_json(_status_json(found))
+    else:
+        sys.stdout.write(_status_text(found))
+
+
+@app.command()
+def brokers(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, store: StoreUrl = "", as_json: Json = False) -> None:
+    """List the registered brokers: address, state, partitions, how far each has applied the cluster log, and its version level."""
+    found = _standing(bootstrap, store)
+    if as_json:
+        print_json(
+            [
+                {name: getattr(one, name) for name in one.__struct_fields__} | {"lag_entries": _lag(found, one)}
+                for one in found.brokers
+            ]
+        )
+        return
+    if not found.brokers:
+        say("No broker is registered.")
+        return
+    print_table(
+        (">ID", "ADDRESS", "RACK", ">EPOCH", "STATE", ">LEADS", ">REPLICAS", ">IN SYNC", ">LAG", ">CLOCK", ">LEVEL"),
+        [
+            (
+                f"{one.node_id}*" if one.node_id == found.controller_id else str(one.node_id),
+                f"{one.host}:{one.port}" if one.host else "none",
+                one.rack or "–",
+                str(one.broker_epoch),
+                one.state,
+                count_text(one.leaders),
+                count_text(one.replicas),
+                count_text(one.in_sync),
+                "–" if (lag := _lag(found, one)) is None else count_text(lag),
+                "–" if one.clock_ms is None else f"{one.clock_ms / 1000:+,.1f} s",
+                str(one.level_max),
+            )
+            for one in found.brokers
+        ],
+    )
+    sys.stdout.write("* is the controller. LAG is in entries of the cluster log, CLOCK is against the controller's.\n")
+
+
+@app.command()
+def features(
+    upgrade: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--upgrade", metavar="NAME=LEVEL", help="Raise a feature to this level, for good; may be repeated."
+        ),
+    ] = None,
+    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether the brokers would accept it.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    store: StoreUrl = "",
+    as_json: Json = False,
+) -> int:
+    """Show the levels of the cluster's features, or raise them. A raised level never goes down again."""
+    if upgrade:
+        if store:
+            raise ConfigError("--upgrade asks the controller: give --bootstrap instead of --store.")
+        return _upgrade(_levels(upgrade), bootstrap, yes=yes, dry_run=dry_run, as_json=as_json)
+    found = _standing(bootstrap, store)
+    rows = [(LEVEL_FEATURE_NAME, found.level, 0, min([one.level_max for one in found.brokers], default=found.level))]
+    rows[0] = (*rows[0][:3], max(rows[0][3], found.level_max if not found.level else 0))
+    rows += [(name, level, level, level) for name, level in found.protocol_features.items()]
+    if as_json:
+        print_json([dict(zip(("feature", "level", "level_min", "level_max"), row, strict=True)) for row in rows])
+        return 0
+    print_table(
+        ("FEATURE", ">LEVEL", ">LOWEST", ">HIGHEST THAT ALL BROKERS UNDERSTAND"), [tuple(map(str, row)) for row in rows]
+    )
+    if not found.level:
+        sys.stdout.write(
+            f"\n{LEVEL_FEATURE_NAME} is 0: the cluster is of one broker. `firn cluster features --upgrade {LEVEL_FEATURE_NAME}=1`"
+            " lets more brokers join.\n"
+        )
+    return 0
+
+
+@app.command()
+def unregister(
+    broker: NodeId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if the broker is alive, or still has replicas of partitions.")
+    ] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> int:
+    """Take a broker out of the cluster for good. Its node id is never given again."""
+
+    async def look(found: ClusterResponse) -> None:
+        one = next((one for one in found.brokers if one.node_id == broker), None)
+        if one is None:
+            raise ConflictError(f"Broker {broker} is not registered. `firn cluster brokers` lists those that are.")
+        if force:
+            return
+        if one.state != "fenced":
+            raise ConflictError(f"Broker {broker} is {one.state}: stop it first, or add --force; it ends then.")
+        if one.replicas:
+            raise ConflictError(
+                f"Broker {broker} still has replicas of {count_text(one.replicas, 'partition')}: move them with `firn cluster"
+                f" drain {broker}` first, or add --force; the partitions keep a replica on a broker that is not there."
+            )
+
+    async def work() -> int:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            await look(await admin.cluster_standing())
+            if not confirmed(f"Unregister broker {broker} for good?", yes=yes):
+                return 1
+            await admin.unregister_broker(broker)
+        if as_json:
+            print_json({"node_id": broker, "unregistered": True})
+        else:
+            say(f"Broker {broker} is not registered any more.")
+        return 0
+
+    return run_async(work)
 
 
 @app.command()
@@ -69,12 +227,143 @@ def _text(found: dict[str, Any]) -> str:
     return "".join(f"{name:<18} {value}\n" for name, value in rows)
 
 
-async def _look(url: str, node_id: int) -> dict[str, Any]:
-    """What the cluster log says of a node id. Raises: ConfigError, CorruptionError, StorageUnavailable."""
-    from app.machine.runtime import SystemClock, ThreadPool
-    from app.metadata import layout
+def _levels(texts: list[str]) -> dict[str, int]:
+    """Raises: ConfigError."""
+    levels: dict[str, int] = {}
+    for name, text in parse_assignments(texts, "--upgrade").items():
+        if not text.strip().isdecimal():
+            raise ConfigError(f"--upgrade {name}={text}: the level is a whole number, as in {LEVEL_FEATURE_NAME}=1.")
+        levels[name.strip()] = int(text)
+    return levels
+
+
+def _upgrade(levels: dict[str, int], bootstrap: str, *, yes: bool, dry_run: bool, as_json: bool) -> int:
+    async def work() -> int:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            admin = AdminClient(cluster)
+            before = await admin.cluster_standing()
+            for name, level in levels.items():
+                await admin.update_feature(name, level, validate_only=True)
+            named = ", ".join(f"{name} to {level}" for name, level in levels.items())
+            if not dry_run:
+                warning = "it never goes down again, and older versions of the program refuse the store from then on"
+                if not confirmed(f"Raise {named}? ({warning})", yes=yes, what=f"Raising {named}: {warning}"):
+                    return 1
+                for name, level in levels.items():
+                    await admin.update_feature(name, level)
+        if as_json:
+            print_json({"levels": levels, "applied": not dry_run})
+        elif dry_run:
+            say(f"{named}: the brokers would accept it.")
+        else:
+            say(f"Raised {named}.")
+            if not before.level and levels.get(LEVEL_FEATURE_NAME):
+                say(f"Restart broker {before.controller_id} now: from then on more brokers can join.")
+        return 0
+
+    return run_async(work)
+
+
+def _standing(bootstrap: str, store: str) -> ClusterResponse:
+    """How the cluster stands, by the store if one is given. Raises: FirnError."""
+
+    async def ask() -> ClusterResponse:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            return await AdminClient(cluster).cluster_standing()
+
+    return run_async((lambda: _stored(store)) if store else ask)
+
+
+async def _stored(url: str) -> ClusterResponse:
+    """Raises: ConfigError, CorruptionError, StorageUnavailable."""
+    from app.client.firn_api import ClusterBroker, ClusterMove, ClusterResponse
+    from app.configs import BrokerConfig
+    from app.machine.runtime import SystemClock
+    from app.metadata.features import OF_PROTOCOL
     from app.metadata.follower import MetadataFollower
-    from app.objectstore.api import ObjectMissing
+    from app.metadata.standing import standing
+
+    async with opened(url) as store:
+        image = await MetadataFollower(store, SystemClock()).cluster()
+    if not image.cluster_id:
+        raise ConfigError(f"There is no cluster in {url}: start a broker with this store, or check the address.")
+    found = standing(image, BrokerConfig())
+    rest = {name: getattr(found, name) for name in found._fields if name in ClusterResponse.__struct_fields__}
+    moves = [
+        ClusterMove(one.topic, one.partition, list(one.replicas), list(one.adding), list(one.removing))
+        for one in found.reassignments
+    ]
+    return ClusterResponse(
+        **(rest | {"brokers": [ClusterBroker(*one) for one in found.brokers]}),
+        node_id=-1,
+        moves=moves,
+        moves_count=found.reassignment_count,
+        protocol_features=dict(OF_PROTOCOL),
+    )
+
+
+def _lag(found: ClusterResponse, one: ClusterBroker) -> int | None:
+    """Entries of the cluster log that a broker has not applied; None if that is not known."""
+    return None if one.applied < 0 else max(0, found.sequence - one.applied)
+
+
+def _states(found: ClusterResponse) -> dict[str, int]:
+    return {state: sum(one.state == state for one in found.brokers) for state in ("alive", "fenced", "stopping")}
+
+
+def _status_json(found: ClusterResponse) -> dict[str, Any]:
+    named = ("under_replicated", "under_min_isr", "offline")
+    return {
+        "cluster_id": found.cluster_id,
+        "level": found.level,
+        "controller": found.controller_id if found.controller_id >= 0 else None,
+        "controller_epoch": found.controller_epoch,
+        "sequence": found.sequence,
+        "brokers": _states(found),
+        "topics": found.topics,
+        "partitions": found.partitions,
+        **{f"{name}_count": getattr(found, f"{name}_count") for name in named},
+        **{name: [f"{topic}-{index}" for topic, index in getattr(found, name)] for name in named},
+        "reassignments_count": found.moves_count,
+        "reassignments": [{field: getattr(one, field) for field in one.__struct_fields__} for one in found.moves],
+    }
+
+
+def _status_text(found: ClusterResponse) -> str:
+    states = _states(found)
+    more = ", ".join(f"{count} {state}" for state, count in states.items() if count and state != "alive")
+    controller = next((one for one in found.brokers if one.node_id == found.controller_id), None)
+    where = f" at {controller.host}:{controller.port}" if controller is not None else " (not registered)"
+    rows = [
+        ("Cluster", found.cluster_id),
+        ("Level", f"{found.level} ({LEVEL_FEATURE_NAME})" + ("" if found.level else ": one broker")),
+        ("Controller", f"broker {found.controller_id}{where}, epoch {found.controller_epoch}"),
+        ("Brokers", f"{states['alive']} alive" + (f", {more}" if more else "")),
+        ("Partitions", f"{count_text(found.partitions)} of {count_text(found.topics, 'topic')}"),
+        ("Under-replicated", _named(found.under_replicated_count, found.under_replicated)),
+        ("Under min ISR", _named(found.under_min_isr_count, found.under_min_isr)),
+        ("Offline", _named(found.offline_count, found.offline)),
+        ("Moving", _named(found.moves_count, [(one.topic, one.partition) for one in found.moves])),
+    ]
+    return "".join(f"{name:<18} {value}\n" for name, value in rows)
+
+
+def _named(count: int, partitions: list[tuple[str, int]]) -> str:
+    if not count:
+        return "none"
+    names = ", ".join(f"{topic}-{index}" for topic, index in partitions[:NAMES_SHOWN])
+    more = f" and {count_text(count - NAMES_SHOWN)} more" if count > NAMES_SHOWN else ""
+    return f"{count_text(count, 'partition')}: {names}{more}"
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[ObjectStore]:
+    """An object store that is there, to be read. Raises: ConfigError, StorageUnavailable."""
+    from app.machine.runtime import ThreadPool
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store
 
@@ -85,19 +374,30 @@ async def _look(url: str, node_id: int) -> dict[str, Any]:
     try:
         store = await open_store(url, pool=pool, rng=random.Random())
         try:
-            image = await MetadataFollower(store, SystemClock()).cluster()
-            broker = image.brokers.get(node_id)
-            life_ms: int | None = None
-            if broker is not None:
-                try:
-                    info = await store.head(layout.heartbeat_key(broker.broker_id, broker.directory_id))
-                    life_ms = int(info.modified_ms)
-                except ObjectMissing:
-                    life_ms = None
+            yield store
         finally:
             await store.close()
     finally:
         pool.close()
+
+
+async def _look(url: str, node_id: int) -> dict[str, Any]:
+    """What the cluster log says of a node id. Raises: ConfigError, CorruptionError, StorageUnavailable."""
+    from app.machine.runtime import SystemClock
+    from app.metadata import layout
+    from app.metadata.follower import MetadataFollower
+    from app.objectstore.api import ObjectMissing
+
+    async with opened(url) as store:
+        image = await MetadataFollower(store, SystemClock()).cluster()
+        broker = image.brokers.get(node_id)
+        life_ms: int | None = None
+        if broker is not None:
+            try:
+                info = await store.head(layout.heartbeat_key(broker.broker_id, broker.directory_id))
+                life_ms = int(info.modified_ms)
+            except ObjectMissing:
+                life_ms = None
     partitions = sum(one.leader == node_id for topic in image.topics_by_name.values() for one in topic.partitions)
     return {
         "cluster_id": image.cluster_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -119,6 +120,18 @@ async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{error} Start one with `firn serve`, or name another with --bootstrap.") from None
         yield cluster
+
+
+def confirmed(question: str, *, yes: bool, what: str = "") -> bool:
+    """Whether the operator wants it: by ``--yes``, or as an answer. ``what``: the same without a question mark, for the error.
+
+    Raises: ConfigError if there is no terminal to ask at.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what or question.rstrip('?')}: add --yes to confirm.")
+    return typer.confirm(question, err=True)
 
 
 def parse_assignments(texts: Iterable[str], flag: str) -> dict[str, str]:

@@ -11,22 +11,30 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 from app.client import firn_api
-from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code
+from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.units import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.apis.unregister_broker import UnregisterBrokerRequest
+from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 T = TypeVar("T")
 
@@ -249,6 +257,102 @@ class AdminClient:
             return Offset(result.low_watermark)
 
         return await self._retrying(ask, refresh=partition.topic)
+
+    # --- brokers and replicas -------------------------------------------------------------------------------------
+
+    async def update_feature(self, name: str, level: int, *, validate_only: bool = False) -> None:
+        """Raise a feature's level (KIP-584). Raises: RequestRejected INVALID_UPDATE_VERSION…, BrokerUnavailable."""
+        request = UpdateFeaturesRequest(
+            timeout_ms=TIMEOUT_MS,
+            feature_updates=[FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=1)],
+            validate_only=validate_only,
+        )
+
+        async def ask() -> None:
+            answer = await (await self._controller()).request(ApiKey.UPDATE_FEATURES, request)
+            check_code(answer.error_code, answer.error_message, name)
+
+        await self._retrying(ask)
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Take a broker out of the cluster. Raises: RequestRejected BROKER_ID_NOT_REGISTERED…, BrokerUnavailable."""
+        request = UnregisterBrokerRequest(broker_id=node_id)
+
+        async def ask() -> None:
+            answer = await (await self._controller()).request(ApiKey.UNREGISTER_BROKER, request)
+            check_code(answer.error_code, answer.error_message, f"broker {node_id}")
+
+        await self._retrying(ask)
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, RequestRejected]:
+        """Give partitions other replicas, the preferred leader first, or cancel (None) what is under way (KIP-455).
+
+        Returns: the partitions that were refused, with the reason. The others are under way. Raises: RequestRejected,
+        BrokerUnavailable.
+        """
+        topics: dict[str, ReassignableTopic] = {}
+        for partition, replicas in targets.items():
+            topic = topics.setdefault(partition.topic, ReassignableTopic(name=partition.topic))
+            topic.partitions.append(
+                ReassignablePartition(
+                    partition_index=partition.partition, replicas=None if replicas is None else list(replicas)
+                )
+            )
+        request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=list(topics.values()))
+
+        async def ask() -> dict[TopicPartition, RequestRejected]:
+            answer = await (await self._controller()).request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+            check_code(answer.error_code, answer.error_message, "the reassignment")
+            refused: dict[TopicPartition, RequestRejected] = {}
+            for told in answer.responses:
+                for one in told.partitions:
+                    if one.error_code:
+                        partition = TopicPartition(told.name, PartitionIndex(one.partition_index))
+                        refused[partition] = refusal(one.error_code, str(partition), one.error_message)
+            return refused
+
+        return await self._retrying(ask)
+
+    async def elect_preferred_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        """Let preferred leaders lead again (KIP-460). Returns: the partitions whose election was refused, with the reason. Raises:
+        RequestRejected, BrokerUnavailable."""
+        topics: dict[str, TopicPartitions] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, TopicPartitions(topic=partition.topic)).partitions.append(
+                partition.partition
+            )
+        request = ElectLeadersRequest(election_type=0, topic_partitions=list(topics.values()), timeout_ms=TIMEOUT_MS)
+
+        async def ask() -> dict[TopicPartition, str]:
+            answer = await (await self._controller()).request(ApiKey.ELECT_LEADERS, request)
+            check_code(answer.error_code, None, "the election")
+            return {
+                TopicPartition(told.topic, PartitionIndex(one.partition_id)): one.error_message or ""
+                for told in answer.replica_election_results
+                for one in told.partition_result
+                if one.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+            }
+
+        return await self._retrying(ask)
+
+    async def cluster_standing(self) -> firn_api.ClusterResponse:
+        """How the cluster stands: by the controller if it can be reached, else by any broker. Raises: BrokerUnavailable,
+        RequestRejected, ProtocolError."""
+        view = await self._retrying(lambda: self._cluster.refresh([]))
+        controller = view.controller
+        if controller is not None and controller in view.brokers:
+            try:
+                return await self.cluster_standing_by(await self._cluster.broker(controller))
+            except BrokerUnavailable:
+                pass  # any other knows all but how far the others are
+        return await self.cluster_standing_by(await self._cluster.any_broker())
+
+    async def cluster_standing_by(self, connection: KafkaConnection) -> firn_api.ClusterResponse:
+        """How the cluster stands, as one broker knows it. Raises: as ``cluster_standing``."""
+        answer = await connection.request(ApiKey.FIRN_CLUSTER, firn_api.pack(firn_api.ClusterRequest()))
+        return firn_api.unpack(firn_api.ClusterResponse, answer)
 
     # --- Firn's own -----------------------------------------------------------------------------------------------
 

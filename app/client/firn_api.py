@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005): requests and responses, each as msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005, 20020): requests and responses, each as msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -211,6 +211,68 @@ class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):
     error_code: int = 0
     error: str = ""
     """A sentence, if the step was refused."""
+
+
+class ClusterRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnCluster: how the cluster stands, by the image of the broker that is asked (ADR 0029)."""
+
+
+class ClusterBroker(msgspec.Struct, array_like=True, frozen=True):
+    """One registered broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    broker_epoch: int
+    state: str
+    """``alive``, ``fenced`` or ``stopping``."""
+    leaders: int
+    replicas: int
+    in_sync: int
+    level_max: int
+    """The highest ``firn.version`` that its program understands."""
+    applied: int = -1
+    """Number of the newest entry that it has applied, as the controller knows; -1 if this broker does not know it."""
+    clock_ms: int | None = None
+    """How far its clock is before the controller's; None if this broker does not know it."""
+
+
+class ClusterMove(msgspec.Struct, array_like=True, frozen=True):
+    """A reassignment under way."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
+class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
+    """``app.metadata.standing.Standing``. Lists name 1,000 partitions at most; the counts are of all."""
+
+    node_id: int
+    """The broker that answers."""
+    cluster_id: str
+    sequence: int
+    level: int
+    controller_id: int
+    controller_epoch: int
+    brokers: list[ClusterBroker]
+    topics: int
+    partitions: int
+    under_replicated: list[tuple[str, int]]
+    under_min_isr: list[tuple[str, int]]
+    offline: list[tuple[str, int]]
+    under_replicated_count: int
+    under_min_isr_count: int
+    offline_count: int
+    moves: list[ClusterMove]
+    moves_count: int
+    level_max: int = 0
+    """The highest level that this broker's program understands."""
+    protocol_features: dict[str, int] = {}
+    """Features of Kafka's protocol, each at its one level."""
 
 
 DRAIN_STEPS: Final = ("begin", "status", "take-back", "stop")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
-from app.metadata.cluster import PartitionImage, TopicImage
+from app.metadata.cluster import LEVEL_MAX, PartitionImage, TopicImage
+from app.metadata.features import OF_PROTOCOL
+from app.metadata.standing import standing
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from app.wire.apis.describe_topic_partitions import (
@@ -136,7 +139,53 @@ def refuse_describe_topic_partitions(
     )
 
 
+def describe_standing(context: Context, request: Request, message: bytes) -> bytes:
+    """FirnCluster: how the cluster stands. Only the controller knows how far others are. Raises: ProtocolError."""
+    del request
+    unpack(ClusterRequest, message)
+    found = standing(context.image, context.config)
+    desk = context.desk
+    return pack(
+        ClusterResponse(
+            node_id=context.config.node_id,
+            cluster_id=found.cluster_id,
+            sequence=found.sequence,
+            level=found.level,
+            controller_id=found.controller_id,
+            controller_epoch=found.controller_epoch,
+            brokers=[
+                ClusterBroker(
+                    *one,
+                    applied=-1 if desk is None else desk.applied(one.node_id),
+                    clock_ms=None if desk is None else desk.clock_ms(one.node_id),
+                )
+                for one in found.brokers
+            ],
+            topics=found.topics,
+            partitions=found.partitions,
+            under_replicated=found.under_replicated,
+            under_min_isr=found.under_min_isr,
+            offline=found.offline,
+            under_replicated_count=found.under_replicated_count,
+            under_min_isr_count=found.under_min_isr_count,
+            offline_count=found.offline_count,
+            moves=[
+                ClusterMove(one.topic, one.partition, list(one.replicas), list(one.adding), list(one.removing))
+                for one in found.reassignments
+            ],
+            moves_count=found.reassignment_count,
+            level_max=LEVEL_MAX,
+            protocol_features=dict(OF_PROTOCOL),
+        )
+    )
+
+
+def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> None:
+    return None
+
+
 APIS: Final[ApiTable] = {
+    ApiKey.FIRN_CLUSTER: Api(describe_standing, _refuse),
     ApiKey.DESCRIBE_CLUSTER: Api(describe_cluster, refuse_describe_cluster),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(describe_topic_partitions, refuse_describe_topic_partitions),
 }

@@ -192,7 +192,10 @@ async def handle_entries(context: Context, request: Request, message: bytes) -> 
     asked = unpack(EntriesRequest, message)
     try:
         _check_cluster(context, asked.cluster_id)
-        entries = await _desk(context).entries(asked.start, min(max(asked.wait_ms, 0), ENTRIES_WAIT_MS_MAX) / 1000)
+        desk = _desk(context)
+        if asked.now_ms >= 0:
+            desk.note_clock(asked.broker_id, asked.now_ms - context.clock.now_ms())
+        entries = await desk.entries(asked.start, min(max(asked.wait_ms, 0), ENTRIES_WAIT_MS_MAX) / 1000)
     except FirnError as error:
         return pack(EntriesResponse(int(kafka_code(error))))
     return pack(EntriesResponse(0, (), True) if entries is None else EntriesResponse(0, tuple(entries)))

@@ -56,7 +56,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     ),
     "transactional_offsets": (ApiKey.TXN_OFFSET_COMMIT,),
     "transaction_listing": (ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
-    "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS),
+    "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIRN_CLUSTER),
     "quorum": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
     "features": (ApiKey.UPDATE_FEATURES,),
     "elections": (ApiKey.ELECT_LEADERS,),

@@ -86,4 +86,5 @@ PRIVATE_NAMES = {
     20008: "firn_register",
     20009: "firn_change",
     20010: "firn_manifests",
+    20020: "firn_cluster",
 }

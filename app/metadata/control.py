@@ -68,6 +68,10 @@ class EntriesRequest(msgspec.Struct, array_like=True, frozen=True):
     cluster_id: str
     start: int
     wait_ms: int
+    broker_id: int = -1
+    """Who asks."""
+    now_ms: int = -1
+    """Its clock, to be compared and for nothing else."""
 
 
 class EntriesResponse(msgspec.Struct, array_like=True, frozen=True):

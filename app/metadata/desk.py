@@ -47,6 +47,9 @@ ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 REFUSAL_PAUSE_S: Final = 0.15
 PROBES_MAX: Final = 12
 """Of one broker's address. A process that is being killed may close its connections before it stops to listen."""
+CLOCKS_APART_MS: Final = 10_000
+"""A clock that differs by so much is told of."""
+CLOCK_OF: Final = "the clock of"
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Desk:
         self._faults = faults if faults is not None else Faults(log_line)
         self._sessions: BrokerSessions | None = None
         self._new_entry = asyncio.Event()
+        self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
         self.unclean_elections = 0
         """Leaders that were elected although they may lack committed records, by this controller."""
@@ -127,6 +131,7 @@ class Desk:
                     await self._add_replicas(more_replicas)
         finally:
             self._sessions = None
+            self._clocks_ms.clear()
             for task in self._probing.values():
                 task.cancel()
             self._probing.clear()
@@ -289,6 +294,31 @@ class Desk:
     async def left(self, broker_id: int, broker_epoch: int) -> None:
         """A broker has stopped in order: fence it at once. Raises: as ``Controller.submit``."""
         await self.controller.submit(lambda draft, around: fence_brokers(draft, around, [(broker_id, broker_epoch)]))
+
+    def note_clock(self, broker_id: int, ahead_ms: int) -> None:
+        """A broker's clock is so far before this one's. Nothing rests on it, but times of records do not fit together."""
+        broker = self._view.image.brokers.get(broker_id)
+        if broker is None or not self.controller.active:
+            return
+        self._clocks_ms[broker_id] = ahead_ms
+        who = f"broker {broker_id}"
+        if abs(ahead_ms) < CLOCKS_APART_MS:
+            self._faults.over(CLOCK_OF, who)
+            return
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        self._faults.met(
+            CLOCK_OF,
+            who,
+            f"the clock of {who} ({broker.host}) is {abs(ahead_ms) / 1000:,.0f} s {way} the clock of the controller, broker"
+            f" {self._view.identity.broker_id}: set both by NTP. No record is lost by it, but times of records and retention"
+            " jump when leaders change",
+        )
+
+    def clock_ms(self, broker_id: int) -> int | None:
+        """How far a broker's clock is before this controller's; None if it is not known."""
+        if not self.controller.active:
+            return None
+        return 0 if broker_id == self._view.identity.broker_id else self._clocks_ms.get(broker_id)
 
     def applied(self, broker_id: int) -> int:
         """Number of the newest entry that a broker has applied, as far as this controller knows; -1 if it does not."""

@@ -56,6 +56,7 @@ from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
 from app.metadata.view import ClusterView
+from app.seams import Clock
 from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -100,6 +101,7 @@ class ClusterMember(Elsewhere):
         signs: Liveness,
         places: Places | None,
         rng: random.Random,
+        clock: Clock,
         boot_id: str = "",
         last_run: tuple[int, bool, str] = (-1, False, ""),
         last_runs: LastRuns | None = None,
@@ -115,6 +117,7 @@ class ClusterMember(Elsewhere):
         self._endpoints = tuple(endpoints)
         self._signs = signs
         self._rng = rng
+        self._clock = clock
         self._boot_id = boot_id
         self._last_run = last_run
         self._last_runs = last_runs
@@ -381,7 +384,16 @@ class ClusterMember(Elsewhere):
             log = self._view.log
             start = log.next_sequence
             try:
-                answer = await self._link.entries(to, EntriesRequest(self._image.cluster_id, start, ENTRIES_WAIT_MS))
+                answer = await self._link.entries(
+                    to,
+                    EntriesRequest(
+                        self._image.cluster_id,
+                        start,
+                        ENTRIES_WAIT_MS,
+                        self._view.identity.broker_id,
+                        int(self._clock.now_ms()),
+                    ),
+                )
             except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
                 self._note_refused(error)
                 await asyncio.sleep(2 * STEP_S)

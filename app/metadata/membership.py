@@ -90,6 +90,7 @@ class Membership:
                 signs=liveness,
                 places=places,
                 rng=rng,
+                clock=clock,
                 boot_id=boot_id,
                 last_run=last_run,
                 last_runs=last_runs,

@@ -4,52 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from app.broker.control_link import KafkaControlLink
+from app.broker.node_id import with_node_id
+from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO
 from app.hot.manager import read_meta
 from app.machine.files import PosixFileSystem
-from app.machine.runtime import ThreadPool
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.features import FeatureAsked
 from app.metadata.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
-from tests.support.broker import RunningBroker, running_broker
-
-RNG = random.Random(29)
-
-
-@asynccontextmanager
-async def broker_on(path: Path, name: str, *, node_id: int = NODE_ID_AUTO, **more: Any) -> AsyncIterator[RunningBroker]:
-    """A broker with its data in ``path/<name>``, and ``path/store`` as its bucket."""
-    pool = ThreadPool(2)
-    store = DirectoryStore(path / "store", pool)
-    await store.open()
-    try:
-        rng = random.Random(RNG.random())
-        async with running_broker(path / name, store=store, rng=rng, node_id=node_id, **more) as broker:
-            yield broker
-    finally:
-        pool.close()
-
-
-async def until(what: Any, wait_s: float = 30.0) -> None:
-    async with asyncio.timeout(wait_s):
-        while not what():
-            await asyncio.sleep(0.02)
+from tests.support.several import broker_on, unfenced, until
 
 
 def kept_id(path: Path, name: str) -> int | None:
     meta = read_meta(PosixFileSystem(), str(path / name / "data"))
     return None if meta is None else int(meta.node_id)
-
-
-def unfenced(broker: RunningBroker) -> list[int]:
-    return sorted(key for key, one in broker.node.cluster.image.brokers.items() if not one.fenced)
 
 
 async def test_brokers_that_begin_at_the_same_moment_are_one_cluster_and_have_different_ids(tmp_path: Path) -> None:
@@ -119,11 +94,6 @@ async def test_a_broker_that_died_between_its_id_and_its_registration_goes_on_un
     pool = ThreadPool(2)
     store = DirectoryStore(tmp_path / "store", pool)
     await store.open()
-    from app.broker.control_link import KafkaControlLink
-    from app.broker.node_id import with_node_id
-    from app.configs import BrokerConfig
-    from app.machine.runtime import SystemClock
-
     config = BrokerConfig(node_id=NODE_ID_AUTO, data_dir=str(tmp_path / "a" / "data"))
     got = await with_node_id(
         config,

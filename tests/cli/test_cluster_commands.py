@@ -1,0 +1,103 @@
+"""``firn cluster status|brokers|features|unregister`` against real brokers, and against the store alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.several import broker_on, cluster_on, unfenced, until
+
+Capture = pytest.CaptureFixture[str]
+
+
+async def firn(*arguments: str) -> int:
+    return await asyncio.to_thread(main, arguments)
+
+
+async def told(capfd: Capture, broker: RunningBroker, *arguments: str) -> Any:
+    """The JSON that a command prints."""
+    assert await firn(*arguments, "--bootstrap", broker.bootstrap, "--json") == 0
+    return json.loads(capfd.readouterr().out)
+
+
+async def test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store(tmp_path: Path, capfd: Capture) -> None:
+    async with cluster_on(tmp_path, broker_rack="r1") as brokers:
+        await brokers[0].node.membership.controller.create_topic("t", 6, {}, 3)
+        await until(lambda: all(one.node.cluster.image.topic("t") for one in brokers))
+        url = (tmp_path / "store").as_uri()
+        seen = [await told(capfd, one, "cluster", "status") for one in brokers]
+        assert await firn("cluster", "status", "--store", url, "--json") == 0
+        stored = json.loads(capfd.readouterr().out)
+        for one in (*seen, stored):
+            assert (one["level"], one["controller"], one["partitions"]) == (1, 1, 6)
+            assert one["brokers"] == {"alive": 3, "fenced": 0, "stopping": 0}
+            assert (one["offline_count"], one["reassignments"]) == (0, [])
+        listed = await told(capfd, brokers[2], "cluster", "brokers")
+        assert [one["node_id"] for one in listed] == [1, 2, 3]
+        assert {one["state"] for one in listed} == {"alive"}
+        assert sum(one["leaders"] for one in listed) == 6
+        assert {one["replicas"] for one in listed} == {6}
+        assert {one["level_max"] for one in listed} == {1}
+        assert {one["lag_entries"] for one in listed} <= {0, 1, 2}, "the controller is asked"
+        assert await firn("cluster", "brokers", "--store", url) == 0
+        assert "1*" in capfd.readouterr().out
+        assert await firn("cluster", "status", "--bootstrap", brokers[1].bootstrap) == 0
+        assert "3 alive" in capfd.readouterr().out
+
+
+async def test_a_dead_broker_is_told_and_unregistered_only_when_nothing_needs_it(
+    tmp_path: Path, capfd: Capture
+) -> None:
+    async with cluster_on(tmp_path, 2) as (first, second):
+        async with broker_on(tmp_path, "b3") as third:
+            await until(lambda: unfenced(first) == [1, 2, 3])
+            await first.node.membership.controller.create_topic("t", assignments={0: [3, 1]})
+            await until(lambda: third.node.cluster.image.topic("t"))
+            assert await firn("cluster", "unregister", "3", "--yes", "--bootstrap", second.bootstrap) != 0
+            assert "Broker 3 is alive: stop it first" in capfd.readouterr().err
+        await until(lambda: unfenced(first) == [1, 2])
+        found = await told(capfd, second, "cluster", "status")
+        assert found["brokers"] == {"alive": 2, "fenced": 1, "stopping": 0}
+        assert (found["under_replicated"], found["offline"]) == (["t-0"], [])
+        assert await firn("cluster", "unregister", "3", "--yes", "--bootstrap", second.bootstrap) != 0
+        assert "still has replicas of 1 partition" in capfd.readouterr().err
+        assert await firn("cluster", "unregister", "3", "--bootstrap", second.bootstrap, "--force") != 0
+        assert "add --yes to confirm" in capfd.readouterr().err
+        assert 3 in first.node.cluster.image.brokers
+        assert (await told(capfd, second, "cluster", "unregister", "3", "--yes", "--force"))["unregistered"]
+        assert 3 not in first.node.cluster.image.brokers
+        assert await firn("cluster", "unregister", "3", "--yes", "--bootstrap", second.bootstrap) != 0
+        assert "Broker 3 is not registered" in capfd.readouterr().err
+
+
+async def test_the_level_is_shown_and_raised_after_a_question(tmp_path: Path, capfd: Capture) -> None:
+    async with running_broker(tmp_path) as broker:
+        at = ("--bootstrap", broker.bootstrap)
+        shown = {one["feature"]: one for one in await told(capfd, broker, "cluster", "features")}
+        assert (shown["firn.version"]["level"], shown["firn.version"]["level_max"]) == (0, 1)
+        assert shown["transaction.version"]["level"] == 2
+        assert (await told(capfd, broker, "cluster", "status"))["level"] == 0
+        up = ("cluster", "features", "--upgrade")
+        assert await firn(*up, "firn.version=9", "--yes", *at) != 0
+        assert "understands 1 at most" in capfd.readouterr().err
+        assert await firn(*up, "firn.version=one", "--yes", *at) != 0
+        assert "the level is a whole number" in capfd.readouterr().err
+        assert await firn(*up, "firn.version=1", *at) != 0
+        assert "add --yes to confirm" in capfd.readouterr().err
+        assert await firn(*up, "firn.version=1", "--dry-run", *at) == 0
+        assert broker.node.cluster.image.level == 0
+        capfd.readouterr()
+        assert await firn(*up, "firn.version=1", "--yes", *at) == 0
+        assert "Restart broker 1 now" in capfd.readouterr().err
+        assert broker.node.cluster.image.level == 1
+
+
+async def test_a_store_without_a_cluster_is_said_to_be_one(tmp_path: Path, capfd: Capture) -> None:
+    assert await firn("cluster", "status", "--store", tmp_path.as_uri()) != 0
+    assert "There is no cluster in" in capfd.readouterr().err

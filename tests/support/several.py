@@ -1,0 +1,53 @@
+"""Several brokers of one cluster inside the test's own loop, each with an id from the cluster, on one directory as object store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from app.configs.broker import NODE_ID_AUTO
+from app.machine.runtime import ThreadPool
+from app.objectstore.directory import DirectoryStore
+from tests.support.broker import RunningBroker, running_broker
+
+_RNG = random.Random(29)
+
+
+@asynccontextmanager
+async def broker_on(path: Path, name: str, *, node_id: int = NODE_ID_AUTO, **more: Any) -> AsyncIterator[RunningBroker]:
+    """A broker with its data in ``path/<name>``, and ``path/store`` as its bucket. ``more``: as for ``running_broker``."""
+    pool = ThreadPool(2)
+    store = DirectoryStore(path / "store", pool)
+    await store.open()
+    try:
+        rng = random.Random(_RNG.random())
+        async with running_broker(path / name, store=store, rng=rng, node_id=node_id, **more) as broker:
+            yield broker
+    finally:
+        pool.close()
+
+
+@asynccontextmanager
+async def cluster_on(path: Path, count: int = 3, **more: Any) -> AsyncIterator[list[RunningBroker]]:
+    """Brokers 1 to ``count``, all unfenced."""
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(broker_on(path, f"b{one}", **more)) for one in range(1, count + 1)]
+        for broker in brokers:
+            await until(lambda broker=broker: len(unfenced(broker)) == count)
+        yield brokers
+
+
+async def until(holds: Callable[[], Any], wait_s: float = 60.0) -> None:
+    """Wait for a state."""
+    async with asyncio.timeout(wait_s):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def unfenced(broker: RunningBroker) -> list[int]:
+    """The brokers that are alive, by what ``broker`` knows."""
+    return sorted(key for key, one in broker.node.cluster.image.brokers.items() if not one.fenced)
