@@ -717,6 +717,8 @@ class Partitions:
                     self.table.lead(partition, image.leader_epoch)
                     self._unattached[partition.key] = None
                     self._wake.set()
+            case Transition.OPEN if partition is not None and partition.key in self._unopened:
+                self._wake_opener.set()  # whoever reads its manifest, and may change its log, opens it
             case Transition.OPEN if self._started and partition is not None and was_in_sync and not image.recovering:
                 # It has all committed records, whatever the store says: nobody waits for the store (T2).
                 self.table.lead(partition, image.leader_epoch)

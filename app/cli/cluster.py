@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.moving import drain_broker, rebalance
 from app.cli.output import count_text, print_json, print_table, say, time_text
 from app.cli.session import (
     BOOTSTRAP_DEFAULT,
@@ -185,6 +186,10 @@ def unregister(
         return 0
 
     return run_async(work)
+
+
+app.command("drain")(drain_broker)
+app.command("rebalance")(rebalance)
 
 
 @app.command()

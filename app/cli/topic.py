@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.moving import move_topic
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, parse_assignments, run_async
 from app.errors import ConfigError, ErrorCode, RequestRejected
@@ -358,6 +359,9 @@ def add_partitions(
             say(f"Topic {topic} has {count_text(total, 'partition')} now.")
 
     run_async(work)
+
+
+app.command("move")(move_topic)
 
 
 @asynccontextmanager

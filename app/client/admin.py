@@ -33,6 +33,7 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.apis.list_partition_reassignments import ListPartitionReassignmentsRequest
 from app.wire.apis.unregister_broker import UnregisterBrokerRequest
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -312,6 +313,27 @@ class AdminClient:
                         partition = TopicPartition(told.name, PartitionIndex(one.partition_index))
                         refused[partition] = refusal(one.error_code, str(partition), one.error_message)
             return refused
+
+        return await self._retrying(ask)
+
+    async def list_reassignments(self) -> dict[TopicPartition, tuple[list[int], list[int]]]:
+        """The replicas that are being added and removed, of each partition that moves.
+
+        Raises: RequestRejected, BrokerUnavailable.
+        """
+        request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=None)
+
+        async def ask() -> dict[TopicPartition, tuple[list[int], list[int]]]:
+            answer = await (await self._controller()).request(ApiKey.LIST_PARTITION_REASSIGNMENTS, request)
+            check_code(answer.error_code, answer.error_message, "the list of reassignments")
+            return {
+                TopicPartition(told.name, PartitionIndex(one.partition_index)): (
+                    one.adding_replicas,
+                    one.removing_replicas,
+                )
+                for told in answer.topics
+                for one in told.partitions
+            }
 
         return await self._retrying(ask)
 
