@@ -490,8 +490,13 @@ class Node:
                 if member is not None:
                     # The controller tries this broker's address before it registers it.
                     await self._listen()
-                    if not await self._joins(member):
-                        await self.server.close()
+                    joined = False
+                    try:
+                        joined = await self._joins(member)
+                    finally:
+                        if not joined:
+                            await self.server.close()
+                    if not joined:
                         if self._fenced is not None:
                             raise self._fenced
                         for task in background:

@@ -252,7 +252,7 @@ class Desk:
                     ErrorCode.INVALID_REQUEST,
                     f"The controller, broker {self._view.identity.broker_id}, cannot reach the new broker at"
                     f" {endpoint.host}:{endpoint.port} ({endpoint.listener}): advertise an address that the other brokers"
-                    " can reach (advertised.listeners).",
+                    " can reach (--advertise HOST:PORT, or advertised.listeners), and start it again.",
                 )
 
     async def _answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> bool:

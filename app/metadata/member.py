@@ -73,6 +73,8 @@ SIGN_S: Final = 10.0
 PLACE_S: Final = 10.0
 """How long a broker whose node id another directory has waits for the controller to fence that one. Whoever gets here found it
 silent in the bucket; a new controller takes a session time-out to find the same."""
+TELL_S: Final = 10.0
+"""Between two lines about a registration that is waited for."""
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
 
@@ -227,6 +229,7 @@ class ClusterMember(Elsewhere):
         """Raises: StartRefused, FencedError."""
         await self._registration.prepare_member(self._image)
         refused_s: float | None = None
+        told_s = self._now_s()
         while True:
             answer: tuple[int, int] | None = None
             try:
@@ -242,6 +245,9 @@ class ClusterMember(Elsewhere):
             except (BrokerUnavailable, ProtocolError, StorageUnavailable):
                 answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
             if answer is None:
+                if self._now_s() - told_s >= TELL_S:
+                    told_s = self._now_s()
+                    self._log_line(f"waits to be registered: {self._who_is_silent()}")
                 await asyncio.sleep(self._rng.uniform(0.1, 0.2))
                 await self._read()
                 continue
@@ -258,6 +264,15 @@ class ClusterMember(Elsewhere):
             self._view.check_place()
             self._joined.set()
             return
+
+    def _who_is_silent(self) -> str:
+        controller = self._image.brokers.get(self._image.controller.broker_id)
+        if controller is None or controller.broker_id == self._view.identity.broker_id:
+            return "there is no controller yet"
+        return (
+            f"the controller, broker {controller.broker_id}, does not answer at {controller.host}:{controller.port}. If it runs, it"
+            " must advertise an address that this broker can reach (--advertise HOST:PORT)"
+        )
 
     async def _register(self) -> tuple[int, int] | None:
         """One attempt. Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError."""

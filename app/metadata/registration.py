@@ -147,6 +147,9 @@ class Registration:
         more = ""
         if broker.broker_id == mine.broker_id:
             what = f"Node id {mine.broker_id} is in use by a broker with another data directory ({broker.directory_id})"
+            more = (
+                " Or give this broker another node id: --node-id auto takes one that nobody had." if image.level else ""
+            )
         else:
             what = f"Broker {broker.broker_id} runs this cluster by itself"
             more = f" {mend_of_one_broker(image)}"

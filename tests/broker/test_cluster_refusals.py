@@ -1,0 +1,116 @@
+"""What a cluster refuses, or warns of: one sentence with the mend, and nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.errors import RequestRejected
+from app.machine.runtime import SystemClock
+from app.metadata import member
+from app.metadata.reassignments import ReassignmentAsked
+from app.metadata.registration import StartRefused
+from app.units import TimestampMs
+from tests.support.broker import RunningBroker
+from tests.support.ports import free_port
+from tests.support.several import broker_on, cluster_on, unfenced, until
+
+
+async def refused(broker: RunningBroker, *targets: int) -> str:
+    """Why partition 0 of ``t`` cannot have these replicas."""
+    (answer,) = await broker.node.membership.controller.alter_reassignments([ReassignmentAsked("t", 0, targets)])
+    return answer.why
+
+
+async def test_factors_and_assignments_that_cannot_be(tmp_path: Path) -> None:
+    async with cluster_on(tmp_path, 2) as (first, second):
+        async with broker_on(tmp_path, "b3"):
+            await until(lambda: unfenced(first) == [1, 2, 3])
+        await until(lambda: unfenced(first) == [1, 2])
+        controller = first.node.membership.controller
+        with pytest.raises(RequestRejected, match="factor 3 is greater than the number of live brokers, 2"):
+            await controller.create_topic("t", 1, {}, 3)
+        with pytest.raises(RequestRejected, match="9"):
+            await controller.create_topic("t", assignments={0: [1, 9]})
+        assert first.node.cluster.image.topic("t") is None
+        await controller.create_topic("t", assignments={0: [1]})
+        before = first.node.cluster.image.sequence
+        assert await refused(first, 9) == "Broker 9 is not registered."
+        assert await refused(first, 1, 3) == "Broker 3 is fenced: start it first, so that it can get a replica."
+        assert await refused(first, 1, 1) == "The list of replicas names a broker twice."
+        assert first.node.cluster.image.sequence == before
+        assert second.node.cluster.image.cluster_id == first.node.cluster.image.cluster_id
+
+
+async def test_a_node_id_that_a_living_broker_has(tmp_path: Path) -> None:
+    async with cluster_on(tmp_path, 2) as (first, second):
+        before = first.node.cluster.image.brokers[2]
+        with pytest.raises(StartRefused, match=r"Node id 2 is in use .* --node-id auto takes one that nobody had"):
+            async with broker_on(tmp_path, "other", node_id=2):
+                pass
+        assert first.node.cluster.image.brokers[2] == before
+        assert not second.ended.is_set()
+
+
+async def test_an_address_that_the_controller_cannot_reach(tmp_path: Path) -> None:
+    port = free_port()
+    async with cluster_on(tmp_path, 1) as (first,):
+        what = (
+            rf"The controller, broker 1, cannot reach the new broker at 127\.0\.0\.1:{port} \(PLAINTEXT\): advertise an address"
+            r" that the other brokers can reach \(--advertise HOST:PORT, or advertised\.listeners\), and start it again"
+        )
+        with pytest.raises(StartRefused, match=what):
+            async with broker_on(tmp_path, "b2", advertised_host="127.0.0.1", advertised_port=port):
+                pass
+        mine = f"127.0.0.1:{first.port}"
+        with pytest.raises(StartRefused, match=rf"cannot reach the new broker at {mine}"):  # somebody else is there
+            async with broker_on(tmp_path, "b2", advertised_host="127.0.0.1", advertised_port=first.port):
+                pass
+        assert first.node.cluster.image.brokers.keys() == {1}
+
+
+async def test_a_controller_that_a_new_broker_cannot_reach_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "TELL_S", 0.3)
+    port = free_port()
+    lines: list[str] = []
+    async with broker_on(tmp_path, "b1", node_id=1, firn_cluster_enable=True, advertised_port=port) as first:
+        await until(lambda: unfenced(first) == [1])
+
+        async def second() -> None:
+            async with broker_on(tmp_path, "b2", node_id=2, log_line=lines.append):
+                pass
+
+        starting = asyncio.create_task(second())
+        await until(lambda: any("waits to be registered" in line for line in lines))
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert f"the controller, broker 1, does not answer at 127.0.0.1:{port}" in "".join(lines)
+        assert first.node.cluster.image.brokers.keys() == {1}
+
+
+class Ahead(SystemClock):
+    """A clock that is an hour ahead."""
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(super().now_ms() + 3_600_000)
+
+
+async def test_clocks_an_hour_apart_are_told_with_the_figure_and_nothing_rests_on_them(tmp_path: Path) -> None:
+    async with cluster_on(tmp_path, 2) as (first, second), broker_on(tmp_path, "b3", clock=Ahead()) as third:
+        await until(lambda: unfenced(first) == [1, 2, 3])
+
+        def told() -> list[str]:
+            return [line for line in first.lines if "the clock of broker 3" in line]
+
+        await until(told)
+        assert " 3,600 s ahead of the clock of the controller, broker 1: set both by NTP" in told()[0] or (
+            " 3,599 s ahead" in told()[0]
+        )
+        assert not [line for line in first.lines if "the clock of broker 2" in line]
+        await first.node.membership.controller.create_topic("t", 3, {}, 3)
+        await until(lambda: all(one.node.cluster.image.topic("t") for one in (first, second, third)))
+        assert unfenced(second) == [1, 2, 3]
