@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -638,22 +639,39 @@ class ClusterMember(Elsewhere):
 
     # --- leaving --------------------------------------------------------------------------------------------------------
 
+    async def _is_last(self) -> bool:
+        """Whether no other broker could lead anything: each is fenced, stopping, or refuses connections while there is no
+        controller."""
+        mine = self._view.identity.broker_id
+        others = [one for broker_id, one in self._image.brokers.items() if broker_id != mine and one.active]
+        if not others:
+            return True
+        if self._controller.active or self.hears_controller():
+            return False  # it knows more, and answers
+        refusing = await asyncio.gather(*(self._link.refuses(one.endpoints[0]) for one in others if one.endpoints))
+        return all(refusing)
+
     async def leave_in_order(self) -> None:
-        """Have others lead what this broker leads, before it stops (M13). Returns after ``STOP_S`` at the latest. Call it while
-        ``run`` runs."""
+        """Have others lead what this broker leads, before it stops (M13). Returns at once if no other broker could, and after
+        ``STOP_S`` at the latest. Call it while ``run`` runs."""
         if not self._joined.is_set() or not self._ready.is_set():
             return
         self._wants_stop = True
         try:
             async with asyncio.timeout(STOP_S):
-                await self._may_stop.wait()
+                while not self._may_stop.is_set() and not await self._is_last():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(BEAT_S):
+                            await self._may_stop.wait()
         except TimeoutError:
             self._log_line("the controller has not let this broker stop; it stops all the same")
 
     async def left(self) -> None:
-        """After the last write: have the controller fence this broker at once, and take its sign of life away."""
+        """After the last write: have the controller fence this broker at once, unless nobody is left to be told."""
         try:
             async with asyncio.timeout(2.0):
+                if not self._controller.active and await self._is_last():
+                    return
                 if self._controller.active:
                     await self.desk.left(self._view.identity.broker_id, self.broker_epoch)
                 else:
