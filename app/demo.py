@@ -19,10 +19,11 @@ import socket
 import subprocess
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -127,7 +128,7 @@ def mean_delays(carriers: list[str], delays: list[int | None]) -> dict[str, floa
     return {carrier: mean for carrier, mean in sorted(means) if mean is not None}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -146,7 +147,7 @@ class _Broker:
 def serving(root: Path) -> Iterator[_Broker]:
     """A broker on the embedded default, ended when the block is left, however it is left."""
     data_dir, bucket = root / "data", root / "bucket"
-    broker = _Broker(f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}", data_dir, bucket)
+    broker = _Broker(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", data_dir, bucket)
     command = [
         *python_command("app.cli", "serve"),
         *("--data-dir", str(data_dir), "--store", bucket.resolve().as_uri()),
@@ -164,7 +165,7 @@ def serving(root: Path) -> Iterator[_Broker]:
             start_new_session=True,
         )
         try:
-            _wait_for_port(process, broker.bootstrap, log_path)
+            wait_for_port(process, broker.bootstrap, log_path)
             yield broker
         finally:
             process.send_signal(signal.SIGTERM)
@@ -175,7 +176,7 @@ def serving(root: Path) -> Iterator[_Broker]:
                 process.wait()
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], address: str, log_path: Path) -> None:
+def wait_for_port(process: subprocess.Popen[bytes], address: str, log_path: Path) -> None:
     host, _, port = address.rpartition(":")
     for _ in range(600):
         if process.poll() is not None:
@@ -189,7 +190,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], address: str, log_path: Pat
     raise DemoFailed(f"The broker did not listen on {address} within 30 seconds; see {log_path}.")
 
 
-def _progress(console: Console) -> Progress:
+def progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("  {task.description}"),
         BarColumn(bar_width=30),
@@ -200,21 +201,41 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _create_topic(bootstrap: str) -> None:
+def create_topic(bootstrap: str, replicas: int = 1) -> None:
+    """Make the topic. With several replicas, ``acks=all`` waits for all but one of them at least."""
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
-    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_SETTINGS)
+    settings = TOPIC_SETTINGS | ({"min.insync.replicas": str(replicas - 1)} if replicas > 1 else {})
+    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=replicas, config=settings)
     admin.create_topics([topic], operation_timeout=30)[TOPIC].result(30)
 
 
-def _produce(console: Console, bootstrap: str, flights: list[Flight]) -> tuple[list[PartitionDigest], float]:
-    """Send every flight; return what each partition must hold, in the order of the acknowledged offsets, and the seconds."""
+def produce(
+    console: Console,
+    bootstrap: str,
+    flights: list[Flight],
+    *,
+    at: Mapping[int, Callable[[], None]] = MappingProxyType({}),
+    stored: Callable[[int], None] | None = None,
+    log_level: int = WARNINGS,
+) -> tuple[list[PartitionDigest], float]:
+    """Send every flight; return what each partition must hold, in the order of the acknowledged offsets, and the seconds.
+
+    ``at``: what is done before the flight of that number is sent. ``stored`` is told the partition of each acknowledged record.
+    ``log_level`` is librdkafka's.
+    """
     from confluent_kafka import Producer
 
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20, "batch.size": 262_144}
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "batch.size": 262_144,
+            "log_level": log_level,
+        }
     )
     placed: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
     failures: list[str] = []
@@ -225,13 +246,17 @@ def _produce(console: Console, bootstrap: str, flights: list[Flight]) -> tuple[l
                 failures.append(str(error))
             else:
                 placed[message.partition()][message.offset()] = index
+                if stored is not None:
+                    stored(message.partition())
 
         return report
 
     started = time.monotonic()
-    with _progress(console) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task("produce", total=len(flights), note="")
         for index, flight in enumerate(flights):
+            if index in at:
+                at[index]()
             while True:
                 try:
                     producer.produce(
@@ -285,7 +310,9 @@ def _received(message: Message) -> _Received:
     return _Received(partition, offset, message.timestamp()[1], key, value)
 
 
-def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> Iterator[_Received]:
+def _consume(
+    bootstrap: str, starts: dict[int, int], ends: dict[int, int], log_level: int = WARNINGS
+) -> Iterator[_Received]:
     """Every record of offsets [start, end) of each partition, through librdkafka."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -298,6 +325,7 @@ def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> It
             "check.crcs": True,
             "fetch.message.max.bytes": 4_194_304,
             "queued.max.messages.kbytes": 131_072,
+            "log_level": log_level,
         }
     )
     try:
@@ -317,15 +345,15 @@ def _consume(bootstrap: str, starts: dict[int, int], ends: dict[int, int]) -> It
         consumer.close()
 
 
-def _replay(console: Console, bootstrap: str, sent: list[PartitionDigest]) -> float:
+def replay(console: Console, bootstrap: str, sent: list[PartitionDigest], *, log_level: int = WARNINGS) -> float:
     """Read everything back and compare. Returns the seconds it took."""
     got = [PartitionDigest() for _ in sent]
     started = time.monotonic()
-    with _progress(console) as progress:
+    with progress_bar(console) as progress:
         total = sum(digest.count for digest in sent)
         bar = progress.add_task("replay ", total=total, note="")
         ends = {partition: digest.count for partition, digest in enumerate(sent)}
-        for done, record in enumerate(_consume(bootstrap, dict.fromkeys(ends, 0), ends)):
+        for done, record in enumerate(_consume(bootstrap, dict.fromkeys(ends, 0), ends, log_level)):
             digest = got[record.partition]
             if record.offset != digest.count:
                 raise DemoFailed(f"Partition {record.partition}: offset {record.offset} came, {digest.count} was due.")
@@ -403,7 +431,7 @@ class _Tiers:
 def _wait_until_tiered(console: Console, broker: _Broker) -> float:
     """Wait until no record is left on the local disk. Returns the seconds it took."""
     started = time.monotonic()
-    with _progress(console) as progress:
+    with progress_bar(console) as progress:
         first = _Tiers.look(broker)
         bar = progress.add_task("tier   ", total=max(first.local_bytes, 1), note="")
         while True:
@@ -418,14 +446,15 @@ def _wait_until_tiered(console: Console, broker: _Broker) -> float:
             time.sleep(0.2)
 
 
-def _mib(count: float) -> str:
+def mib(count: float) -> str:
     return f"{count / 1048576:.1f} MiB"
 
 
-def run(directory: Path) -> int:
+def run(directory: Path, show: Callable[[Console, Path], None] | None = None) -> int:
     """Run the demo in ``directory`` (emptied first). Returns the exit code: 0 if all came back as it went in.
 
-    Raises: ConfigError if the demo's data or its Kafka client is not installed.
+    ``show``: another demo than the one of one broker. Raises: ConfigError if the demo's data or its Kafka client is not
+    installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
@@ -438,7 +467,7 @@ def run(directory: Path) -> int:
     directory.mkdir(parents=True)
     (directory / ".firn-demo").touch()
     try:
-        _run(console, directory)
+        (show or _run)(console, directory)
     except DemoFailed as error:
         console.print(f"\n[bold red]FAILED[/] {error}")
         return 1
@@ -452,27 +481,27 @@ def _run(console: Console, root: Path) -> None:
     table = flights_table()
     flights = to_flights(table)
     raw_bytes = sum(len(flight.key) + len(flight.value) for flight in flights)
-    console.print(f"  {len(flights):,} flights out of New York in 2013, {_mib(raw_bytes)} of JSON, keyed by carrier")
+    console.print(f"  {len(flights):,} flights out of New York in 2013, {mib(raw_bytes)} of JSON, keyed by carrier")
 
     with serving(root) as broker:
         console.print(f"[bold]2. A broker[/] on {broker.bootstrap}, its object store a directory, no other server")
-        _create_topic(broker.bootstrap)
+        create_topic(broker.bootstrap)
         console.print(f"  topic {TOPIC}, {PARTITIONS} partitions")
         for name, value in TOPIC_SETTINGS.items():
             console.print(f"    {name}={value}", highlight=False)
 
         console.print("[bold]3. Produce[/] over the Kafka protocol with librdkafka, idempotent, acks=all")
-        sent, produce_s = _produce(console, broker.bootstrap, flights)
+        sent, produce_s = produce(console, broker.bootstrap, flights)
         console.print(f"  {len(flights) / produce_s:,.0f} records/s, {raw_bytes / produce_s / 1e6:.0f} MB/s")
         now = _Tiers.look(broker)
-        console.print(f"  by now {now.store_objects} segments in the object store, {_mib(now.local_bytes)} still local")
+        console.print(f"  by now {now.store_objects} segments in the object store, {mib(now.local_bytes)} still local")
 
         console.print("[bold]4. Tier[/]: segments roll, go to the object store, and leave the local disk")
         tier_s = _wait_until_tiered(console, broker)
         console.print(f"  all of it within {tier_s:.1f} s of the last record")
 
         console.print("[bold]5. Replay[/] the whole history, with no record left on the local disk")
-        replay_s = _replay(console, broker.bootstrap, sent)
+        replay_s = replay(console, broker.bootstrap, sent)
         console.print(f"  {len(flights) / replay_s:,.0f} records/s, {raw_bytes / replay_s / 1e6:.0f} MB/s")
         console.print("  count, order and SHA-256 of every partition are what was sent:")
         for partition, digest in enumerate(sent):
@@ -493,8 +522,8 @@ def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
     with serving(root) as broker:
-        _create_topic(broker.bootstrap)
-        _produce(console, broker.bootstrap, to_flights(table))
+        create_topic(broker.bootstrap)
+        produce(console, broker.bootstrap, to_flights(table))
         _wait_until_tiered(console, broker)
     return broker.bucket
 
@@ -523,8 +552,8 @@ def _show_tiers(console: Console, broker: _Broker) -> None:
     grid = Table(title="bytes by tier", title_justify="left", show_edge=False)
     for heading in ("tier", "segments", "bytes"):
         grid.add_column(heading, justify="left" if heading == "tier" else "right", overflow="fold")
-    grid.add_row("local disk", str(now.local_segments), _mib(now.local_bytes))
-    grid.add_row("object store", str(now.store_objects), _mib(now.store_bytes))
+    grid.add_row("local disk", str(now.local_segments), mib(now.local_bytes))
+    grid.add_row("object store", str(now.store_objects), mib(now.store_bytes))
     console.print(grid)
 
 

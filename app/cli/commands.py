@@ -12,6 +12,7 @@ import typer
 
 from app import __version__
 from app.cli.session import local_path
+from app.errors import ConfigError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer carries click inside since 0.29 and imported it before; this is its UsageError either way."""
@@ -87,12 +88,26 @@ def demo(
     directory: Annotated[
         Path, typer.Argument(metavar="[DIRECTORY]", parser=local_path, help="Where the demo keeps its data.")
     ] = Path("firn-demo"),
+    brokers: Annotated[
+        int,
+        typer.Option(
+            "--brokers", min=1, max=9, help="With 3 or more: a cluster, of which a broker is killed meanwhile."
+        ),
+    ] = 1,
 ) -> int:
     """Show the main scenario on real records.
 
     Produces 336,776 flights that left New York in 2013, moves them to the object store, deletes them from the local disk, reads
     them back and compares them.
+
+    With --brokers 3, three brokers share the object store. The leader of some partitions is killed while the flights go in.
     """
     from app.demo import run
 
-    return run(directory)
+    if brokers == 1:
+        return run(directory)
+    if brokers == 2:
+        raise ConfigError("--brokers 2: of two brokers none can be killed without a loss of service; write 3.")
+    from app.cli.demo_brokers import failover
+
+    return run(directory, failover(brokers))

@@ -11,6 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
+
+from app.cli import main
+from app.cli.demo_brokers import failover
+from app.demo import run
 
 SERVING = """
 import sys, time
@@ -21,6 +26,23 @@ with serving(Path(sys.argv[1])) as broker:
     print(broker.bootstrap, flush=True)
     time.sleep(60)
 """
+
+
+def test_a_broker_is_killed_meanwhile_and_everything_comes_back_also_a_second_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    for _ in range(2):
+        assert run(tmp_path / "demo", failover(3, 20_000)) == 0
+        shown = capfd.readouterr().out
+        assert "was killed with SIGKILL; others led these" in " ".join(shown.split())
+        assert "everything came back as it went in" in shown
+        assert set(psutil.Process().children(recursive=True)) <= before, "it leaves no process"
+
+
+def test_two_brokers_are_no_demo(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--brokers", "2"]) != 0
+    assert "write 3" in capfd.readouterr().err
 
 
 def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
