@@ -119,7 +119,7 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
 
     def show(console: Console, root: Path) -> None:
         console.print("[bold]1. Real records[/]")
-        flights = to_flights(flights_table())[:flights_max]
+        flights = to_flights(flights_table().slice(0, flights_max))
         raw_bytes = sum(len(flight.key) + len(flight.value) for flight in flights)
         console.print(f"  {len(flights):,} flights out of New York in 2013, {mib(raw_bytes)} of JSON, keyed by carrier")
 
