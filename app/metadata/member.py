@@ -74,6 +74,8 @@ SIGN_S: Final = 10.0
 PLACE_S: Final = 10.0
 """How long a broker whose node id another directory has waits for the controller to fence that one. Whoever gets here found it
 silent in the bucket; a new controller takes a session time-out to find the same."""
+ALONE_LOOK_S: Final = 0.5
+"""Between two looks whether a broker that stops is the last one."""
 TELL_S: Final = 10.0
 """Between two lines about a registration that is waited for."""
 STOP_S: Final = 10.0
@@ -661,7 +663,7 @@ class ClusterMember(Elsewhere):
             async with asyncio.timeout(STOP_S):
                 while not self._may_stop.is_set() and not await self._is_last():
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(BEAT_S):
+                        async with asyncio.timeout(ALONE_LOOK_S):
                             await self._may_stop.wait()
         except TimeoutError:
             self._log_line("the controller has not let this broker stop; it stops all the same")

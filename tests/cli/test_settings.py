@@ -11,6 +11,7 @@ import pytest
 
 from app import settings
 from app.configs import Durability
+from app.configs.broker import NODE_ID_AUTO
 from app.errors import ConfigError
 from app.settings import Address, catalogue, environment_name, from_environment, load, parse_address
 
@@ -122,6 +123,12 @@ def test_a_wrong_assignment_is_answered_with_the_mend(assignment: str, words: st
     assert complaint(assignments=[assignment]) == words
 
 
+def test_a_node_id_may_be_left_to_the_cluster() -> None:
+    assert load(flags={"--node-id": "auto"}).broker.node_id == NODE_ID_AUTO
+    assert load(flags={"--node-id": "0"}).broker.node_id == 0
+    assert not load(flags={}).broker.firn_cluster_enable
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -135,7 +142,7 @@ def test_a_wrong_assignment_is_answered_with_the_mend(assignment: str, words: st
         ({"--store": "file://data"}, "a file URL has an absolute path, as in file:///"),
         ({"--store": "s3:///x"}, "it names no bucket"),
         ({"--redis": "localhost"}, "redis://HOST:PORT/DB"),
-        ({"--node-id": "-1"}, "--node-id '-1' (node.id) is not allowed: value must be at least 0"),
+        ({"--node-id": "-1"}, "--node-id '-1' (node.id) is not allowed: it must be a whole number from 0 on, or auto"),
     ],
 )
 def test_a_wrong_flag_is_answered_with_the_mend(flags: dict[str, str | None], words: str) -> None:
