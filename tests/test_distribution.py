@@ -53,7 +53,7 @@ def test_the_wheel_holds_every_package_that_the_command_imports() -> None:
 
 OF_EXTRAS = {
     "bench": ("pyspark_firn/tour.py",),
-    "demo": ("app/demo.py",),
+    "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
     "redis": ("app/broker/process.py", "app/metadata/redis_liveness.py"),
     "spark": ("pyspark_firn/",),
 }

@@ -12,8 +12,8 @@ TESTS = Path(__file__).parent
 NOT_PRIVATE = frozenset({"_replace", "_make", "_asdict", "_exit"})
 """Public methods of named tuples, and ``os._exit``."""
 OURS = ("app", "firn_broker", "pyspark_firn")
-FREE = frozenset({"simulation"})
-"""Planted faults replace what is inside, and the simulation is a part of the loop that it drives."""
+FREE = frozenset({"cluster_simulation", "simulation"})
+"""Planted faults replace what is inside, and the simulations are a part of the loop that they drive."""
 
 
 def is_private(name: str) -> bool:

@@ -148,7 +148,7 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "a partition has one replica: nothing goes from one broker to another",
+        "brokers of a cluster fetch from each other in their own way",
         """
         add.partitions.to.txn.retry.backoff.max.ms int 100 0..
         add.partitions.to.txn.retry.backoff.ms int 20 1..
@@ -534,8 +534,12 @@ def told(names: Iterable[str], entries: Mapping[str, WithoutEffect] | None = Non
     return "; ".join(f"{', '.join(sorted(group))} ({reason})" for reason, group in by_reason.items())
 
 
+_DEFAULTS: Final[Mapping[str, object]] = {name: getattr(BrokerConfig(), name.replace(".", "_")) for name in OF_REPLICAS}
+
+
 def set_aside(config: BrokerConfig) -> str | None:
-    """One log line about given settings without effect or with less effect than they ask for; None if there are none."""
+    """One log line about given settings without effect, or with less than they ask for; None if there are none. Defaults that are
+    lowered are not told."""
     parts = []
     if config.without_effect:
         parts.append(f"settings of Kafka that mean nothing here: {told(name for name, _ in config.without_effect)}")
@@ -545,7 +549,7 @@ def set_aside(config: BrokerConfig) -> str | None:
             *((name, getattr(config, name.replace(".", "_"))) for name in OF_REPLICAS),
             (IN_SYNC, config.topic_defaults.min_insync_replicas),
         )
-        if value > 1
+        if value > 1 and value != _DEFAULTS.get(name)
     ]
     if lowered:
         parts.append(f"settings that are lowered to the number of brokers: {', '.join(lowered)}")

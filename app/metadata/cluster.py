@@ -202,7 +202,7 @@ class CountersRecord(Versioned, array_like=True, frozen=True):
     """The lowest node id that no broker with ``--node-id auto`` ever had."""
 
 
-_clusters = ValueDecoder(ClusterRecord, 2, "cluster")
+CLUSTERS = ValueDecoder(ClusterRecord, 2, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
 _brokers = ValueDecoder(MemberRecord, 1, "broker")
 _topics = ValueDecoder(TopicRecord, 1, "topic")
@@ -647,7 +647,7 @@ class ImageDraft:
             case Kind.CLUSTER:
                 if value is None:
                     raise CorruptionError("the cluster's record is gone")
-                cluster = _clusters.decode(value)
+                cluster = CLUSTERS.decode(value)
                 self._cluster_id, self._created_ms = cluster.cluster_id, cluster.created_ms
             case Kind.CONTROLLER:
                 if value is None:

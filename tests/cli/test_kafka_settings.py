@@ -53,7 +53,7 @@ def test_what_means_nothing_is_named_once_with_its_reason() -> None:
     line = told(load(config_path=STOCK))
     assert "\n" not in line
     assert "num.io.threads, num.network.threads, num.recovery.threads.per.data.dir (a broker is one event loop" in line
-    for name in ("process.roles", "controller.quorum.bootstrap.servers", "transaction.state.log.min.isr"):
+    for name in ("process.roles", "controller.quorum.bootstrap.servers"):
         assert line.count(name) == 1
     assert "listeners" not in line.replace("inter.broker.listener.name", "")
     assert told(load()) == ""
