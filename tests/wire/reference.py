@@ -12,7 +12,7 @@ import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from app.errors import ErrorCode
@@ -21,7 +21,7 @@ from app.wire.compiler import FIXED
 from app.wire.schema import ZERO_UUID, Field, Rows, fields_of
 
 TEXTS = ("", "a", "topic-1", "größe", "x" * 130, "日本語")
-UNKNOWN_TAGS = ((1000, b""), (1001, b"\xff" * 5), (70_000, b"z" * 200))
+UNKNOWN_TAGS = ((20_000, b""), (20_001, b"\xff" * 5), (70_000, b"z" * 200))
 """Fields that no version has."""
 
 
@@ -198,6 +198,10 @@ def encode(
 # --- filling ----------------------------------------------------------------------------------------------------------
 
 
+OWN_TAGS: Final = 10_000
+"""From this tag on a field is Firn's own."""
+
+
 def make(subject: Subject, chance: random.Random, *, full: bool = False, struct_name: str | None = None) -> Any:
     """A message whose fields of this version have values drawn from ``chance``; the others have their defaults.
 
@@ -215,7 +219,8 @@ def make(subject: Subject, chance: random.Random, *, full: bool = False, struct_
 def _draw(subject: Subject, item: Field, chance: random.Random, full: bool) -> Any:
     if item.is_nullable and not full and chance.random() < 0.3:
         return None
-    if item.tag is not None and not full and chance.random() < 0.3:
+    # Firn's own fields, of which the oracle knows nothing, are there in full messages only.
+    if item.tag is not None and not full and (item.tag >= OWN_TAGS or chance.random() < 0.3):
         cls = next(
             getattr(subject.module, name) for name, rows in subject.rows.items() for row in rows if row[0] == item.name
         )
