@@ -132,6 +132,10 @@ class FakeLog:
 
     def commit_alone(self, alone: bool) -> None: ...
 
+    def wake_followers(self) -> None:
+        for callback in tuple(self.tail_waiters):
+            callback()
+
     def commit(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, offset)
 
