@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
 from app.coordinator.topics import INTERNAL, ensure_topic
@@ -31,6 +32,9 @@ NULL_TOPICS_FROM: Final = 1
 """First version in which null asks for all topics and an empty list for none; in version 0 an empty list asks for all."""
 TOPIC_IDS_FROM: Final = 12
 """First version in which a topic may be asked for by id. Versions 10 and 11 have the field but not the meaning."""
+
+PARTITIONS_AT_ONCE: Final = 1_000
+"""Partitions that are encoded before the loop serves other work, a topic more or less. Each takes about 5 µs."""
 
 _PERMANENT: Final = frozenset(
     {
@@ -63,6 +67,43 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
         )
         if missing:
             return _with_new_topics(context, request, message, list(missing))
+    lacking = _lacking(context, request, message)
+    if sum(len(topic.partitions) for topic in lacking) > PARTITIONS_AT_ONCE:
+        return _in_turns(context, request, message, lacking)
+    return _describe(context, request, message, {})
+
+
+def _lacking(context: Context, request: Request, message: MetadataRequest) -> list[TopicImage]:
+    """The topics that were asked for and are not encoded yet, since something has changed."""
+    image, version, cache = context.image, request.api_version, context.metadata_cache
+    cache.follow(image, context.partitions.offline_changes)
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
+    if message.topics is None or (version < NULL_TOPICS_FROM and not message.topics):
+        return cache.lacking((version, operations), None)
+    found = (
+        image.topic(name) if (name := _name_asked(topic)) is not None else image.topic_by_id(topic.topic_id)
+        for topic in message.topics
+    )
+    return cache.lacking((version, operations), [topic for topic in found if topic is not None])
+
+
+async def _in_turns(
+    context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
+) -> Encoded:
+    """Encode many topics, and let others have the loop meanwhile; then describe. What changes in between is encoded at the end."""
+    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
+    encoded = 0
+    for before in lacking:
+        if encoded >= PARTITIONS_AT_ONCE:
+            encoded = 0
+            await asyncio.sleep(0)
+        context.metadata_cache.follow(context.image, context.partitions.offline_changes)
+        topic = context.image.topic_by_id(before.topic_id)
+        if topic is not None:
+            encoded += len(topic.partitions)
+            context.metadata_cache.topic(
+                (request.api_version, operations), topic, lambda topic: _topic(context, topic, operations)
+            )
     return _describe(context, request, message, {})
 
 

@@ -80,6 +80,17 @@ class MetadataCache:
             pieces.all_topics = b"".join([self._topic(pieces, topic, describe) for topic in topics])
         return pieces.all_topics
 
+    def lacking(self, kind: Kind, topics: Iterable[TopicImage] | None) -> list[TopicImage]:
+        """Those of ``topics`` (None: of all) that are not encoded yet."""
+        assert self._image is not None
+        pieces = self._of(kind)
+        if topics is None:
+            if pieces.all_topics is not None:
+                return []
+            topics = self._image.topics_by_name.values()
+        known = pieces.topics
+        return [topic for topic in topics if (found := known.get(topic.topic_id)) is None or found[0] is not topic]
+
     def topic(self, kind: Kind, topic: TopicImage, describe: Callable[[TopicImage], MetadataResponseTopic]) -> bytes:
         """One topic of the image, encoded."""
         return self._topic(self._of(kind), topic, describe)
