@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from app.handlers.context import Request
 from app.handlers.metadata import handle
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller import Controller
+from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
-from app.wire.codec import decode_response, encode_response
+from app.wire.codec import Encoded, decode_response, encode_response
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
 from tests.support.callers import SOMEBODY
 
@@ -101,6 +103,7 @@ async def test_what_is_kept_is_not_told_after_a_change() -> None:
         held = bench.logs.table.get("a", 0)
         assert held is not None
         held.topic_id = bench.cluster.image.topics_by_name["a"].topic_id
+        held.key = TopicIdPartition(held.topic_id, held.index)
         held.log.resign = lambda: None  # type: ignore[method-assign]
         for change, leader in (
             (lambda: bench.logs.table.put_offline(held, "it is damaged"), -1),
@@ -111,6 +114,42 @@ async def test_what_is_kept_is_not_told_after_a_change() -> None:
                 [topic] = (await metadata(bench, 12, names)).topics
                 assert topic.partitions[0].leader_id == leader
                 assert (topic.partitions[0].error_code == 0) is (leader >= 0)
+
+
+def _finish(answer: Coroutine[Any, Any, Encoded]) -> tuple[int, bytes]:
+    """Run it to its end. Returns: how often it let others have the loop, and the body."""
+    turns = 0
+    while True:
+        try:
+            answer.send(None)
+        except StopIteration as over:
+            return turns, over.value.body
+        turns += 1
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b", "missing", "c"]])
+async def test_many_topics_are_encoded_in_turns_and_told_as_they_are_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, names: list[str] | None
+) -> None:
+    monkeypatch.setattr("app.handlers.metadata.PARTITIONS_AT_ONCE", 2)
+    async with admin_bench(auto_create_topics_enable=False) as bench:
+        for name in ("a", "b", "c"):
+            await bench.controller.create_topic(name, 2)
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = Request(int(ApiKey.METADATA), 12, 1, "test", SOMEBODY)
+        answer = handle(bench.context, request, MetadataRequest(topics=topics))
+        assert isinstance(answer, Coroutine)
+        assert answer.send(None) is None, "it has encoded the first topic, and lets others have the loop"
+        await bench.controller.create_partitions("a", 3)
+        await bench.controller.delete_topic("c")
+        turns, body = _finish(answer)
+        assert turns, "the second topic has a turn of its own"
+        found = answered(decode_response(ApiKey.METADATA, 12, memoryview(body)).topics)
+        told = {name: len(topic.partitions) for name, topic in found.items() if not topic.error_code}
+        assert told == {"a": 3, "b": 2}
+        at_once = handle(bench.context, request, MetadataRequest(topics=topics))
+        assert not isinstance(at_once, Coroutine), "nothing is left to encode"
+        assert at_once.body == body  # type: ignore[union-attr]
 
 
 async def test_kinds_that_nobody_asks_for_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
