@@ -103,7 +103,6 @@ async def test_what_is_kept_is_not_told_after_a_change() -> None:
         held = bench.logs.table.get("a", 0)
         assert held is not None
         held.topic_id = bench.cluster.image.topics_by_name["a"].topic_id
-        held.key = TopicIdPartition(held.topic_id, held.index)
         held.log.resign = lambda: None  # type: ignore[method-assign]
         for change, leader in (
             (lambda: bench.logs.table.put_offline(held, "it is damaged"), -1),
