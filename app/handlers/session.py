@@ -184,7 +184,7 @@ class Session(Client):
             result = self._refused(api.refuse, request, message, error, meter)
         if isinstance(result, Coroutine):
             slot = self.open_slot(meter, stops_parsing=True)
-            server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self)
+            server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self, result)
             return
         if result is None:
             raise ProtocolError(f"API key {api_key} cannot answer what was asked")

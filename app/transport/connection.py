@@ -60,7 +60,9 @@ class Surroundings(Protocol):
 
     def lost(self, connection: Connection) -> None: ...
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Any) -> None: ...
+    def spawn(
+        self, work: Coroutine[Any, Any, None], connection: Any, inner: Coroutine[Any, Any, Any] | None = None
+    ) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -74,7 +74,9 @@ class SenderParts(Protocol):
     @property
     def pool(self) -> BlockingPool: ...
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Any) -> None: ...
+    def spawn(
+        self, work: Coroutine[Any, Any, None], connection: Any, inner: Coroutine[Any, Any, Any] | None = None
+    ) -> None: ...
 
 
 class Sender(Protocol):

@@ -135,11 +135,19 @@ class Server(ABC):
         for connection in tuple(self._connections):
             connection.close()
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Connection | ConnectionCore) -> None:
-        """Run a request that waits. A bug in it ends its connection, and nothing else."""
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, None],
+        connection: Connection | ConnectionCore,
+        inner: Coroutine[Any, Any, Any] | None = None,
+    ) -> None:
+        """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` is what ``work`` awaits: it is
+        closed if ``work`` is cancelled before its first step."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, connection))
+        if inner is not None:
+            task.add_done_callback(lambda _: inner.close())
 
     def _ended(self, task: asyncio.Task[None], connection: Connection | ConnectionCore) -> None:
         self._tasks.discard(task)
