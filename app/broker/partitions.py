@@ -101,6 +101,8 @@ class _Unopened:
     bumped_above: int | None = None
     """The highest known leader epoch at the last raise of its epoch."""
     busy: bool = False
+    was_in_sync: bool = False
+    """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
 
 
 class _Opened(NamedTuple):
@@ -428,6 +430,8 @@ class Partitions:
         try:
             manifest = await self._load_manifest(log, None, None)
             await self._bump_once(one, manifest)
+            if one.was_in_sync:
+                self._check_in_sync_log(log, manifest)
             opened = await self._open(log, manifest, foreign=True)
         except FencedError:
             if not self._cluster.image.level:
@@ -719,14 +723,21 @@ class Partitions:
                     self._wake.set()
             case Transition.OPEN if partition is not None and partition.key in self._unopened:
                 self._wake_opener.set()  # whoever reads its manifest, and may change its log, opens it
-            case Transition.OPEN if self._started and partition is not None and was_in_sync and not image.recovering:
+            case Transition.OPEN if (
+                self._started
+                and partition is not None
+                and was_in_sync
+                and not image.recovering
+                and not partition.log.start_is_assumed
+            ):
                 # It has all committed records, whatever the store says: nobody waits for the store (T2).
                 self.table.lead(partition, image.leader_epoch)
                 self._unsealed[partition.key] = None
                 self._unattached[partition.key] = None
                 self._wake.set()
             case Transition.OPEN if self._started and partition is not None:
-                self._unopened.setdefault(partition.key, _Unopened(partition))
+                one = _Unopened(partition, was_in_sync=was_in_sync and not image.recovering)
+                self._unopened.setdefault(partition.key, one)
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
                 self.table.lead(partition, image.leader_epoch)
@@ -969,7 +980,7 @@ class Partitions:
                     await asyncio.sleep(0)
 
     def _check_in_sync_log(self, log: PartitionLog, manifest: SegmentManifest) -> None:
-        """Hold the log of a leader that was in sync against its manifest, after it has begun to lead (T2).
+        """Hold the log of a leader that was in sync against its manifest, after it has begun to lead (T2, T10).
 
         Raises: CorruptionError if they disagree, which only the loss of acknowledged records explains; StorageUnavailable.
         """

@@ -51,7 +51,7 @@ class ManifestLink(Protocol):
 class _View:
     """The view of one manifest."""
 
-    __slots__ = ("is_current", "is_settled", "key", "manifest", "partition", "source", "terms")
+    __slots__ = ("is_current", "key", "manifest", "partition", "source", "terms")
 
     def __init__(self, partition: Partition, source: SegmentManifest | None) -> None:
         self.key = partition.key
@@ -63,8 +63,6 @@ class _View:
         self.is_current = False
         self.terms: tuple[int, int, Role] | None = None
         """Leader, leader epoch and role when it was last decided whom to ask."""
-        self.is_settled = False
-        """Whether the log was compared with the view once."""
 
     @property
     def version(self) -> int:
@@ -224,9 +222,9 @@ class TierViews:
         if manifest is None or not self._follows(view):
             return
         try:
-            if not view.is_settled:
-                view.is_settled = True
-                lower_log_start(log, manifest)
+            lower_log_start(log, manifest)
+            if view.is_current:
+                log.start_is_assumed = False  # the leader's manifest says no more
             start = min(manifest.log_start_offset, log.high_watermark)
             if start > log.log_start_offset:
                 log.advance_log_start(start)

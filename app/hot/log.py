@@ -179,6 +179,7 @@ class PartitionLog:
         "path",
         "sent_bytes",
         "sent_records",
+        "start_is_assumed",
         "terms",
         "topic",
         "topic_id",
@@ -236,6 +237,8 @@ class PartitionLog:
         self.sent_records = 0
         self._appended_before = (0, 0)
         """Bytes and records that were appended before the start of the next two counters."""
+        self.start_is_assumed = loaded.start_is_assumed
+        """Whether the log may begin in the tier, below the first local segment, which was taken for its start."""
         self._adopt(loaded)
         self._count_appends_from_here()
         self._follow(config)
@@ -1253,6 +1256,7 @@ class PartitionLog:
         if offset <= self._log_start_offset:
             return
         self._log_start_offset = Offset(offset)
+        self.start_is_assumed = False
         self._epochs.truncate_from_start(Offset(offset))
         if self._epochs.dirty:
             self._durability.write_epochs()
@@ -1263,6 +1267,7 @@ class PartitionLog:
         """Set the log start offset to the manifest's, even if it is lower. Raises: RequestRejected past the log end."""
         if offset > self._end_offset:
             raise self._out_of_range(offset)
+        self.start_is_assumed = False
         if offset >= self._log_start_offset:
             self._high_watermark = max(self._high_watermark, offset)
             self.advance_log_start(offset)
@@ -1428,6 +1433,7 @@ class PartitionLog:
                     recovery_point=Offset(offset),
                 )
             )
+            self.start_is_assumed = False
             self._durability.write_epochs()
             fs.fsync_dir(self.path)
         except OSError as error:

@@ -650,7 +650,7 @@ class LogManager:
         self.log_directory.recovery_points_moved = 0
         with_files = [log for log in self._kept() if log.has_files]
         recovery_points = {log.topic_partition: log.recovery_point for log in with_files}
-        log_starts = {log.topic_partition: log.log_start_offset for log in with_files}
+        log_starts = {log.topic_partition: log.log_start_offset for log in with_files if not log.start_is_assumed}
         cleaned_ends = self._cleaned_ends()
         self._checkpointed.update(recovery_points)
         self._checkpoints_planned += 1
@@ -686,7 +686,8 @@ class LogManager:
         limit = asyncio.Semaphore(CLOSES_AT_ONCE_MAX)
         states: list[PartitionState] = []
         unclean: list[FirnError] = []
-        starts = {log.topic_partition: log.log_start_offset for log in self._kept() if log.has_files}
+        with_files = [log for log in self._kept() if log.has_files]
+        starts = {log.topic_partition: log.log_start_offset for log in with_files if not log.start_is_assumed}
         cleaned_ends = self._cleaned_ends()
 
         async def close_one(log: PartitionLog) -> None:
@@ -697,7 +698,7 @@ class LogManager:
                     unclean.append(error)
                     log.abandon()
                     return
-                if log.has_files:
+                if log.has_files and not log.start_is_assumed:  # else the next start would take it for known
                     states.append(PartitionState(log.topic, log.partition, log.topic_id.bytes, state))
 
         async with asyncio.TaskGroup() as group:

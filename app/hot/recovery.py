@@ -88,6 +88,8 @@ class LoadedLog:
     recovery_point: Offset
     epochs_on_disk: tuple[EpochStart, ...] | None = ()
     """The content of the checkpoint of leader epochs; None if it is damaged."""
+    start_is_assumed: bool = False
+    """Whether the log start is where the local segments begin for want of a checkpoint, and may be in the tier."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator about losses and repairs."""
@@ -199,6 +201,7 @@ def load_log(
         loaded.recovery_point = start
         loaded.epochs.replace(())
     loaded.log_start_offset = start
+    loaded.start_is_assumed = log_start_offset is None and config.tiered and start > 0
     loaded.epochs.truncate_from_end(loaded.end_offset)
     entries, on_disk = loaded.epochs.entries(), loaded.epochs_on_disk
     if on_disk is None or on_disk != entries[: len(on_disk)]:

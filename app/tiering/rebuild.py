@@ -29,6 +29,8 @@ RESTORES_AT_ONCE: Final = 32
 class RestorableLog(Protocol):
     """The part of ``app.hot.log.PartitionLog`` that this module needs."""
 
+    start_is_assumed: bool
+
     @property
     def log_start_offset(self) -> Offset: ...
     @property
@@ -218,6 +220,7 @@ async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) 
 
 def take_beginning(log: RestorableLog, manifest: SegmentManifest) -> None:
     """Let a log that agrees with its manifest begin where the manifest says, with its epochs. Raises: StorageUnavailable."""
+    log.start_is_assumed = False
     if manifest.tiered_end == 0:
         if manifest.log_start_offset > log.log_start_offset:
             log.restore_log_start(manifest.log_start_offset)
@@ -236,8 +239,8 @@ def take_beginning(log: RestorableLog, manifest: SegmentManifest) -> None:
 def lower_log_start(log: RestorableLog, manifest: SegmentManifest) -> None:
     """Let the log of a follower begin in the tier again, if it was opened without knowing so: its first local offset was taken for
     its start, and readable segments lead up to it. Raises: StorageUnavailable."""
-    start, local_start = manifest.log_start_offset, log.local_log_start_offset
-    if start < log.log_start_offset == local_start and is_covered(manifest, Offset(start), local_start):
+    start = manifest.log_start_offset
+    if log.start_is_assumed and start < log.log_start_offset and is_covered(manifest, start, log.log_start_offset):
         log.restore_log_start(start)
 
 

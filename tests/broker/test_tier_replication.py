@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from app.broker.tier_views import TierViews
 from app.client.firn_api import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE
+from app.hot.state_file import STATE_FILE
 from app.metadata import layout
 from app.records.builder import build_batch
 from app.replication.reading import Awaited
@@ -443,6 +446,40 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
         async with talk(new.port) as client:
             assert await produce(client, topic, batch(10)) == [40]
         assert await read_all(new, topic, 50) == [0, 10, 20, 30, 40]
+
+
+async def test_t2_a_leader_that_does_not_know_its_log_start_reads_the_manifest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed before a checkpoint told, and would call its first local record the start of the log."""
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        old = await found.leader("t")
+        node_id = old.node.config.node_id
+        await fill(old, "t")
+        await tier(found, "t")
+        await until(lambda: old.log("t").local_log_start_offset == END)
+        await found.stop(node_id)
+        data = Path(old.node.config.data_dir)
+        for name in (CLEAN_SHUTDOWN_FILE, STATE_FILE, LOG_STARTS_FILE):
+            (data / name).unlink(missing_ok=True)  # a killed broker has not written them
+        shutil.rmtree(data / ".firn" / "manifests")
+        monkeypatch.setattr(TierViews, "ask", never)
+        await until(lambda: len(found.image("t").isr) == 1)
+        again = await found.start(node_id)
+        await until(lambda: len(found.image("t").isr) == 2, 60)
+        assert again.log("t").log_start_offset == END
+        await again.node.logs.checkpoint()
+        assert b"t 0" not in (data / LOG_STARTS_FILE).read_bytes(), "what is assumed is not known at the next start"
+        away = Away(again, str(key_of(again, "t").topic_id))
+        await lead(found.any, "t", node_id)
+        await until(lambda: found.image("t").leader == node_id)
+        await away.asked()
+        assert again.node.partitions.table.led("t", 0) is None
+        away.over()
+        await until(lambda: again.node.partitions.table.led("t", 0) is not None)
+        assert again.log("t").log_start_offset == 0
+        assert await read_all(again, "t", END) == list(range(0, END, 10))
 
 
 async def test_a_leader_that_is_replaced_while_it_uploads_does_not_finish_its_copy(tmp_path: Path) -> None:

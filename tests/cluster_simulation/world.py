@@ -44,7 +44,7 @@ from tests.support.virtual_loop import Deadlock, VirtualClock
 
 LINES_KEPT = 400
 LOOK_S = 0.05
-TIERED_SHARE = 0.0
+TIERED_SHARE = 0.6
 """Of runs whose topics are tiered. None as long as followers do not learn from manifests (ADR 0024, T3)."""
 AFTER_S = 6.0
 """After something has happened to a broker, it may be fenced for it."""
@@ -142,6 +142,7 @@ class World:
             firn_tier_compression=rng.choice((TierCompression.AUTO, TierCompression.NONE)),
             firn_remote_delete_delay_ms=3000,
             file_delete_delay_ms=1000,
+            message_timestamp_after_max_ms=2**62,  # clocks are hours apart
         )
         self.usual_pool_latency_s = self._pool_latency_s = (0.0001, 0.002)
         self.network = Network(loop, self.new_rng(), self.outside, self._machine_named)
