@@ -99,18 +99,22 @@ class _Followed:
         log = self.partition.log
         return Asked(self.leader_epoch, log.log_end_offset, log.truncations)
 
-    def position(self) -> FetchPartition:
-        log = self.partition.log
-        epochs = log.leader_epochs()
-        end = log.log_end_offset
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record; -1 for none."""
+        epochs = self.partition.log.leader_epochs()
+        end = self.partition.log.log_end_offset
         last_epoch = epochs[-1].epoch if epochs and epochs[-1].start_offset < end else -1
         if last_epoch < 0 and len(epochs) > 1:
             last_epoch = next((one.epoch for one in reversed(epochs) if one.start_offset < end), -1)
+        return last_epoch
+
+    def position(self) -> FetchPartition:
+        log = self.partition.log
         return FetchPartition(
             self.partition.index,
             self.leader_epoch,
-            end,
-            last_epoch,
+            log.log_end_offset,
+            self.last_epoch(),
             log.log_start_offset,
             PARTITION_BYTES,
             log.stored_end_offset,
@@ -133,15 +137,18 @@ class Followers:
         clock: Clock,
         faults: Faults,
         log_line: Callable[[str], None],
+        lower_high_watermark: Callable[[TopicIdPartition, int], Awaitable[bool]],
     ) -> None:
         """``start_at_tier`` empties a log and lets it go on at the tiered end, with the epochs and producers of there (T5). Raises:
-        FirnError."""
+        FirnError. ``lower_high_watermark`` notes durably that committed records are given up from an offset on, or returns False.
+        """
         self.table = table
         self.link = link
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
         self.image = image
         self.start_at_tier = start_at_tier
+        self.lower_high_watermark = lower_high_watermark
         self.throttle = throttle
         """What is fetched for throttled replicas that are out of sync (V7)."""
         self.clock = clock
@@ -397,6 +404,8 @@ class _Fetcher:
             answered,
             high_watermark=log.high_watermark,
             epoch_end=lambda epoch: log.epoch_end_offset(LeaderEpoch(epoch)),
+            last_epoch=followed.last_epoch(),
+            unclean_epoch=partition.unclean_epoch,
         )
         match todo:
             case Append(high_watermark, log_start):
@@ -409,12 +418,21 @@ class _Fetcher:
                 log.commit(min(high_watermark, log.log_end_offset))
                 if log_start > log.log_start_offset:
                     log.advance_log_start(min(log_start, log.high_watermark))
-            case Truncate(offset):
-                self._owner.log_line(
-                    f"{partition.topic}-{partition.index} is cut back from {log.log_end_offset} to {offset}, where its leader's"
-                    " history differs"
-                )
+            case Truncate(offset, 0):
+                self._tell_of_cut(partition, offset)
                 log.truncate_to(offset)
+            case Truncate(offset, committed):
+                asked = followed.asked
+                if not await self._owner.lower_high_watermark(partition.key, offset):
+                    self._rest(followed, PAUSE_S)
+                elif partition.role is Role.FOLLOWER and followed.now() == asked:
+                    given_up = (
+                        f". {committed} offsets of them were committed: the unclean election of leader epoch"
+                        f" {partition.unclean_epoch} has given them up"
+                    )
+                    self._tell_of_cut(partition, offset, given_up)
+                    log.truncate_to(offset, given_up=True)
+                    self._owner.table.given_up += committed
             case StartAt(offset):
                 log.truncate_fully_and_start_at(offset, log_start_offset=offset)
             case StartAtTier():
@@ -431,6 +449,12 @@ class _Fetcher:
                 self._rest(followed, PAUSE_S)
             case Ignore():
                 followed.sent = None
+
+    def _tell_of_cut(self, partition: Partition, offset: int, given_up: str = "") -> None:
+        end = partition.log.log_end_offset
+        self._owner.log_line(
+            f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where its leader's history differs{given_up}"
+        )
 
     def _rest_throttled(self, now_s: float) -> None:
         """Ask for nothing throttled while the rate is above its limit. Costs nothing while it is not."""

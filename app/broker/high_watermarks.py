@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from app.faults import Faults
@@ -38,6 +39,7 @@ class HighWatermarks:
         self._fs = fs
         self._pool = pool
         self._faults = faults
+        self._one_at_a_time = asyncio.Lock()
         self._written: dict[TopicIdPartition, int] = {}
 
     async def read(self) -> dict[TopicIdPartition, int]:
@@ -63,13 +65,25 @@ class HighWatermarks:
 
     async def write(self) -> None:
         """Write what has changed. A failure is logged: the older file is true as well."""
+        async with self._one_at_a_time:
+            await self._write({})
+
+    async def lower(self, key: TopicIdPartition, offset: int) -> bool:
+        """Write that the committed records of a partition end at ``offset``, before it is cut back to there: what grows there later
+        must not count as committed after a crash (A4). Cut it back before anything else is awaited. Returns: whether it is durable.
+        """
+        async with self._one_at_a_time:
+            return await self._write({key: offset})
+
+    async def _write(self, lowered: Mapping[TopicIdPartition, int]) -> bool:
         now = {
             partition.key: int(partition.log.high_watermark)
             for partition in self._table
             if not partition.commits_alone and partition.role is not Role.OFFLINE
         }
+        now.update(lowered)
         if now == self._written:
-            return
+            return True
         data = encode_high_watermarks(now)
 
         def write() -> None:
@@ -80,5 +94,6 @@ class HighWatermarks:
             await self._pool.run(write)
         except OSError as error:
             self._faults.met("writing", HIGH_WATERMARKS_FILE, f"cannot write {self._path}: {error}")
-        else:
-            self._written = now
+            return False
+        self._written = now
+        return True

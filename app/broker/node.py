@@ -583,6 +583,14 @@ class Node:
         around, table = self._around, self.partitions.table
         assert around.new_link is not None
         table.lag_ms_max = self.config.replica_lag_time_max_ms
+        self._high_watermarks = HighWatermarks(
+            table,
+            f"{self.config.data_dir}/{OWN_DIRECTORY}",
+            fs=around.fs,
+            pool=around.pool,
+            faults=self.faults,
+            interval_s=self.config.replica_high_watermark_checkpoint_interval_ms / 1000,
+        )
         self.followers = Followers(
             table,
             self._link,
@@ -594,6 +602,7 @@ class Node:
             clock=around.clock,
             faults=self.faults,
             log_line=self._log_line,
+            lower_high_watermark=self._high_watermarks.lower,
         )
         views = self.tier_views = self.partitions.views = TierViews(
             table,
@@ -613,14 +622,6 @@ class Node:
         self.remote_log_manager.followed_manifest_of = views.manifest_of
         self.partitions.entries = self.context.manifest_entries = ManifestEntries(self.cluster.writer_id)
         self._in_sync_sets = InSyncSets(table, lambda: self.cluster.image, member, faults=self.faults)
-        self._high_watermarks = HighWatermarks(
-            table,
-            f"{self.config.data_dir}/{OWN_DIRECTORY}",
-            fs=around.fs,
-            pool=around.pool,
-            faults=self.faults,
-            interval_s=self.config.replica_high_watermark_checkpoint_interval_ms / 1000,
-        )
 
     def _other_brokers(self) -> OtherBrokers | None:
         """The leaders and coordinators on other brokers; None on a broker that is alone."""

@@ -78,6 +78,11 @@ class ReplicationMetrics:
             "counter",
             "Elections of leaders that may lack acknowledged records, by this controller",
         )
+        registry.describe(
+            "firn_given_up_offsets_total",
+            "counter",
+            "Offsets of committed records that were cut away here, because a leader that was elected uncleanly lacks them",
+        )
         registry.source(self._led)
         registry.source(self._cluster)
 
@@ -103,6 +108,7 @@ class ReplicationMetrics:
         yield "firn_isr_shrinks_total", (), table.shrinks
         yield "firn_isr_expands_total", (), table.expands
         yield "firn_replica_lag_max_records", (), self._lag_max()
+        yield "firn_given_up_offsets_total", (), table.given_up
 
     def _cluster(self) -> Iterator[Shown]:
         controls, image = self._is_controller(), self._image()

@@ -1292,25 +1292,27 @@ class PartitionLog:
         if self.held:
             raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
 
-    def truncate_to(self, offset: int) -> bool:
+    def truncate_to(self, offset: int, *, given_up: bool = False) -> bool:
         """Delete all records at or past ``offset``, in whole batches. Blocks. For followers and recovery, not for a leader.
 
         Reads at work finish. A planned read that has not begun raises StorageUnavailable; its reader plans again. Returns: False if
         there was nothing to drop.
 
-        Raises: CorruptionError below the high watermark, unless the log commits alone: those records were acknowledged, and the
-        partition has to go offline (ADR 0024, A3); ConflictError while a sync or a copy is under way; StorageUnavailable.
+        Raises: CorruptionError below the high watermark, unless the log commits alone or the records are ``given_up``: they were
+        acknowledged, and the partition has to go offline (ADR 0024, A3); ConflictError while a sync or a copy is under way;
+        StorageUnavailable.
         """
         self._check_quiet()
         if offset >= self._end_offset:
             return False
-        if offset < self._high_watermark and not self._commits_alone:
+        if offset < self._high_watermark and not (self._commits_alone or given_up):
             raise CorruptionError(
                 f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed"
             )
         undecided = self._producers.undecided
         if offset < self._segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
+            epochs = self._epochs.entries()
+            self.truncate_fully_and_start_at(offset, epochs, log_start_offset=min(offset, self._log_start_offset))
             return True
         try:
             # The cut is at a batch's edge at or below the offset; the segment's base is surely no higher.

@@ -169,6 +169,13 @@ class ChangingPartitionRecord(PartitionRecord, array_like=True, frozen=True):
     """Whether the leader was elected without being in sync, and has not confirmed that it holds on to the tier (E3)."""
 
 
+class LossyPartitionRecord(ChangingPartitionRecord, array_like=True, frozen=True):
+    """A partition whose leader was once elected uncleanly (level 1)."""
+
+    unclean_epoch: int = -1
+    """The leader epoch of the last unclean election: followers may cut away committed records of earlier epochs (A3)."""
+
+
 class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
     """Dynamic configs of one broker, or of all."""
 
@@ -206,7 +213,7 @@ CLUSTERS = ValueDecoder(ClusterRecord, 2, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
 _brokers = ValueDecoder(MemberRecord, 1, "broker")
 _topics = ValueDecoder(TopicRecord, 1, "topic")
-_partitions = ValueDecoder(ChangingPartitionRecord, 1, "partition")
+_partitions = ValueDecoder(LossyPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
@@ -278,11 +285,15 @@ class PartitionImage(NamedTuple):
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
     recovering: bool = False
+    unclean_epoch: int = -1
+    """The leader epoch of the last unclean election; -1 if there was none."""
 
     def record(self) -> PartitionRecord:
-        """The record of this state: the short form unless the long one says more."""
+        """The record of this state: the shortest form that says it."""
+        if self.unclean_epoch >= 0:
+            return LossyPartitionRecord(1, *self[1:])
         if self.adding or self.removing or self.recovering:
-            return ChangingPartitionRecord(1, *self[1:])
+            return ChangingPartitionRecord(1, *self[1:11])
         return PartitionRecord(1, *self[1:8])
 
 
@@ -685,6 +696,7 @@ class ImageDraft:
             record.adding,
             record.removing,
             record.recovering,
+            record.unclean_epoch,
         )
 
     def _take_broker(self, broker_id: int, value: bytes | None) -> None:

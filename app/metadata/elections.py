@@ -86,11 +86,13 @@ def stamped(before: PartitionImage, after: PartitionImage) -> PartitionImage:
     """``after`` with the epochs of one change from ``before``. Returns: ``before`` itself if nothing changes.
 
     The leader epoch rises by one if the leader changes, also to nobody, or if ``after`` has raised it already (E2). The partition
-    epoch rises by one with every change.
+    epoch rises by one with every change. An unclean election in ``after`` is one of the new leader epoch.
     """
     ended = after.leader != before.leader or after.leader_epoch > before.leader_epoch
     leader_epoch = LeaderEpoch(before.leader_epoch + ended)
     after = after._replace(leader_epoch=leader_epoch, partition_epoch=before.partition_epoch)
+    if after.unclean_epoch > before.unclean_epoch:
+        after = after._replace(unclean_epoch=leader_epoch)
     return before if after == before else after._replace(partition_epoch=before.partition_epoch + 1)
 
 
@@ -102,5 +104,6 @@ def _alone(partition: PartitionImage, broker: BrokerId, *, unclean: bool) -> Ele
         eligible=(),
         last_known_eligible=(),
         recovering=partition.recovering or unclean,
+        unclean_epoch=partition.leader_epoch + 1 if unclean else partition.unclean_epoch,
     )
     return Elected(stamped(partition, changed), unclean)

@@ -45,6 +45,8 @@ class Truncate:
     """Cut the log back to ``offset``, and ask again."""
 
     offset: int
+    committed: int = 0
+    """How many offsets of committed records are cut away. An unclean election has given them up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,12 @@ def step(
     *,
     high_watermark: int,
     epoch_end: Callable[[int], tuple[int, int]],
+    last_epoch: int,
+    unclean_epoch: int,
 ) -> Step:
     """What to do. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch that is not
-    above the given one, -1 for none, and where it ends."""
+    above the given one, -1 for none, and where it ends. ``last_epoch``: of the last own record, -1 for none. ``unclean_epoch``: the
+    leader epoch of the last unclean election that is known, -1 for none."""
     if asked != now:
         return Ignore()
     match answered.error:
@@ -111,6 +116,8 @@ def step(
     if own_epoch == epoch:
         offset = min(offset, end)
     if offset < high_watermark:
+        if last_epoch < unclean_epoch <= asked.leader_epoch:
+            return Truncate(offset, committed=high_watermark - offset)
         return Damaged(
             f"the leader's history differs from offset {offset} on, and records below {high_watermark} were committed"
         )

@@ -53,6 +53,7 @@ class Partition:
         "start_waiters",
         "topic",
         "topic_id",
+        "unclean_epoch",
         "why_offline",
     )
 
@@ -66,6 +67,8 @@ class Partition:
         """As of the image that the role follows."""
         self.leader_epoch: LeaderEpoch = log.leader_epoch
         self.partition_epoch = -1
+        self.unclean_epoch = -1
+        """The leader epoch of the last unclean election, as of the newest image."""
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync: tuple[BrokerId, ...] = ()
         """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
@@ -323,6 +326,8 @@ class PartitionTable:
         self._touched: dict[Partition, None] = {}
         self.shrinks = self.expands = 0
         """How often a replica left the in-sync set of a partition that is led here, and how often one came."""
+        self.given_up = 0
+        """Committed offsets that followers cut away after unclean elections (A3)."""
         self.make_missing: Callable[[str, int], None] | None = None
         """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
         self._watchers: dict[str, list[Callable[[Partition], None]]] = {}
@@ -447,7 +452,7 @@ class PartitionTable:
         if partition.leads and image.isr != partition.in_sync:
             self.shrinks += not set(partition.in_sync) <= set(image.isr)
             self.expands += not set(image.isr) <= set(partition.in_sync)
-        partition.partition_epoch = image.partition_epoch
+        partition.partition_epoch, partition.unclean_epoch = image.partition_epoch, image.unclean_epoch
         sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
         partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)

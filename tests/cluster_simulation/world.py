@@ -545,19 +545,9 @@ class World:
             if history.deleting or image is None:
                 continue
             missing = set(image.replicas) - set(image.isr)
-            if history.losses:
-                # After a loss, a replica that knows of more committed records than the leader has is offline (A3).
-                missing = {one for one in missing if not self._is_offline(self.machine(int(one)), history)}
-            if image.leader < 0 or missing or ((image.adding or image.removing) and not history.losses):
+            if image.leader < 0 or missing or image.adding or image.removing:
                 return False
         return True
-
-    @staticmethod
-    def _is_offline(machine: ClusterMachine, history: ReplicatedHistory) -> bool:
-        node = machine.node
-        return node is not None and (history.topic_id, history.index) in {
-            (key.topic_id, int(key.partition)) for key in node.partitions.table._offline
-        }
 
     def _states(self) -> list[object]:
         return [

@@ -15,12 +15,15 @@ from app.errors import CorruptionError
 from app.metadata.cluster import (
     ALL_BROKERS,
     BrokerRecord,
+    ChangingPartitionRecord,
     ClusterImage,
     ClusterRecord,
     ClusterState,
     ControllerRecord,
     Endpoint,
     ImageDelta,
+    LossyPartitionRecord,
+    PartitionImage,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
@@ -33,7 +36,7 @@ from app.metadata.cluster import (
     topic_change,
 )
 from app.metadata.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
-from app.units import BrokerId, LeaderEpoch, LogSequence, ProducerId, TimestampMs
+from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
 from tests.metadata.support import uuid_of
 
 A, B = uuid_of(1), uuid_of(2)
@@ -285,3 +288,23 @@ def test_a_snapshot_and_the_tail_are_the_image(script: list[tuple[str, int]], cu
     if half is not None:
         assert half.image == whole.image
         assert ImageDelta.between(half.image, whole.image) == (frozenset(), False, False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "encoded"),
+    [
+        ({}, PartitionRecord, "9801010509910191019090"),
+        ({"recovering": True}, ChangingPartitionRecord, "9b010105099101910190909090c3"),
+        ({"unclean_epoch": 5}, LossyPartitionRecord, "9c010105099101910190909090c205"),
+    ],
+)
+def test_a_partition_is_written_in_the_shortest_form_and_read_in_every_form(
+    more: dict[str, object], kind: type[PartitionRecord], encoded: str
+) -> None:
+    image = PartitionImage(PartitionIndex(0), ONE, LeaderEpoch(5), 9, (ONE,), (ONE,))._replace(**more)  # type: ignore[arg-type]
+    record = image.record()
+    assert type(record) is kind
+    key, value = partition_change(A, 0, record)
+    assert value == bytes.fromhex(encoded)
+    after = applied(ClusterImage(), (key, value), topic_change(A, topic("t")))
+    assert after.topics_by_id[A].partitions == (image,)  # type: ignore[index]

@@ -91,7 +91,21 @@ def test_e3_an_unclean_leader_is_alone_in_sync_and_recovers() -> None:
     assert elect(before, active(B, C)) == (before, False)
     after, unclean = elect(before, active(B, C), unclean=True)
     assert (after.leader, after.isr, after.eligible, after.recovering, unclean) == (B, (B,), (), True, True)
+    assert after.unclean_epoch == after.leader_epoch == before.leader_epoch + 1
     assert was_unclean(before, after)
+
+
+def test_e3_the_epoch_of_the_last_unclean_election_stays_for_good() -> None:
+    after, _ = elect(partition(NOBODY, isr=()), active(B), unclean=True)
+    again, _ = elect(after._replace(leader=NOBODY, recovering=False, isr=(B, A)), active(A))
+    assert (again.leader, again.unclean_epoch) == (A, after.unclean_epoch)
+
+
+def test_e3_an_unclean_election_in_a_change_of_more_is_of_the_epoch_of_that_change() -> None:
+    before = partition(isr=())
+    raised = before._replace(leader_epoch=LeaderEpoch(before.leader_epoch + 1))
+    after = stamped(before, elect(raised, active(B), unclean=True).partition)
+    assert after.unclean_epoch == after.leader_epoch == before.leader_epoch + 1
 
 
 def test_e3_nobody_leads_if_no_replica_lives_also_uncleanly() -> None:

@@ -57,6 +57,7 @@ def do(
     now: Asked = ASKED,
     high_watermark: int = 0,
     epochs: tuple[tuple[int, int], ...] = EPOCHS,
+    unclean_epoch: int = -1,
 ) -> Step:
     """What a follower with a log end of 100 does."""
     return step(
@@ -65,6 +66,8 @@ def do(
         answer,
         high_watermark=high_watermark,
         epoch_end=lambda epoch: epochs_of(epochs).end_offset_of(LeaderEpoch(epoch), Offset(now.log_end)),
+        last_epoch=epochs[-1][0] if epochs else -1,
+        unclean_epoch=unclean_epoch,
     )
 
 
@@ -145,6 +148,27 @@ def test_a3_records_below_the_known_high_watermark_are_not_cut_away() -> None:
 
 def test_a3_the_high_watermark_of_the_response_does_not_count() -> None:
     assert do(answered(diverging=(3, 60), high_watermark=95), high_watermark=50) == Truncate(60)
+
+
+@pytest.mark.parametrize("unclean_epoch", [6, 7])
+def test_a3_records_that_an_unclean_election_has_given_up_are_cut_away_and_counted(unclean_epoch: int) -> None:
+    cut = do(answered(diverging=(3, 60)), high_watermark=75, unclean_epoch=unclean_epoch)
+    assert cut == Truncate(60, committed=15)
+    assert do(answered(diverging=(3, 60)), high_watermark=60, unclean_epoch=unclean_epoch) == Truncate(60)
+
+
+@pytest.mark.parametrize(
+    ("unclean_epoch", "why"),
+    [
+        (-1, "there was no such election"),
+        (5, "the follower has records of that leader: it has followed it already"),
+        (3, "and of a later one"),
+        (8, "the leader that answers is an older one"),
+    ],
+)
+def test_a3_an_unclean_election_gives_up_only_what_is_older(unclean_epoch: int, why: str) -> None:
+    damaged = do(answered(diverging=(3, 60)), high_watermark=75, unclean_epoch=unclean_epoch)
+    assert isinstance(damaged, Damaged), why
 
 
 # --- T5 and errors ------------------------------------------------------------------------------------------------------
@@ -236,6 +260,8 @@ def test_a2_the_follower_keeps_what_is_the_same_and_nothing_else(histories: tupl
             answered(diverging=diverging),
             high_watermark=common,
             epoch_end=lambda epoch, log=follower: end_of(log, epoch),
+            last_epoch=follower[-1],
+            unclean_epoch=-1,
         )
         assert isinstance(todo, Truncate), todo
         follower = follower[: todo.offset]

@@ -93,7 +93,13 @@ class FollowerShell:
         log = replica.log
         answered = Answered(response.error, response.high_watermark, 0, response.diverging, bool(response.records))
         match process.rules.step(
-            asked, self._now(), answered, high_watermark=replica.high_watermark, epoch_end=self._epoch_end
+            asked,
+            self._now(),
+            answered,
+            high_watermark=replica.high_watermark,
+            epoch_end=self._epoch_end,
+            last_epoch=log.last_epoch,
+            unclean_epoch=replica.unclean_epoch,
         ):
             case Append(high_watermark):
                 if response.records:

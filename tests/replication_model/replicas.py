@@ -76,6 +76,12 @@ class Replica:
         return self.segments[-1].end if self.segments else 0
 
     @property
+    def unclean_epoch(self) -> int:
+        """Of the last unclean election that this broker knows of."""
+        topic = self.process.image.topics_by_id.get(self.process.world.topic_id)
+        return -1 if topic is None else topic.partitions[self.index].unclean_epoch
+
+    @property
     def stored_end(self) -> int:
         """S1."""
         return self.log.synced_end if self.process.world.plan.disk else self.log.end
@@ -117,6 +123,9 @@ class Replica:
         """Cut the log."""
         self.process.trace(f"p{self.index} truncates from {self.log.end} to {end}")
         self.log.truncate_to(end)
+        # Only after an unclean election is either above the end (A3).
+        self.high_watermark = min(self.high_watermark, self.log.end)
+        self.log.checkpoint = min(self.log.checkpoint, self.log.end)
         self.exposed_end = min(self.exposed_end, self.log.end)
 
     def restart_at(self, offset: int, epochs: list[tuple[int, int]]) -> None:

@@ -235,15 +235,9 @@ class World:
                 if self._nobody_may_lead(partition):
                     continue
                 raise Violation("alive", f"partition {index} has no leader: {partition}")
-            offline = [
-                replica
-                for replica in partition.replicas
-                if self.checkers.history(index).excuses and self._is_offline(int(replica), index)
-            ]
-            if sorted([*partition.isr, *offline]) != sorted(partition.replicas):
+            if sorted(partition.isr) != sorted(partition.replicas):
                 raise Violation("alive", f"partition {index}: {partition.isr} of {partition.replicas} are in sync")
-            few = len(partition.isr) < min(int(topic.configs["min.insync.replicas"]), len(partition.replicas))
-            if client.last_acked_ms < END_MS - 5_000 and not (offline and few):
+            if client.last_acked_ms < END_MS - 5_000:
                 raise Violation(
                     "alive", f"partition {index}: nothing was acknowledged since {client.last_acked_ms / 1000:.1f} s"
                 )
@@ -256,15 +250,6 @@ class World:
                 history = self.checkers.history(index)
                 if other.start > history.tiered_end:
                     raise Violation("INV-4", f"partition {index}: broker {replica} begins at {other.start}")
-
-    def _is_offline(self, node_id: int, index: int) -> bool:
-        """Whether a replica waits for an operator, because its history and the new leader's are two (A3)."""
-        process = self.machines[node_id].process
-        return (
-            process is not None
-            and index in process.replicas.by_index
-            and bool(process.replicas.by_index[index].offline)
-        )
 
     def _nobody_may_lead(self, partition: PartitionImage) -> bool:
         """Whether everybody who had all records has lost them, so that an operator must decide."""
