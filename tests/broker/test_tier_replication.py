@@ -448,6 +448,38 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
         assert await read_all(new, topic, 50) == [0, 10, 20, 30, 40]
 
 
+async def test_a3_a_replica_cuts_away_what_an_unclean_election_has_given_up(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1, 2) as found:
+        topics = ("t", "u")
+        for topic in topics:
+            await found.create(topic, 2, remote_storage_enable="false", unclean_leader_election_enable="true")
+        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        old, new = await found.leader(topic), (await found.followers(topic))[0]
+        node_id = old.node.config.node_id
+        await fill(old, topic, 2)
+        await until(lambda: new.log(topic).log_end_offset == 20)
+        fetch, new.node.followers.link.fetch = new.node.followers.link.fetch, never
+        led = old.node.partitions.table.led(topic, 0)
+        assert led is not None
+        assert led.counting is not None
+        led.counting._lag_ms_max, led.counting._deadline_ms = 500, 0
+        await until(lambda: len(found.image(topic).isr) == 1, 90)
+        await fill(old, topic, 2, 2)
+        assert old.log(topic).high_watermark == 40
+        await found.stop(node_id)
+        await until(lambda: new.node.partitions.table.led(topic, 0) is not None, 60)
+        new.node.followers.link.fetch = fetch
+        assert found.image(topic).unclean_epoch == found.image(topic).leader_epoch
+        await fill(new, topic, 1, 9)
+        again = await found.start(node_id)
+        await until(lambda: len(found.image(topic).isr) == 2, 60)
+        assert again.log(topic).log_end_offset == new.log(topic).log_end_offset == 30
+        assert again.node.partitions.table.given_up == 20
+        assert any("20 offsets of them were committed" in line for line in again.lines)
+        assert not again.node.partitions.table.offline
+        assert await read_all(new, topic, 30) == [0, 10, 20]
+
+
 async def test_t2_a_leader_that_does_not_know_its_log_start_reads_the_manifest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
