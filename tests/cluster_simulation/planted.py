@@ -18,7 +18,7 @@ from app.metadata import broker_changes, changes, desk, elections, leader_change
 from app.metadata.broker_sessions import BrokerSessions
 from app.metadata.elections import Elected
 from app.replication.in_sync import InSync
-from app.replication.partition import Partition
+from app.replication.partition import Partition, PartitionTable
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -123,6 +123,22 @@ def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(changes, "allocate_producer_ids", again)
 
 
+def nothing_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    step = following.step
+    patch.setattr(following, "step", lambda *args, **more: step(*args, **more | {"unclean_epoch": -1}))
+
+
+def a_log_begins_committed(patch: pytest.MonkeyPatch) -> None:
+    follow = PartitionTable.follow
+    patch.setattr(
+        PartitionTable, "follow", lambda table, partition, _: follow(table, partition, partition.log.log_end_offset)
+    )
+
+
+def the_end_is_told_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "end_is_known", property(lambda _: True))
+
+
 SHORT: Final = {"seconds": 5.0, "pause_s": 1.0, "brokers": 3, "factor": 3}
 
 PLANTED: Final[dict[str, Planted]] = {
@@ -160,6 +176,23 @@ PLANTED: Final[dict[str, Planted]] = {
         SHORT | {"seconds": 10.0, "pause_s": 0.5},
     ),
     "E2 one epoch for two leaders": Planted(one_epoch_for_two_leaders, "INV-13", 5, ("restart", "kill leader"), SHORT),
+    "A3 nothing is given up": Planted(
+        nothing_is_given_up,
+        "alive",
+        10,
+        ("power of all", "power within", "slow network"),
+        SHORT | {"seconds": 15.0} | {"disk": False, "min_in_sync": 2},
+    ),
+    "A4 a log begins committed": Planted(
+        a_log_begins_committed, "INV-1", 10, ("kill leader", "slow network"), SHORT | {"seconds": 10.0, "pause_s": 0.5}
+    ),
+    "A5 the end is told too early": Planted(
+        the_end_is_told_too_early,
+        "INV-3",
+        10,
+        ("kill leader", "slow network"),
+        SHORT | {"seconds": 10.0, "pause_s": 0.5},
+    ),
     "producer ids are given twice": Planted(
         producer_ids_are_given_twice, "INV-13", 5, ("clock",), SHORT | {"producers": 3}
     ),
