@@ -179,7 +179,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "A3 nothing is given up": Planted(
         nothing_is_given_up,
         "alive",
-        10,
+        5,
         ("power of all", "power within", "slow network"),
         SHORT | {"seconds": 15.0} | {"disk": False, "min_in_sync": 2},
     ),

@@ -45,7 +45,7 @@ from tests.support.virtual_loop import Deadlock, VirtualClock
 LINES_KEPT = 400
 LOOK_S = 0.05
 TIERED_SHARE = 0.6
-"""Of runs whose topics are tiered. None as long as followers do not learn from manifests (ADR 0024, T3)."""
+"""Of runs whose topics are tiered."""
 AFTER_S = 6.0
 """After something has happened to a broker, it may be fenced for it."""
 HEALED_S = 60.0
