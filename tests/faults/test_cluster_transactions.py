@@ -39,6 +39,8 @@ CLIENT = {
     "socket.timeout.ms": 5_000,
 }
 CALL_S = 10.0
+BACK_S = 3 * CALL_S
+"""A call that has not returned by then never will."""
 TRIES = 3
 Lists = dict[tuple[int, str], list[str]]
 """Values by partition and writer, in the order of their offsets."""
@@ -122,6 +124,31 @@ class Transactional(threading.Thread):
                 return
 
 
+def returned(call: Any, *arguments: Any) -> None:
+    """Make a call of a client, and wait until it is back. Raises: KafkaException, also if it does not come back.
+
+    librdkafka (2.16) ends its connection to a broker that Metadata does not list any more, and waits for that connection if the
+    broker was the group's coordinator: ``send_offsets_to_transaction`` then sends nothing, and returns at no time limit
+    (https://github.com/confluentinc/librdkafka/issues/5511 and 5456). Kafka does not list a fenced broker either. A producer that is
+    caught so is left alone: the next one of its id fences it.
+    """
+    failed: list[KafkaException] = []
+
+    def make() -> None:
+        try:
+            call(*arguments)
+        except KafkaException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    thread.join(BACK_S)
+    if thread.is_alive():
+        raise KafkaException(KafkaError(KafkaError._FAIL, f"{call.__name__} does not return"))
+    for error in failed:
+        raise error
+
+
 class Writer(Transactional):
     """Appends two values to each partition in every transaction."""
 
@@ -176,7 +203,7 @@ class Copier(Transactional):
             positions = self._consumer.position(self._consumer.assignment())
             offsets = [one for one in positions if one.offset >= 0]
             metadata = self._consumer.consumer_group_metadata()
-            self._call(producer.send_offsets_to_transaction, offsets, metadata, CALL_S)
+            self._call(returned, producer.send_offsets_to_transaction, offsets, metadata, CALL_S)
             if self.end(commit=True) is not Outcome.COMMITTED:
                 self._rewind()
         except KafkaException as error:
