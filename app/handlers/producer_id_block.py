@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from app.errors import ErrorCode, RequestRejected
 from app.units import ProducerId
 
 if TYPE_CHECKING:
     from app.metadata.cluster_changes import ClusterChanges
+
+TAKEN_WITHIN_S: Final = 15.0
+"""How long a client waits for a new block, with all who wait before it: less than its own patience, 30 s in Kafka."""
+AGAIN_S: Final = 0.1
 
 
 class ProducerIds:
@@ -28,11 +33,29 @@ class ProducerIds:
         return ProducerId(self._next - 1)
 
     async def take(self) -> ProducerId:
-        """The next id, of a new block if need be. Raises: what the controller raises; no id is lost then."""
-        async with self._asking:
-            if self._next == self._end:
-                block = await self._controller.allocate_producer_ids()
-                self._next, self._end = block.start, block.stop
-            taken = self.take_now()
-            assert taken is not None
-            return taken
+        """The next id, of a new block if need be.
+
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if there is none in time; what the controller raises. A block that comes
+        too late is forgotten: no id is given twice.
+        """
+        try:
+            async with asyncio.timeout(TAKEN_WITHIN_S), self._asking:
+                if self._next == self._end:
+                    block = await self._new_block()
+                    self._next, self._end = block.start, block.stop
+                taken = self.take_now()
+                assert taken is not None
+                return taken
+        except TimeoutError:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids came within {TAKEN_WITHIN_S:g} s"
+            ) from None
+
+    async def _new_block(self) -> range:
+        while True:
+            try:
+                return await self._controller.allocate_producer_ids()
+            except RequestRejected as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+            await asyncio.sleep(AGAIN_S)  # the office passes to this broker or from it; nothing was made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.transactions.state import ProducerIdentity
@@ -44,7 +44,12 @@ def handle(
 
 
 async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
-    return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
+    try:
+        taken = await context.producer_ids.take()
+    except FirnError as error:
+        # As Kafka says it. Clients give up on what they do not expect here.
+        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer id to give: {error}") from error
+    return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
 
 
 async def _handle_transactional(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
@@ -34,6 +34,11 @@ from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage
     from app.replication.partition import PartitionTable
+
+T = TypeVar("T")
+
+STORED_WITHIN_S: Final = 15.0
+"""How long a client waits for other brokers to store a decision: less than its own patience, 30 s in Kafka."""
 
 
 class ProducerIdSource(Protocol):
@@ -211,7 +216,7 @@ class TransactionCoordinator:
         partition = self._coordinator.partition_of(transactional_id)
         found = self._coordinator.perform(partition, lambda shard, _: shard.get(transactional_id))
         if found is not None and not isinstance(found, Transaction):
-            found = await found
+            found = await self._in_time(found)
         if found is None:
             raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id} is not known")
         return found
@@ -250,10 +255,28 @@ class TransactionCoordinator:
         if isinstance(decided, RequestRejected):
             raise decided
         if not isinstance(decided, Transaction):
-            return _unwrap(decided)
+            return self._unwrap(decided)
         if decided.state in PREPARED:
             self._endings.try_now(decided)
         return decided
+
+    async def _unwrap(self, decided: Awaitable[Transaction | RequestRejected]) -> Transaction:
+        outcome = await self._in_time(decided)
+        if isinstance(outcome, RequestRejected):
+            raise outcome
+        return outcome
+
+    async def _in_time(self, stored: Awaitable[T]) -> T:
+        """Wait until a decision is stored. Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if other brokers do not store it in
+        time. It may still count: the client asks again, and is told what was decided."""
+        try:
+            async with asyncio.timeout(None if self.others is None else STORED_WITHIN_S):
+                return await stored
+        except TimeoutError:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"The replicas did not store within {STORED_WITHIN_S:g} s what was decided. They may still do so.",
+            ) from None
 
     async def _decide_with_id(
         self,
@@ -283,10 +306,3 @@ def check_coordinator_epoch(epoch: int, seen_epoch: int) -> None:
         raise RequestRejected(
             ErrorCode.NOT_COORDINATOR, f"the coordinator of epoch {epoch} was replaced; epoch {seen_epoch} is known"
         )
-
-
-async def _unwrap(decided: Awaitable[Transaction | RequestRejected]) -> Transaction:
-    outcome = await decided
-    if isinstance(outcome, RequestRejected):
-        raise outcome
-    return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from app.configs import Durability
 from app.errors import ErrorCode, RequestRejected
 from app.records.builder import build_batch
+from app.transactions.coordinator import STORED_WITHIN_S
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction, TransactionState
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from tests.support.virtual_loop import VirtualLoop, run_virtual
+from tests.transactions import world as world_module
 from tests.transactions.world import DATA_TOPICS, World
 
 A, B = (TopicPartition(topic, PartitionIndex(0)) for topic in DATA_TOPICS)
@@ -389,3 +392,26 @@ def test_transactions_are_counted_by_what_became_of_them() -> None:
         assert shown("firn_transaction_seconds")["+Inf"] == 4
 
     in_world(play)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_decision_that_other_brokers_do_not_store_is_refused_in_time(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """A lone broker waits for its own disk."""
+
+    async def test(world: World) -> None:
+        if not alone:
+            world.transactions.others = SimpleNamespace(coordinator_of=lambda _: None)  # type: ignore[assignment]
+        with monkeypatch.context() as patched:
+            patched.setattr(world_module, "SYNC_S", 4 * STORED_WITHIN_S)
+            begun_s = asyncio.get_running_loop().time()
+            refused = await refusal_of(world.transactions.initialize("t", TIMEOUT_MS, None))
+            took_s = asyncio.get_running_loop().time() - begun_s
+        assert refused is (None if alone else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert alone or took_s <= STORED_WITHIN_S + 1
+        await asyncio.sleep(8 * STORED_WITHIN_S)
+        identity = await world.transactions.initialize("t", TIMEOUT_MS, None)
+        assert identity.epoch == 1, "the first one counted all the same"
+
+    in_world(test, Durability.DISK)
