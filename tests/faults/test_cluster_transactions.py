@@ -129,8 +129,8 @@ def returned(call: Any, *arguments: Any) -> None:
 
     librdkafka (2.16) ends its connection to a broker that Metadata does not list any more, and waits for that connection if the
     broker was the group's coordinator: ``send_offsets_to_transaction`` then sends nothing, and returns at no time limit
-    (https://github.com/confluentinc/librdkafka/issues/5511 and 5456). Kafka does not list a fenced broker either. A producer that is
-    caught so is left alone: the next one of its id fences it.
+    (https://github.com/confluentinc/librdkafka/issues/5511 and 5456). Kafka does not list a fenced broker either. A producer that
+    is caught so is left alone: the next one of its id fences it.
     """
     failed: list[KafkaException] = []
 
