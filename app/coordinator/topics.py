@@ -6,6 +6,7 @@ coordinates all names that hash to it.
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -72,23 +73,32 @@ def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
     return configs
 
 
+MADE_WITHIN_S: Final = 15.0
+"""How long a client waits until an internal topic is made: less than its own patience, 30 s in Kafka."""
+
+
 async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: InternalTopic) -> TopicImage:
     """The topic. Creates it if it does not exist.
 
-    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created; StorageUnavailable; FencedError.
+    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created, or not in time; StorageUnavailable; FencedError.
     """
     found = cluster.image.topic(topic.name)
     if found is not None:
         return found
     config = cluster.effective_broker_config()
     try:
-        return await controller.create_topic(
-            topic.name,
-            getattr(config, topic.partitions_field),
-            topic_configs(topic, config),
-            getattr(config, topic.replication_factor_field),
-            fewer_replicas=True,
-        )
+        async with asyncio.timeout(MADE_WITHIN_S):
+            return await controller.create_topic(
+                topic.name,
+                getattr(config, topic.partitions_field),
+                topic_configs(topic, config),
+                getattr(config, topic.replication_factor_field),
+                fewer_replicas=True,
+            )
+    except TimeoutError:
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the topic {topic.name} was not made within {MADE_WITHIN_S:g} s"
+        ) from None
     except RequestRejected as error:
         found = cluster.image.topic(topic.name)
         if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and found is not None:

@@ -240,7 +240,12 @@ async def handle_add_offsets(
     """Add the partition in which a group's offsets are committed. Raises: RequestRejected."""
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-    topic = await ensure_topic(context.cluster, context.controller, CONSUMER_OFFSETS)
+    try:
+        topic = await ensure_topic(context.cluster, context.controller, CONSUMER_OFFSETS)
+    except RequestRejected:
+        raise
+    except FirnError as error:
+        raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
     target = TopicPartition(topic.name, partition_for(message.group_id, len(topic.partitions)))
     added = context.transactions.add_partitions(message.transactional_id, identity_of(message), [target], VERSION_1)
     if not isinstance(added, Transaction):

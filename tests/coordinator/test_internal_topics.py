@@ -1,0 +1,59 @@
+"""Making an internal topic: a client that waits for it is answered in time, in a code on which it asks again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.configs import BrokerConfig
+from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, ensure_topic
+from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.handlers.transactions import handle_add_offsets
+from app.metadata.controller import not_controller
+from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tests.support.virtual_loop import VirtualLoop, run_virtual
+
+CLUSTER: Any = SimpleNamespace(
+    image=SimpleNamespace(topic=lambda _: None), effective_broker_config=lambda: BrokerConfig()
+)
+
+
+class Controller:
+    """Does not make a topic."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    async def create_topic(self, *_: Any, **__: Any) -> Any:
+        if self._error is None:
+            await asyncio.sleep(3600)
+        else:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [None, not_controller(), StorageUnavailable("the bucket is gone")])
+def test_a_topic_that_is_not_made_is_told_as_a_coordinator_that_is_not_available(error: Exception | None) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        controller: Any = Controller(error)
+        context: Any = SimpleNamespace(cluster=CLUSTER, controller=controller)
+        asked = AddOffsetsToTxnRequest("t", 1, 0, "g")
+        with pytest.raises(RequestRejected) as refused:
+            await handle_add_offsets(context, None, asked)  # type: ignore[arg-type]
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert loop.time() <= MADE_WITHIN_S + 1
+
+    run_virtual(main)
+
+
+def test_nobody_waits_for_a_topic_without_a_limit() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        controller: Any = Controller(None)
+        with pytest.raises(RequestRejected) as refused:
+            await ensure_topic(CLUSTER, controller, CONSUMER_OFFSETS)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert loop.time() <= MADE_WITHIN_S + 1
+
+    run_virtual(main)
