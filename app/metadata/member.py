@@ -36,6 +36,7 @@ from app.metadata.control import (
     PRODUCER_IDS,
     RAISE_EPOCHS,
     ChangeRequest,
+    ChangeResponse,
     ControlLink,
     CreateTopicChange,
     EntriesRequest,
@@ -527,8 +528,9 @@ class ClusterMember(Elsewhere):
 
     # --- what this broker asks for --------------------------------------------------------------------------------------
 
-    async def _change(self, name: str, body: msgspec.Struct | None) -> bytes:
-        """Have the controller make a change. It is sent once (F1); while there is no controller it waits. Raises: RequestRejected,
+    async def _change(self, name: str, body: msgspec.Struct | None, *, may_repeat: bool = False) -> bytes:
+        """Have the controller make a change. It is sent once (F1); while there is no controller it waits. ``may_repeat``: it does
+        no harm twice, so the next controller is asked if this one is replaced before it answers. Raises: RequestRejected,
         StorageUnavailable."""
         deadline_s = self._now_s() + CHANGE_S
         while True:
@@ -544,7 +546,7 @@ class ClusterMember(Elsewhere):
                     b"" if body is None else msgspec.msgpack.encode(body),
                 )
                 try:
-                    answer = await self._link.change(to, asked)
+                    answer = await (self._ask_in_office(to, asked) if may_repeat else self._link.change(to, asked))
                 except NotSent:
                     answer = None
                 except (BrokerUnavailable, ProtocolError) as error:
@@ -560,6 +562,23 @@ class ClusterMember(Elsewhere):
                 raise StorageUnavailable("there is no controller")
             await asyncio.sleep(2 * STEP_S)
 
+    async def _ask_in_office(self, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse | None:
+        """Ask for a change; None as soon as another broker is the controller. Raises: as ``ControlLink.change``."""
+        asking = asyncio.ensure_future(self._link.change(to, asked))
+        try:
+            while not asking.done():
+                changed = asyncio.ensure_future(self._applied.wait())
+                try:
+                    await asyncio.wait((asking, changed), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                now = self._controller_broker()
+                if not asking.done() and (now is None or now.broker_id != to.broker_id):
+                    return None
+            return await asking
+        finally:
+            asking.cancel()
+
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str | None], factor: int, fewer_replicas: bool
     ) -> TopicImage:
@@ -570,7 +589,9 @@ class ClusterMember(Elsewhere):
         return topic
 
     async def allocate_producer_ids(self) -> range:
-        block = msgspec.msgpack.decode(await self._change(PRODUCER_IDS, None), type=ProducerIdsChange)
+        # A block that was granted and not heard of is lost, and nothing else.
+        answer = await self._change(PRODUCER_IDS, None, may_repeat=True)
+        block = msgspec.msgpack.decode(answer, type=ProducerIdsChange)
         return range(block.start, block.end)
 
     async def bump_leader_epochs(

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from app.broker.control_link import KafkaControlLink
 from app.errors import ErrorCode
+from app.handlers import producer_id_block
 from app.metadata import changes
+from app.metadata.cluster import BrokerImage
+from app.metadata.control import ChangeRequest, ChangeResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from tests.broker.test_cluster import member, unfenced, until
@@ -38,11 +42,23 @@ class Asker:
                 await asyncio.sleep(0.01)
 
 
-async def test_ids_are_given_when_the_controller_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by the broker that becomes the controller while somebody waits there."""
+@pytest.mark.parametrize("mute", [False, True])
+async def test_ids_are_given_when_the_controller_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute: bool
+) -> None:
+    """Also by the broker that becomes the controller while somebody waits there. ``mute``: the old one never answers."""
     monkeypatch.setattr(changes, "PRODUCER_ID_BLOCK", 1)  # every id is asked for
+    monkeypatch.setattr(producer_id_block, "TAKEN_WITHIN_S", 10 * WAIT_S)
+    muted = asyncio.Event()
+
+    class Link(KafkaControlLink):
+        async def change(self, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse:
+            if muted.is_set() and to.broker_id == 1:
+                await asyncio.Event().wait()
+            return await super().change(to, asked)
+
     async with AsyncExitStack() as stack:
-        brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id, new_link=Link)) for node_id in (1, 2, 3)]
         for broker in brokers:
             await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
         controller, *others = brokers
@@ -51,6 +67,8 @@ async def test_ids_are_given_when_the_controller_is_lost(tmp_path: Path, monkeyp
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(asker.run()) for asker in askers]
             await until(lambda: all(len(asker.given) > 2 for asker in askers), WAIT_S)
+            if mute:
+                muted.set()
             await controller.kill()
             before = [len(asker.given) for asker in askers]
             await until(
