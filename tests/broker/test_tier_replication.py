@@ -80,6 +80,15 @@ class Brokers:
             await until(lambda broker=broker: broker.node.cluster.image.topic(topic) is not None)
         await until(lambda: all(one.node.logs.get(topic, 0) is not None for one in self.replicas(topic)))
 
+    async def create_led_by(self, node_id: int, factor: int, **configs: str) -> str:
+        """Create topics until this broker leads one. Returns: its name."""
+        for number in range(20):
+            topic = f"t{number}"
+            await self.create(topic, factor, **configs)
+            if self.image(topic).leader == node_id and await self.leader(topic) is self.running[node_id]:
+                return topic
+        raise AssertionError(f"20 topics, none is led by broker {node_id}")
+
     def image(self, topic: str) -> Any:
         return self.any.node.cluster.image.topics_by_name[topic].partitions[0]
 
@@ -396,11 +405,8 @@ async def test_t6_a_leader_dies_at_each_step_of_an_upload(tmp_path: Path) -> Non
 
 async def test_t2_the_leader_after_a_clean_stop_needs_no_store(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2) as found:
-        await found.create("t", 2)
-        await found.create("u", 2)
-        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        topic = await found.create_led_by(2, 2)
         old, new = found.running[2], found.running[1]
-        assert await found.leader(topic) is old
         await fill(old, topic, 2)
         await tier(found, topic)
         await until(lambda: view(new, topic) is not None and view(new, topic).tiered_end == 20)
@@ -419,10 +425,7 @@ async def test_t2_the_leader_after_a_clean_stop_needs_no_store(tmp_path: Path) -
 async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manifest(tmp_path: Path) -> None:
     """It lacks what the last leader tiered, and would give the offsets of those records to others."""
     async with brokers(tmp_path, 1, 2) as found:
-        topics = ("t", "u")
-        for topic in topics:
-            await found.create(topic, 2, unclean_leader_election_enable="true")
-        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        topic = await found.create_led_by(2, 2, unclean_leader_election_enable="true")
         old, new = found.running[2], found.running[1]
         await fill(old, topic, 2)
         await until(lambda: new.log(topic).log_end_offset == 20)
@@ -450,10 +453,7 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
 
 async def test_a3_a_replica_cuts_away_what_an_unclean_election_has_given_up(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2) as found:
-        topics = ("t", "u")
-        for topic in topics:
-            await found.create(topic, 2, remote_storage_enable="false", unclean_leader_election_enable="true")
-        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        topic = await found.create_led_by(2, 2, remote_storage_enable="false", unclean_leader_election_enable="true")
         old, new = await found.leader(topic), (await found.followers(topic))[0]
         node_id = old.node.config.node_id
         await fill(old, topic, 2)
@@ -613,9 +613,7 @@ async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tm
 async def test_t12_a_broker_that_has_lost_its_disk_goes_on_at_the_tiered_end(tmp_path: Path) -> None:
     """It is elected although it may lack records; those in the tier it does not lose, and their offsets it does not give again."""
     async with brokers(tmp_path, 1, 2) as found:
-        await found.create("t", 1, unclean_leader_election_enable="true")
-        await found.create("u", 1, unclean_leader_election_enable="true")
-        topic = "t" if await found.leader("t") is found.running[2] else "u"
+        topic = await found.create_led_by(2, 1, unclean_leader_election_enable="true")
         await fill(found.running[2], topic, 2)
         await tier(found, topic)
         await fill(found.running[2], topic, 1, 2)

@@ -163,7 +163,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "R2 a set of any size commits": Planted(
         a_set_of_any_size_commits, "INV-1", 5, ("kill", "power"), SHORT | {"min_in_sync": 2}
     ),
-    "R7 any position may enter": Planted(any_position_may_enter, "INV-1", 5, ("kill", "slow network"), SHORT),
+    "R7 any position may enter": Planted(any_position_may_enter, "INV-1", 30, ("kill", "slow network"), SHORT),
     "R7 nobody enters": Planted(nobody_enters, "alive", 3, ("restart",), SHORT),
     "S1 what is fetched counts as stored": Planted(
         fetched_counts_as_stored, "INV-1", 5, ("slow disk", "power"), SHORT | {"disk": True}

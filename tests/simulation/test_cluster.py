@@ -22,7 +22,7 @@ QUICK = frozenset(
     {
         "M7 unfenced before it has applied",
         "R2 a set of any size commits",
-        "R7 any position may enter",
+        "S1 what is fetched counts as stored",
         "E2 one epoch for two leaders",
     }
 )
