@@ -162,7 +162,7 @@ def main() -> None:
     wanted = (
         arguments.only.split(",")
         if arguments.only
-        else [n for n, w in GROUPS.items() if w.quick or not arguments.quick]
+        else [n for n, w in GROUPS.items() if not w.apart and (w.quick or not arguments.quick)]
     )
     if unknown := set(wanted) - set(GROUPS):
         parser.error(f"no group is called {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")

@@ -30,7 +30,7 @@ from loadtests.system import ROOT, STOP_TIMEOUT_S, System, SystemFailed, free_po
 NODES = (1, 2, 3)
 FACTOR = len(NODES)
 MIN_IN_SYNC = 2
-TOGETHER_TIMEOUT_S = 120.0
+TOGETHER_TIMEOUT_S = 240.0
 """Until all brokers are in the cluster, or all replicas in sync."""
 UPDATE_FEATURES_VERSION = 1
 HEAP = ("-Xms1g", "-Xmx1g")
@@ -184,7 +184,7 @@ class Cluster:
         for broker in self.brokers.values():
             broker.start()
         for broker in self.brokers.values():
-            broker.wait_accepting(START_TIMEOUT_S)
+            broker.wait_accepting(TOGETHER_TIMEOUT_S)
         self.wait_together()
 
     def stop_all(self) -> None:

@@ -41,6 +41,8 @@ class Workload(NamedTuple):
     """Whether a quick run has it."""
     minutes: float
     """Of a full run, on a quiet machine with two cores."""
+    apart: bool = False
+    """Whether it runs only if it is named (``--only``): three brokers of each kind need the machine for half an hour."""
 
 
 GROUPS = {
@@ -71,8 +73,8 @@ GROUPS = {
     "start": Workload(start.run, "From start to first answers", False, 1.7),
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", True, 5),
     "history": Workload(growth.history, "Cost against the length of history", False, 2.3),
-    "cluster": Workload(cluster.produce, "Replicated Produce, three brokers", True, 12),
-    "cluster-failover": Workload(cluster.failover, "Brokers of a cluster that end", False, 12),
-    "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 3.5),
+    "cluster": Workload(cluster.produce, "Replicated Produce, three brokers", True, 12, apart=True),
+    "cluster-failover": Workload(cluster.failover, "Brokers of a cluster that end", False, 12, apart=True),
+    "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 3.5, apart=True),
     "spark": Workload(spark.replay, "Spark replay", False, 7.2),
 }

@@ -28,6 +28,7 @@ with serving(Path(sys.argv[1])) as broker:
 """
 
 
+@pytest.mark.slow
 def test_a_broker_is_killed_meanwhile_and_everything_comes_back_also_a_second_time(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.support.cluster import WAIT_S, Brokers, brokers_running
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

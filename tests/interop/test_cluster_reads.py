@@ -17,7 +17,7 @@ from app.configs.broker import RACK_AWARE_SELECTOR
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
