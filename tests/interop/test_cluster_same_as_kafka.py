@@ -51,6 +51,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
     with kafka_cluster(path / "kafka") as kafka, firn_cluster(path / "firn") as firn:
         both = [Side(kafka), Side(firn)]
         for side in both:
+            for one in NODES:  # each of them has heard of all
+                side.cluster.wait(lambda side=side, one=one: knows_all(side, one), "all brokers are there")  # type: ignore[misc]
             for topic, replicas in (("all", [1, 2, 3]), ("two", [1, 2]), ("last", [3, 1, 2])):
                 assert create(side, topic, [replicas], **{"min.insync.replicas": "2"}) == [0]
             assert create(side, "strict", [[1, 2, 3]], **{"min.insync.replicas": "3"}) == [0]
@@ -63,6 +65,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
                     f"{topic} is in sync",
                 )
         yield both
+
+
+def knows_all(side: Side, node_id: int) -> bool:
+    key = ApiKey.DESCRIBE_CLUSTER
+    answer = side.ask(key, 2, request(key, endpoint_type=1, include_fenced_brokers=False), node_id)
+    return {one.broker_id for one in answer.brokers} == set(NODES)
 
 
 def create(side: Side, name: str, assignments: list[list[int]] | None = None, factor: int = -1, **configs: str) -> Any:
