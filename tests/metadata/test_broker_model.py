@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from hypothesis import assume, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -153,6 +153,9 @@ class BrokerMachine(RuleBasedStateMachine):
         """The broker's process starts again, or for the first time."""
         machine = self.machines[broker]
         bound = self.image.brokers.get(broker)
+        force = force or bound is None or bound.fenced
+        if how == "new" and not force:
+            return
         if how == "new":
             machine.directory_id = uuid_of(next(self.names))
         elif bound is None or machine.epoch != bound.broker_epoch:
@@ -169,9 +172,8 @@ class BrokerMachine(RuleBasedStateMachine):
             clean_epoch={"clean": machine.epoch, "old disk": machine.epoch - 1}.get(how, -1),
             run_epoch=-1 if how == "new" else machine.epoch,
             run_boot_id="this boot" if how in ("clean", "crashed") else "earlier",
-            force=force or bound is None or bound.fenced,
+            force=force,
         )
-        assume(asked.force or how != "new")
         draft = self.image.draft()
         planned = broker_changes.register_broker(draft, self.around(), asked)
         if how not in ("clean", "crashed"):
@@ -189,7 +191,8 @@ class BrokerMachine(RuleBasedStateMachine):
         """The registration comes a second time (M8)."""
         machine = self.machines[broker]
         bound = self.image.brokers.get(broker)
-        assume(bound is not None and bound.incarnation == machine.incarnation)
+        if not (bound is not None and bound.incarnation == machine.incarnation):
+            return
         asked = RegistrationAsked(broker, machine.directory_id, machine.incarnation, "", (), 0, 1)
         planned = broker_changes.register_broker(self.image.draft(), self.around(), asked)
         assert (planned.records, planned.answer.broker_epoch) == ([], machine.epoch)
@@ -212,7 +215,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(broker=brokers)
     def stop(self, broker: int) -> None:
-        assume(broker in self.image.brokers)
+        if broker not in self.image.brokers:
+            return
         led = {place for place in self.logs if self.partition(place).leader == broker}
         draft = self.image.draft()
         planned = broker_changes.begin_stop(draft, self.around(), broker, self.machines[broker].epoch)
@@ -226,7 +230,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(broker=brokers)
     def unregister(self, broker: int) -> None:
-        assume(broker in self.image.brokers)
+        if broker not in self.image.brokers:
+            return
         draft = self.image.draft()
         self.commit(draft, list(broker_changes.unregister_broker(draft, self.around(), broker).records))
 
@@ -234,7 +239,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def propose(self, place: Place, chosen: set[int], old: bool) -> None:
         """The leader proposes a set. Who enters has copied the leader's log (R7)."""
         image = self.partition(place)
-        assume(image.leader != NOBODY)
+        if image.leader == NOBODY:
+            return
         members = sorted({image.leader, *(chosen & set(image.replicas))})
         epochs = {each: self.machines[each].epoch for each in members}
         proposal = ProposedSet(
@@ -260,14 +266,16 @@ class BrokerMachine(RuleBasedStateMachine):
     def produce(self, place: Place) -> None:
         """A record that the leader alone has."""
         image = self.partition(place)
-        assume(image.leader != NOBODY)
+        if image.leader == NOBODY:
+            return
         self.logs[place].replicas[image.leader].append(next(self.records))
 
     @rule(place=places)
     def replicate(self, place: Place) -> None:
         """The set has what the leader has, and it is committed if the set is large enough (R1, R2)."""
         image = self.partition(place)
-        assume(image.leader != NOBODY)
+        if image.leader == NOBODY:
+            return
         log = self.logs[place]
         log.replicas[image.leader].append(next(self.records))
         for each in image.isr:
@@ -278,7 +286,8 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(topic_id=st.sampled_from(list(TOPICS)), min_in_sync=st.sampled_from(["1", "2", "3"]))
     def change_min_in_sync(self, topic_id: UUID, min_in_sync: str) -> None:
         topic = self.image.topics_by_id[topic_id]
-        assume(topic.configs["min.insync.replicas"] != min_in_sync)
+        if topic.configs["min.insync.replicas"] == min_in_sync:
+            return
         draft = self.image.draft()
         configs = {**topic.configs, "min.insync.replicas": min_in_sync}
         records = [topic_change(topic_id, topic.record(configs=configs)), *clear_eligible([topic])]
