@@ -72,8 +72,15 @@ def memory_mb(pid: int, what: str = "VmRSS") -> float:
 
 
 def family_memory_mb(pid: int, what: str = "VmRSS") -> float:
-    """The same of a process and its descendants, added up; pages that they share count more than once."""
-    return sum(memory_mb(member, what) for member in family(pid))
+    """The same of a process and its descendants, added up; pages that they share count more than once.
+
+    A descendant that has ended holds nothing, also while nobody has waited for it (it has an entry in /proc then, without memory).
+    """
+    total = memory_mb(pid, what)
+    for member in family(pid)[1:]:
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            total += memory_mb(member, what)
+    return total
 
 
 def forget_peak(pid: int) -> None:

@@ -18,7 +18,7 @@ from loadtests import __main__ as bench
 from loadtests import lab, machine
 from loadtests.machine import busy_seconds, usual_congestion_control
 from loadtests.measuring import Report, alternate, median
-from loadtests.processes import CLOCK_TICKS
+from loadtests.processes import CLOCK_TICKS, family, family_memory_mb, memory_mb
 from loadtests.report import text
 from loadtests.results import FORMAT, Case, Group, Results, load, save
 from loadtests.system import System
@@ -106,6 +106,17 @@ for line in sys.stdin:
 """
 
 
+SERVER_WITH_AN_ENDED_CHILD = """
+import os, sys
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+print(child, flush=True)
+sys.stdin.read()
+"""
+
+
 def test_the_highest_memory_of_a_run_is_that_of_its_server_during_it() -> None:
     command = [sys.executable, "-c", HOLDS_FOR_A_MOMENT]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -123,6 +134,20 @@ def test_the_highest_memory_of_a_run_is_that_of_its_server_during_it() -> None:
         asked.close()
     assert found["much"]["peak_memory_mb"] > found["little"]["peak_memory_mb"] + 60
     assert "peak_memory_mb" not in found["bare"]
+
+
+def test_a_process_that_ended_and_was_not_waited_for_holds_no_memory() -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER_WITH_AN_ENDED_CHILD], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    with server:
+        assert server.stdout is not None
+        ended = int(server.stdout.readline())
+        assert ended in family(server.pid)
+        with pytest.raises(ValueError, match="VmHWM"):
+            memory_mb(ended, "VmHWM")
+        assert family_memory_mb(server.pid, "VmHWM") == memory_mb(server.pid, "VmHWM")
+        server.kill()
 
 
 @pytest.fixture
