@@ -524,19 +524,19 @@ class Node:
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
                     background.append(tasks.create_task(self.followers.run()))
                     assert self.tier_views is not None
-                    self.cluster.on_change(self.tier_views.follow)
+                    self.partitions.on_followed(self.tier_views.follow)
                     background.append(tasks.create_task(self.tier_views.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
-                self.cluster.on_change(self.groups.follow)
+                self.partitions.on_followed(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
                 self.shares.follow(self.cluster.image)
-                self.cluster.on_change(self.shares.follow)
+                self.partitions.on_followed(self.shares.follow)
                 background.append(tasks.create_task(self.shares.run()))
                 self.transactions.follow(self.cluster.image)
-                self.cluster.on_change(self._follow_coordinated)
+                self.partitions.on_followed(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
                 try:
                     if member is None:

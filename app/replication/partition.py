@@ -42,6 +42,7 @@ class Partition:
         "commits_alone",
         "counting",
         "eligible",
+        "followed",
         "in_sync",
         "index",
         "leader",
@@ -75,6 +76,8 @@ class Partition:
         """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
         self.eligible: tuple[BrokerId, ...] = ()
         """Eligible leader replicas (KIP-966), as of the newest image."""
+        self.followed: PartitionImage | None = None
+        """The image that role, sets and epochs are in line with, so that nothing is left to be done about it; else None."""
         self.commits_alone = True
         """Whether there is no other replica, so that records are committed as soon as this broker has stored them."""
         self.accepts_all = False
@@ -483,6 +486,7 @@ class PartitionTable:
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
+        partition.followed = None
         partition.log.become_leader(epoch)
         partition.log.commit_alone(partition.commits_alone)
         partition.leader, partition.leader_epoch = self._broker_id, epoch
@@ -549,6 +553,7 @@ class PartitionTable:
 
     def follow(self, partition: Partition, high_watermark: int) -> None:
         """Fetch from whoever leads. ``high_watermark``: what is known to be committed from before (A4)."""
+        partition.followed = None
         partition.log.resign()
         partition.log.commit_alone(False)
         partition.log.trust_high_watermark(high_watermark)
@@ -582,6 +587,7 @@ class PartitionTable:
             self._tell(partition)
 
     def _leave(self, partition: Partition) -> None:
+        partition.followed = None
         self._touch(partition)
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leave_leadership()
