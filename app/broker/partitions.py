@@ -164,8 +164,8 @@ class Partitions:
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions that are served, but whose manifests are not read yet."""
         self._unmade: dict[UUID, int] = {}
-        """Topics that are not in line with the image, each with the first partition that may not be: there are many partitions, many
-        logs to create, or one that could not be created."""
+        """Topics that are not in line with the image, each with the first partition that may not be: there are many partitions, or
+        many logs to create, or one could not be created."""
         self._left = BROUGHT_AT_ONCE
         """How many more partitions may be brought in line in this turn of the loop."""
         self._configs: dict[UUID, TopicConfig] = {}
