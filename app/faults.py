@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
+from app.seams import shared_wait_s
 
 REPEAT_FIRST_S: Final = 60.0
 """A fault that goes on is told again after so long, and after twice as long each time, up to the most."""
@@ -109,7 +110,7 @@ class Faults:
     async def run(self) -> None:
         """``look`` every few seconds, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(shared_wait_s(asyncio.get_running_loop().time(), LOOK_S))
             self.look()
 
     def look(self) -> None:

@@ -10,7 +10,7 @@ the simulation runs them on a virtual event loop; wall-clock time may not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from app.units import TimestampMs
 
@@ -47,3 +47,21 @@ class BlockingPool(Protocol):
         Raises: whatever ``work`` raises.
         """
         ...
+
+
+# --- waiting together -------------------------------------------------------------------------------------------------
+
+MOMENT_S: Final = 0.5
+"""Waits that need not be exact end at multiples of this on the loop's clock."""
+MOMENT_APART_S: Final = 0.005
+"""A wait that would be shorter goes on to its end: the moment is the one that it began at, up to a rounding."""
+
+
+def shared_wait_s(now_s: float, wait_s: float) -> float:
+    """How long to wait where ``wait_s`` is the longest: until the last of the shared moments within it, if there is one.
+
+    What an idle broker does again and again then falls together, and it wakes up once for all of it. A wait that begins at a shared
+    moment and is a multiple of ``MOMENT_S`` keeps its length.
+    """
+    shared_s = (now_s + wait_s) // MOMENT_S * MOMENT_S - now_s
+    return shared_s if shared_s >= MOMENT_APART_S else wait_s

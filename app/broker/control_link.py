@@ -185,6 +185,9 @@ class KafkaControlLink:
         """An open connection to a broker. Raises: NotSent."""
         assert lane in LANES, lane
         place = (to.host, to.port, lane)
+        found = self._lanes.get(place)
+        if found is not None and found.usable:
+            return found
         lock = self._opening.setdefault(place, asyncio.Lock())
         async with lock:
             found = self._lanes.get(place)

@@ -51,7 +51,7 @@ PAUSE_S: Final = 0.2
 """After a refusal; the image will say more."""
 FAULT_PAUSE_S: Final = 1.0
 SCAN_SHARE: Final = 100
-SCAN_MIN: Final = 16
+SCAN_MIN: Final = 4
 """With each request so many partitions (the hundredth part of all, but some) are looked at though nothing was heard of them: what
 moves the start of a log says nothing to its follower."""
 THROTTLED_PAUSE_S: Final = 0.2

@@ -59,7 +59,7 @@ from app.metadata.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
-from app.seams import BlockingPool, BootClock, Clock
+from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
@@ -524,19 +524,19 @@ class Node:
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
                     background.append(tasks.create_task(self.followers.run()))
                     assert self.tier_views is not None
-                    self.cluster.on_change(self.tier_views.follow)
+                    self.partitions.on_followed(self.tier_views.follow)
                     background.append(tasks.create_task(self.tier_views.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
-                self.cluster.on_change(self.groups.follow)
+                self.partitions.on_followed(self.groups.follow)
                 background.append(tasks.create_task(self.groups.run()))
                 self.shares.follow(self.cluster.image)
-                self.cluster.on_change(self.shares.follow)
+                self.partitions.on_followed(self.shares.follow)
                 background.append(tasks.create_task(self.shares.run()))
                 self.transactions.follow(self.cluster.image)
-                self.cluster.on_change(self._follow_coordinated)
+                self.partitions.on_followed(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
                 try:
                     if member is None:
@@ -707,7 +707,7 @@ class Node:
             except StorageUnavailable as error:
                 # The next write will report the fault of the disk.
                 self.faults.met_error("reading the free space of", self.config.data_dir, error)
-                await asyncio.sleep(ROOM_CHECK_S)
+                await asyncio.sleep(shared_wait_s(asyncio.get_running_loop().time(), ROOM_CHECK_S))
                 continue
             context = self.context
             if free < least and context.no_room is None:
@@ -721,7 +721,7 @@ class Node:
                 context.refuse_for_room(None)
                 self.faults.over("finding room in", self.config.data_dir)
                 self._log_line(f"the disk of {self.config.data_dir} has enough space again; producers are served")
-            await asyncio.sleep(ROOM_CHECK_S)
+            await asyncio.sleep(shared_wait_s(asyncio.get_running_loop().time(), ROOM_CHECK_S))
 
     def _on_offline(self, reason: str) -> None:
         sentence = (

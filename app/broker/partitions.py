@@ -38,6 +38,7 @@ from app.metadata.manifest_entries import ManifestEntries
 from app.metadata.manifest_listing import list_manifests
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
+from app.metadata.view import Listener
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
 from app.replication.partition import Partition, PartitionTable
@@ -70,6 +71,8 @@ from app.units import (
     TopicPartition,
 )
 
+SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
+"""What is to be done about a role that is in line with the image: nothing more."""
 MANIFEST: Final = "reading the manifest of"
 """Name of this work in log lines about faults."""
 MANIFESTS_AT_ONCE: Final = 256
@@ -80,6 +83,11 @@ WAITED_FOR_MAX: Final = 1_000
 """Partitions of a topic whose logs are all created before the request that creates it is answered."""
 LOGS_AT_ONCE: Final = 16
 """Logs created, or given a manifest, before the event loop serves other work. Each takes about 0.1 ms."""
+BROUGHT_AT_ONCE: Final = 128
+"""Changed partitions that are brought in line with an image before the event loop serves other work. Each takes some 20 µs, if it
+has its log."""
+NAMED_MAX: Final = 10
+"""Partitions that one log line names."""
 LISTED_AT_ONCE: Final = 2_048
 """New partitions whose manifests are listed together."""
 AGREE_TRIES_MAX: Final = 300
@@ -156,8 +164,15 @@ class Partitions:
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions that are served, but whose manifests are not read yet."""
         self._unmade: dict[UUID, int] = {}
-        """Topics with missing logs, each with the first partition that may lack its log: there are many to create, or one could
-        not be created."""
+        """Topics that are not in line with the image, each with the first partition that may not be: there are many partitions, or
+        many logs to create, or one could not be created."""
+        self._left = BROUGHT_AT_ONCE
+        """How many more partitions may be brought in line in this turn of the loop."""
+        self._configs: dict[UUID, TopicConfig] = {}
+        """By topic id: the settings that its logs have. Logs with the same settings share one object."""
+        self._after: list[Listener] = []
+        self._resigned: list[tuple[Partition, PartitionImage]] = []
+        """Partitions that other brokers lead now, which was not logged yet."""
         self._tried: dict[UUID, asyncio.Future[None]] = {}
         """Done when all logs of such a topic are created, or when the first attempt has failed."""
         self._wake_maker = asyncio.Event()
@@ -659,16 +674,40 @@ class Partitions:
     def _bring_in_line(self, topic: TopicImage, first: int, at_most: int) -> int | None:
         """Give the partitions of a topic from ``first`` on the roles and settings of the image. Create ``at_most`` logs now.
 
-        Returns: the partition at which to continue; None if no log is missing. Raises: FirnError; some logs may be created.
+        Partitions that are in line already cost next to nothing. At most so many others are brought in line as are left for this
+        turn, unless all have to be at once: at the start, on a broker that is alone, and for internal topics, whose coordinators
+        follow the image in the same turn (G1).
+
+        Returns: the partition at which to continue; None if all are in line. Raises: FirnError; some logs may be created.
         """
-        config = self._cluster.effective_config(topic)
+        config = self._config_of(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
+        in_turns = self._started and self._cluster.image.level > 0 and not topic.is_internal
+        table, name = self.table, topic.name
         for place in range(first, len(topic.partitions)):
-            made = self._bring_one(topic, topic.partitions[place], config, may_make=at_most > 0)
+            image = topic.partitions[place]
+            partition = table.get(name, image.partition_index)
+            if partition is not None:
+                if partition.followed is image and partition.log.config is config:
+                    continue
+            elif self._broker_id not in image.replicas and image.leader != self._broker_id:
+                continue
+            if in_turns and self._left <= 0:
+                return place
+            self._left -= 1
+            made = self._bring_one(topic, image, config, may_make=at_most > 0)
             if made is None:
                 return place
             at_most -= made
         return None
+
+    def _config_of(self, topic: TopicImage) -> TopicConfig:
+        config = self._cluster.effective_config(topic)
+        known = self._configs.get(topic.topic_id)
+        if known == config:
+            return known
+        self._configs[topic.topic_id] = config
+        return config
 
     def _bring_one(
         self, topic: TopicImage, image: PartitionImage, config: TopicConfig, *, may_make: bool
@@ -749,21 +788,30 @@ class Partitions:
             case Transition.DROP if partition is not None:
                 self._drop_replica(partition)
                 return False
-        if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
-            partition.log.update_config(config)
+        if partition is None:
+            return made
+        if partition.role is not Role.OFFLINE and partition.log.config is not config:
+            if partition.log.config != config:
+                partition.log.update_config(config)
+                self.table.note(partition, image)  # the settings say how many have to be in sync
+            partition.log.config = config
+        if self._started and TRANSITIONS[partition.role, wanted_by(image, self._broker_id)] in SETTLED:
+            partition.followed = image
         return made
 
     def _make_missing_now(self, name: str, index: int) -> None:
-        """Make the log of a partition of a large topic that somebody asks for before its turn."""
+        """Bring a partition of a large topic in line that somebody asks for before its turn: make its log, or lead it."""
         if not self._unmade:
             return
         topic = self._cluster.image.topics_by_name.get(name)
         if topic is None or topic.topic_id not in self._unmade or not 0 <= index < len(topic.partitions):
             return
-        if self.table.get(name, index) is not None:
+        image = topic.partitions[index]
+        partition = self.table.get(name, index)
+        if partition is not None and (partition.followed is image or not self._started):
             return
         try:
-            self._bring_one(topic, topic.partitions[index], self._cluster.effective_config(topic), may_make=True)
+            self._bring_one(topic, image, self._config_of(topic), may_make=True)
         except FirnError as error:
             self._tell_not_made(name, error)
 
@@ -789,8 +837,25 @@ class Partitions:
         self._view(partition, led_by)
         if not partition.commits_alone:
             self.table.follow(partition, partition.log.high_watermark)
-        leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
-        self._log_line(f"{partition.topic}-{partition.index}: {leader} from leader epoch {image.leader_epoch} on")
+        self._resigned.append((partition, image))
+
+    def _tell_resigned(self) -> None:
+        """Log which partitions other brokers lead now: in one line, since it may be thousands."""
+        resigned, self._resigned = self._resigned, []
+        if not resigned:
+            return
+        if len(resigned) == 1:
+            ((partition, image),) = resigned
+            leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
+            self._log_line(f"{partition.topic}-{partition.index}: {leader} from leader epoch {image.leader_epoch} on")
+            return
+        named = ", ".join(
+            f"{partition.topic}-{partition.index} ({'nobody' if image.leader < 0 else f'broker {image.leader}'}, leader epoch"
+            f" {image.leader_epoch})"
+            for partition, image in resigned[:NAMED_MAX]
+        )
+        more = f" and {len(resigned) - NAMED_MAX} more" if len(resigned) > NAMED_MAX else ""
+        self._log_line(f"others lead {len(resigned)} partitions that this broker has led: {named}{more}")
 
     def _drop_replica(self, partition: Partition) -> None:
         """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""
@@ -813,13 +878,27 @@ class Partitions:
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Bring the logs in line with a new image. What fails is tried again by ``run``."""
         changed = {*delta.topics, *image.topics_by_id} if delta.broker_configs else delta.topics
+        self._left = BROUGHT_AT_ONCE
         # Deleted topics first: one delta may delete a topic and make another of its name.
         for topic_id in sorted(changed, key=lambda one: image.topic_by_id(one) is not None):
             self._settle(image, topic_id)
         if self._unmade:
             self._wake_maker.set()
+        else:
+            self._tell_resigned()
         if delta.broker_configs or delta.topics:
             self._tier.kick(None if delta.broker_configs else delta.topics)
+
+    def on_followed(self, listener: Listener) -> None:
+        """Call ``listener`` after each change of the image, when the roles have followed it; and once more for a topic of which
+        some have followed later. It must not wait."""
+        self._after.append(listener)
+        self._cluster.on_change(listener)
+
+    def _tell_after(self, topic_id: UUID) -> None:
+        delta = ImageDelta(frozenset((topic_id,)), brokers=False, broker_configs=False, deleting=False)
+        for listener in self._after:
+            listener(self._cluster.image, delta)
 
     async def followed(self, topic_id: UUID) -> None:
         """Wait until all logs of a created or changed topic exist, or until creating one has failed.
@@ -880,6 +959,7 @@ class Partitions:
                     raise
                 self.table.drop(partition)
         self._led.pop(topic_id, None)
+        self._configs.pop(topic_id, None)
 
     async def run(self) -> None:
         """Create missing logs, read manifests of new partitions, and write changed ones to disk, until cancelled."""
@@ -901,10 +981,16 @@ class Partitions:
             self._wake_maker.clear()
             for topic_id in tuple(self._unmade):
                 while True:
+                    if self._left <= 0:
+                        await asyncio.sleep(0)
+                        self._left = BROUGHT_AT_ONCE
                     over = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
                     if over:
                         break
                     await asyncio.sleep(0)
+                    self._left = BROUGHT_AT_ONCE
+                self._tell_after(topic_id)
+            self._tell_resigned()
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
             try:
                 async with asyncio.timeout(delay_s if self._unmade else None):

@@ -135,19 +135,24 @@ class KafkaConnection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._slots.acquire()
+            if not self._slots.locked():
+                await self._slots.acquire()  # at once
+            else:
+                async with asyncio.timeout_at(deadline):
+                    await self._slots.acquire()
         except TimeoutError:
             raise BrokerUnavailable(f"{self} is too far behind to be asked: {IN_FLIGHT_MAX} requests wait.") from None
         entry = self._send(key, version, body)
-        entry.answer.add_done_callback(lambda _: self._slots.release())
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wire.drained()
-                payload = await asyncio.shield(entry.answer)
+                payload = await entry.answer
         except TimeoutError:
-            self._fail(BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms."))
-            payload = await entry.answer
+            failure = BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms.")
+            self._fail(failure)
+            if entry.answer.cancelled():
+                raise BrokerUnavailable(str(failure)) from None
+            payload = entry.answer.result()  # it came in this very turn
         finally:
             del entry  # An error holds this frame and the request's body, and the future in it holds the error.
         try:
@@ -229,6 +234,7 @@ class KafkaConnection:
             )
             return
         self._in_flight.popleft()
+        self._slots.release()
         if not entry.answer.done():
             entry.answer.set_result(frame[body_start:])
 
@@ -246,6 +252,7 @@ class KafkaConnection:
         self._wire.end(flush=flush)
         while self._in_flight:
             entry = self._in_flight.popleft()
+            self._slots.release()
             if not entry.answer.done():
                 entry.answer.set_exception(BrokerUnavailable(str(failure)))
                 # A caller that was cancelled will not look at it.

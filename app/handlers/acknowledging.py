@@ -17,6 +17,7 @@ from typing import Final
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.metadata.place import STOOD_STILL_S
+from app.seams import shared_wait_s
 
 TICK_S: Final = STOOD_STILL_S / 6
 LOOK_AGAIN_S: Final = 0.5
@@ -118,7 +119,7 @@ class AcknowledgementGate:
         """Only watch the time, for a broker that serves nothing yet. Runs until cancelled."""
         while True:
             self.tick()
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(shared_wait_s(asyncio.get_running_loop().time(), TICK_S))
 
     async def _look_forever(self, look: Callable[[], Awaitable[None]]) -> None:
         told = False

@@ -35,6 +35,7 @@ from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_nam
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
+from app.seams import shared_wait_s
 from app.units import LeaderEpoch
 from app.wire.fetch import (
     ANY_REPLICA,
@@ -294,7 +295,9 @@ class ParkedFetch:
         self._woken: asyncio.Handle | None = None
         self._disk_error: FirnError | None = None
         wait_ms = max(request.max_wait_ms, MISS_WAIT_MS) if attempt.misses else request.max_wait_ms
-        self._timer = connection.server.loop.call_later(wait_ms / 1000, self._out_of_time)
+        loop = connection.server.loop
+        wait_s = wait_ms / 1000 if plan.followed is None else shared_wait_s(loop.time(), wait_ms / 1000)
+        self._timer = loop.call_later(wait_s, self._out_of_time)
         self._logs: list[PartitionLog] = []
         self._remote_cancels: list[Callable[[], None]] = []
         self._awaited_store = False

@@ -15,7 +15,7 @@ from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
-from app.metadata.cluster import TopicImage
+from app.metadata.cluster import PartitionImage, TopicImage
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
@@ -34,7 +34,9 @@ TOPIC_IDS_FROM: Final = 12
 """First version in which a topic may be asked for by id. Versions 10 and 11 have the field but not the meaning."""
 
 PARTITIONS_AT_ONCE: Final = 1_000
-"""Partitions that are encoded before the loop serves other work, a topic more or less. Each takes about 5 µs."""
+"""Partitions that are encoded before the loop serves other work, a chunk of a topic more or less. Each takes about 5 µs."""
+TRIES_MAX: Final = 3
+"""How often a topic is encoded in turns that changes meanwhile. Then what has changed is encoded at once."""
 
 _PERMANENT: Final = frozenset(
     {
@@ -90,20 +92,28 @@ def _lacking(context: Context, request: Request, message: MetadataRequest) -> li
 async def _in_turns(
     context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
 ) -> Encoded:
-    """Encode many topics, and let others have the loop meanwhile; then describe. What changes in between is encoded at the end."""
+    """Encode many partitions, and let others have the loop meanwhile; then describe. What changes meanwhile comes last."""
     operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
-    encoded = 0
+    cache, encoded = context.metadata_cache, 0
     for before in lacking:
-        if encoded >= PARTITIONS_AT_ONCE:
-            encoded = 0
-            await asyncio.sleep(0)
-        context.metadata_cache.follow(context.image, context.partitions.offline_changes)
-        topic = context.image.topic_by_id(before.topic_id)
-        if topic is not None:
-            encoded += len(topic.partitions)
-            context.metadata_cache.topic(
-                (request.api_version, operations), topic, lambda topic: _topic(context, topic, operations)
-            )
+        for _ in range(TRIES_MAX):
+            if encoded >= PARTITIONS_AT_ONCE:
+                encoded = 0
+                await asyncio.sleep(0)
+            cache.follow(context.image, context.partitions.offline_changes)
+            topic = context.image.topic_by_id(before.topic_id)
+            if topic is None:
+                break
+            making = cache.begin((request.api_version, operations), topic)
+            for number, partitions in making.unencoded.items():
+                if encoded >= PARTITIONS_AT_ONCE:
+                    encoded = 0
+                    await asyncio.sleep(0)
+                encoded += len(partitions)
+                making.add(number, _topic(context, topic, partitions, operations).partitions)
+            cache.follow(context.image, context.partitions.offline_changes)
+            if cache.finish(making, _topic(context, topic, (), operations)):
+                break
     return _describe(context, request, message, {})
 
 
@@ -143,8 +153,8 @@ def _describe(context: Context, request: Request, message: MetadataRequest, fail
         ),
     )
 
-    def describe(topic: TopicImage) -> MetadataResponseTopic:
-        return _topic(context, topic, operations)
+    def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
+        return _topic(context, topic, partitions, operations)
 
     if message.topics is None or (version < NULL_TOPICS_FROM and not message.topics):
         body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
@@ -177,7 +187,10 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _topic(context: Context, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+def _topic(
+    context: Context, topic: TopicImage, partitions: Sequence[PartitionImage], operations: int
+) -> MetadataResponseTopic:
+    """What clients are told of a topic and of these of its partitions."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -192,7 +205,7 @@ def _topic(context: Context, topic: TopicImage, operations: int) -> MetadataResp
                 isr_nodes=list(partition.isr),
                 offline_replicas=offline_replicas(context, topic, partition),
             )
-            for partition in topic.partitions
+            for partition in partitions
             for leader in (shown_leader(context, topic, partition),)
         ],
         topic_authorized_operations=operations,

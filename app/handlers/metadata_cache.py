@@ -2,7 +2,8 @@
 
 What a client is told of a topic depends on the topic's image, on which brokers live, and on the partitions that this broker cannot
 open. It is encoded once for each of them, in each version that clients use. A response is put together from these pieces, and the
-response with all topics is kept for as long as the image stays.
+response with all topics is kept for as long as the image stays. A large topic is encoded in chunks, in several turns of the loop if
+there are many; when some of its partitions change, the chunks of the others are used again.
 
 All callers are told the same. Once callers may see different topics, what depends on them must be chosen before this.
 """
@@ -10,26 +11,30 @@ All callers are told the same. Once callers may see different topics, what depen
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from app.wire.apikeys import ApiKey
-from app.wire.apis.metadata import MetadataResponse, MetadataResponseTopic
+from app.wire.apis.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from app.wire.codec import encode_response, struct_encoder
 from app.wire.primitives import INT32, uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from app.metadata.cluster import BrokerImage, ClusterImage, TopicImage
+    from app.metadata.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 KINDS_MAX: Final = 4
 """Versions (each with or without authorized operations) whose pieces are kept: some 60 bytes for each partition and kind, and as
 many for all topics together. Clients of one fleet use one or two."""
+CHUNK: Final = 500
+"""Partitions that are encoded together: 2 or 3 ms."""
 FLEXIBLE: Final = 9
 OPERATIONS: Final = range(8, 11)
 """Versions with the authorized operations of the cluster, behind the topics."""
+TOPIC_OPERATIONS: Final = 8
+"""First version with the authorized operations of each topic, behind its partitions."""
 ERROR_CODE: Final = 13
 """First version with an error for the whole response, behind the topics."""
 
@@ -37,16 +42,80 @@ Kind = tuple[int, int]
 """Version, and the authorized operations of topics as they are told."""
 
 
+Describe = Callable[["TopicImage", Sequence["PartitionImage"]], MetadataResponseTopic]
+"""What clients are told of a topic and of some of its partitions."""
+
+
+class _Chunk(NamedTuple):
+    partitions: tuple[PartitionImage, ...]
+    start: int
+    """Where they are in the encoded topic."""
+    end: int
+
+
+class _Encoded(NamedTuple):
+    topic: TopicImage
+    body: bytes
+    chunks: tuple[_Chunk, ...]
+
+
 class _Pieces:
     """The topics of one kind, encoded."""
 
-    __slots__ = ("all_topics", "encode", "topics")
+    __slots__ = ("all_topics", "encode", "encode_partition", "topics", "version")
 
-    def __init__(self, encode: Callable[[Any], bytes]) -> None:
-        self.encode = encode
-        self.topics: dict[UUID, tuple[TopicImage, bytes]] = {}
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.encode = struct_encoder(ApiKey.METADATA, version, "MetadataResponseTopic")
+        self.encode_partition = struct_encoder(ApiKey.METADATA, version, "MetadataResponsePartition")
+        self.topics: dict[UUID, _Encoded] = {}
         self.all_topics: bytes | None = None
         """All topics of the image, in its order."""
+
+
+class TopicInTheMaking:
+    """A topic that is being encoded, as of one image. Made by ``MetadataCache.begin``."""
+
+    __slots__ = ("_bodies", "kind", "pieces", "topic", "unencoded")
+
+    def __init__(self, kind: Kind, pieces: _Pieces, topic: TopicImage) -> None:
+        self.kind = kind
+        self.pieces = pieces
+        self.topic = topic
+        known = pieces.topics.get(topic.topic_id)
+        self._bodies: list[bytes] = []
+        self.unencoded: dict[int, tuple[PartitionImage, ...]] = {}
+        """The partitions of each chunk that is to be added, by its number."""
+        for number, start in enumerate(range(0, len(topic.partitions), CHUNK)):
+            partitions = topic.partitions[start : start + CHUNK]
+            body = b""
+            if known is not None and number < len(known.chunks) and known.chunks[number].partitions == partitions:
+                body = known.body[known.chunks[number].start : known.chunks[number].end]
+            else:
+                self.unencoded[number] = partitions
+            self._bodies.append(body)
+
+    def add(self, number: int, partitions: Iterable[MetadataResponsePartition]) -> None:
+        """Encode the partitions of a chunk."""
+        self._bodies[number] = b"".join(map(self.pieces.encode_partition, partitions))
+
+    def encoded(self, head: MetadataResponseTopic) -> _Encoded:
+        """The topic, with what is told of it without its partitions."""
+        topic, version = self.topic, self.pieces.version
+        empty, flexible = self.pieces.encode(head), version >= FLEXIBLE
+        end = len(empty) - (4 if version >= TOPIC_OPERATIONS else 0) - (1 if flexible else 0)
+        count = len(topic.partitions)
+        before = empty[: end - (1 if flexible else INT32.size)] + (
+            uvarint(count + 1) if flexible else INT32.pack(count)
+        )
+        position, chunks = len(before), []
+        for number, body in enumerate(self._bodies):
+            partitions = topic.partitions[number * CHUNK : (number + 1) * CHUNK]
+            chunks.append(_Chunk(partitions, position, position + len(body)))
+            position += len(body)
+        # Of a small topic the next encoding is as cheap as a comparison.
+        kept = tuple(chunks) if len(chunks) > 1 else ()
+        return _Encoded(topic, b"".join((before, *self._bodies, empty[end:])), kept)
 
 
 class MetadataCache:
@@ -71,13 +140,13 @@ class MetadataCache:
             if len(pieces.topics) > len(image.topics_by_id):  # some were deleted
                 pieces.topics = {key: one for key, one in pieces.topics.items() if key in image.topics_by_id}
 
-    def all_topics(self, kind: Kind, describe: Callable[[TopicImage], MetadataResponseTopic]) -> bytes:
+    def all_topics(self, kind: Kind, describe: Describe) -> bytes:
         """Every topic of the image, encoded one after the other."""
         pieces = self._of(kind)
         if pieces.all_topics is None:
             assert self._image is not None
             topics = self._image.topics_by_name.values()
-            pieces.all_topics = b"".join([self._topic(pieces, topic, describe) for topic in topics])
+            pieces.all_topics = b"".join([self._topic(kind, topic, describe) for topic in topics])
         return pieces.all_topics
 
     def lacking(self, kind: Kind, topics: Iterable[TopicImage] | None) -> list[TopicImage]:
@@ -89,30 +158,48 @@ class MetadataCache:
                 return []
             topics = self._image.topics_by_name.values()
         known = pieces.topics
-        return [topic for topic in topics if (found := known.get(topic.topic_id)) is None or found[0] is not topic]
+        return [topic for topic in topics if (found := known.get(topic.topic_id)) is None or found.topic is not topic]
 
-    def topic(self, kind: Kind, topic: TopicImage, describe: Callable[[TopicImage], MetadataResponseTopic]) -> bytes:
+    def topic(self, kind: Kind, topic: TopicImage, describe: Describe) -> bytes:
         """One topic of the image, encoded."""
-        return self._topic(self._of(kind), topic, describe)
+        return self._topic(kind, topic, describe)
+
+    def begin(self, kind: Kind, topic: TopicImage) -> TopicInTheMaking:
+        """Begin to encode a topic of the image. Add the chunks that it names, then ``finish`` it."""
+        return TopicInTheMaking(kind, self._of(kind), topic)
+
+    def finish(self, making: TopicInTheMaking, head: MetadataResponseTopic) -> bool:
+        """Keep an encoded topic. Returns: False if what is told of it has changed since ``begin``. Then begin again: chunks that
+        did not change are kept."""
+        topic = making.topic
+        assert self._image is not None
+        now = self._image.topic_by_id(topic.topic_id)
+        if self._pieces.get(making.kind) is not making.pieces or now is None:
+            return False
+        known = making.pieces.topics.get(topic.topic_id)
+        if known is None or known.topic is not now:
+            making.pieces.topics[topic.topic_id] = making.encoded(head)
+        return now is topic
 
     def unknown(self, kind: Kind, topic: MetadataResponseTopic) -> bytes:
         """What a client is told of a topic that is not there; not kept."""
         return self._of(kind).encode(topic)
 
-    def _topic(
-        self, pieces: _Pieces, topic: TopicImage, describe: Callable[[TopicImage], MetadataResponseTopic]
-    ) -> bytes:
+    def _topic(self, kind: Kind, topic: TopicImage, describe: Describe) -> bytes:
+        pieces = self._of(kind)
         found = pieces.topics.get(topic.topic_id)
-        if found is not None and found[0] is topic:
-            return found[1]
-        encoded = pieces.encode(describe(topic))
-        pieces.topics[topic.topic_id] = topic, encoded
-        return encoded
+        if found is not None and found.topic is topic:
+            return found.body
+        making = TopicInTheMaking(kind, pieces, topic)
+        for number, partitions in making.unencoded.items():
+            making.add(number, describe(topic, partitions).partitions)
+        found = pieces.topics[topic.topic_id] = making.encoded(describe(topic, ()))
+        return found.body
 
     def _of(self, kind: Kind) -> _Pieces:
         found = self._pieces.get(kind)
         if found is None:
-            found = _Pieces(struct_encoder(ApiKey.METADATA, kind[0], "MetadataResponseTopic"))
+            found = _Pieces(kind[0])
             self._pieces[kind] = found
             if len(self._pieces) > KINDS_MAX:
                 self._pieces.popitem(last=False)

@@ -48,7 +48,7 @@ from app.machine.files import (
     unlink_quietly,
 )
 from app.metrics import Labels, Registry
-from app.seams import BlockingPool, Clock
+from app.seams import BlockingPool, Clock, shared_wait_s
 from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 TICK_MS: Final = 5_000
@@ -557,14 +557,14 @@ class LogManager:
         expiry_due_ms = self._clock.now_ms() + EXPIRY_MS
         idle_due_ms = self._clock.now_ms() + IDLE_LOOK_MS
         loop = asyncio.get_running_loop()
-        tick_due_s = loop.time() + TICK_MS / 1000
+        tick_due_s = loop.time() + shared_wait_s(loop.time(), TICK_MS / 1000)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(tick_due_s):
                     await directory.housekeeping.wait()
             directory.housekeeping.clear()
             if loop.time() >= tick_due_s:
-                tick_due_s = loop.time() + TICK_MS / 1000
+                tick_due_s = loop.time() + shared_wait_s(loop.time(), TICK_MS / 1000)
                 await self.tick()
             now_ms = self._clock.now_ms()
             if now_ms >= checkpoint_due_ms or directory.checkpoint_due:
@@ -610,7 +610,7 @@ class LogManager:
         directory = self.log_directory
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_MS / 1000):
+                async with asyncio.timeout(shared_wait_s(asyncio.get_running_loop().time(), TICK_MS / 1000)):
                     await directory.trash_added.wait()
             directory.trash_added.clear()
             await self.take_out_trash(self._clock.now_ms())

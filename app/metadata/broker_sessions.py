@@ -19,8 +19,8 @@ from app.metadata.cluster import BrokerImage
 SESSION_TIMEOUT_S: Final = 3.0
 """Default of ``broker.session.timeout.ms``."""
 
-TICK_INTERVAL_S: Final = 0.1
-PAUSE_S_MIN: Final = 1.0
+TICK_INTERVAL_S: Final = 0.5
+PAUSE_S_MIN: Final = 0.6
 """Time beyond a tick interval in which nothing was called. From here on it counts as a pause of the controller (L1)."""
 
 MOST_SILENT_TIMEOUTS: Final = 2

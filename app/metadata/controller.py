@@ -121,8 +121,8 @@ class Controller(ClusterChanges):
         self._work_waits = asyncio.Event()
         self._in_office = asyncio.Lock()
         """Held while an entry is under way, and from a seal until the entry after it (C1)."""
-        self.active = True
-        """Whether this broker is the controller, as far as it knows. Always for a single broker."""
+        self._active = True
+        self._on_office: list[Callable[[], None]] = []
         self.elsewhere: Elsewhere | None = None
         """Where the active controller of several brokers is asked."""
         self.confirmed_s = 0.0
@@ -133,6 +133,22 @@ class Controller(ClusterChanges):
     def before_answering(self, wait: Callable[[UUID], Awaitable[None]]) -> None:
         """Await ``wait(topic_id)`` before the creation of a topic, or of more partitions, returns."""
         self._before_answering = wait
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows. Always for a single broker."""
+        return self._active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        if active != self._active:
+            self._active = active
+            for tell in self._on_office:
+                tell()
+
+    def on_office(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` whenever ``active`` has changed. It must not wait, nor raise."""
+        self._on_office.append(tell)
 
     def on_unclean(self, tell: Callable[[Sequence[TopicIdPartition]], None]) -> None:
         """Call ``tell`` with the partitions whose leaders were elected uncleanly on request (E3)."""

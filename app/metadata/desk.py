@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -28,7 +29,7 @@ from app.metadata.broker_changes import (
     register_broker,
     unfence_brokers,
 )
-from app.metadata.broker_sessions import BrokerSessions
+from app.metadata.broker_sessions import TICK_INTERVAL_S, BrokerSessions
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
@@ -36,11 +37,15 @@ from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
 from app.metadata.place import ASK_S, Places
 from app.metadata.view import ClusterView
+from app.seams import shared_wait_s
 from app.units import TopicIdPartition
 
-TICK_S: Final = 0.1
+AGAIN_S: Final = 0.1
+"""Pause before what could not be done is tried again."""
 CONFIRM_S: Final = 1.5
 """After this time without an append, the log is confirmed by a read."""
+CONFIRM_EARLY_S: Final = 0.25
+"""… so much earlier, if the desk is looking anyway."""
 UNCONFIRMED_S: Final = 2.0
 ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; one entry may be longer."""
@@ -77,6 +82,8 @@ class Desk:
         self._faults = faults if faults is not None else Faults(log_line)
         self._sessions: BrokerSessions | None = None
         self._new_entry = asyncio.Event()
+        self._look = asyncio.Event()
+        """Set when a session, a broker or the office has changed in a way that may call for a change."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
         self.unclean_elections = 0
@@ -84,6 +91,7 @@ class Desk:
         view.log.on_own_entry(self._see_entry)
         view.on_change(self._follow)
         controller.on_unclean(self._count_unclean)
+        controller.on_office(self._look.set)
 
     @property
     def serving(self) -> bool:
@@ -115,10 +123,9 @@ class Desk:
         more_replicas = MoreReplicas()
         try:
             while self._in_office():
-                await asyncio.sleep(TICK_S)
-                now_s = loop.time()
-                sessions.tick(now_s)
-                if now_s - self.controller.confirmed_s >= CONFIRM_S:
+                await self._wait(sessions)
+                sessions.tick(loop.time())
+                if loop.time() - self.controller.confirmed_s >= CONFIRM_S - CONFIRM_EARLY_S:
                     await self._confirm()
                     if not self._in_office():
                         break
@@ -136,6 +143,23 @@ class Desk:
                 task.cancel()
             self._probing.clear()
             self._new_entry.set()
+
+    async def _wait(self, sessions: BrokerSessions) -> None:
+        """Until a session ends, the log is to be confirmed, or something has changed.
+
+        In any case until the next tick of the sessions: a pause of this loop is noticed by its absence (L1). Internal topics that
+        may get more replicas, and the preferred leaders, are looked at then too: neither is urgent.
+        """
+        now_s = asyncio.get_running_loop().time()
+        end_s = now_s + shared_wait_s(now_s, TICK_INTERVAL_S)
+        for due_s in (sessions.next_deadline_s(), self.controller.confirmed_s + CONFIRM_S):
+            if due_s is not None:
+                # What is due already was done a moment ago: it is held back (L4), or failed.
+                end_s = min(end_s, due_s if due_s > now_s else now_s + AGAIN_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end_s):
+                await self._look.wait()
+        self._look.clear()
 
     async def _confirm(self) -> None:
         try:
@@ -223,6 +247,7 @@ class Desk:
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.brokers and self._sessions is not None:
             self._sessions.follow(image.brokers, asyncio.get_running_loop().time())
+            self._look.set()
 
     # --- what brokers ask ---------------------------------------------------------------------------------------------
 
@@ -288,6 +313,8 @@ class Desk:
             may_stop = left == 0
         broker = self._view.image.brokers.get(beat.broker_id)
         fenced = broker is None or broker.fenced
+        if fenced:
+            self._look.set()  # it may be unfenced now
         caught_up = broker is not None and beat.applied >= broker.changed_at
         return HeartbeatAnswer(ErrorCode.NONE, caught_up, fenced, may_stop)
 
@@ -346,6 +373,7 @@ class Desk:
                 return
             if refused:
                 self._sessions.refused(broker_id, broker_epoch, loop.time())
+                self._look.set()
             await asyncio.sleep(REFUSAL_PAUSE_S)
 
     async def entries(self, start: int, wait_s: float) -> list[bytes] | None:
@@ -358,7 +386,7 @@ class Desk:
                 return None
             appended = self._new_entry
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(shared_wait_s(asyncio.get_running_loop().time(), wait_s)):
                     await appended.wait()
             except TimeoutError:
                 return []

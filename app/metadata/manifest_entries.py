@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from app.seams import shared_wait_s
 from app.units import TopicIdPartition
 
 ENTRIES_MAX: Final = 16_384
@@ -95,7 +96,7 @@ class ManifestEntries:
     async def wait(self, wait_s: float) -> None:
         """Wait for the next entry, but no longer than ``wait_s``."""
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(shared_wait_s(asyncio.get_running_loop().time(), wait_s)):
                 await self._moved.wait()
         except TimeoutError:
             return

@@ -58,7 +58,7 @@ from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
 from app.metadata.view import ClusterView
-from app.seams import Clock
+from app.seams import Clock, shared_wait_s
 from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -148,6 +148,12 @@ class ClusterMember(Elsewhere):
         self._may_stop = asyncio.Event()
         self._heard_s = -1e9
         self._candidacy: Candidacy | None = None
+        # Set when what the loop of that name goes by may have changed.
+        self._office_look = asyncio.Event()
+        self._entries_look = asyncio.Event()
+        self._candidacy_look = asyncio.Event()
+        self._known_controller = view.image.controller
+        controller.on_office(self._look)
         controller.active = False
         controller.elsewhere = self
         view.registered = False
@@ -178,10 +184,17 @@ class ClusterMember(Elsewhere):
         if self._candidacy is not None:
             self._candidacy.heard(broker_id, self._heard_s)
 
+    def _look(self) -> None:
+        """Who is the controller, or which brokers there are, may have changed."""
+        self._office_look.set()
+        self._entries_look.set()
+        self._candidacy_look.set()
+
     def _note_seal(self) -> None:
         writer = self._view.log.writer
-        if self._candidacy is not None:
+        if self._candidacy is not None and writer.epoch > self._candidacy.controller_epoch:
             self._candidacy.seal_seen(writer.epoch, _sealer(writer.writer_id), self._now_s())
+            self._candidacy_look.set()
 
     @staticmethod
     def _now_s() -> float:
@@ -190,6 +203,9 @@ class ClusterMember(Elsewhere):
     def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
         self._applied.set()
         self._applied = asyncio.Event()
+        if delta.brokers or image.controller != self._known_controller:
+            self._known_controller = image.controller
+            self._look()
 
     async def _read(self) -> bool:
         """Read the bucket. Returns: whether the log was read up to its end. Raises: FencedError."""
@@ -348,11 +364,13 @@ class ClusterMember(Elsewhere):
 
     async def _hold_office(self) -> None:
         while True:
+            self._office_look.clear()
             if self._controller.active:
                 self._log_line(f"broker {self._view.identity.broker_id} is the controller")
                 await self.desk.run()
                 self._log_line(f"broker {self._view.identity.broker_id} is not the controller any more")
-            await asyncio.sleep(STEP_S)
+            else:
+                await self._office_look.wait()
 
     async def _beat(self) -> None:
         """Tell the controller that this broker lives, as soon as it is ready."""
@@ -387,18 +405,23 @@ class ClusterMember(Elsewhere):
             hurried = mine is not None and mine.fenced and answer is not None
             stops = self._wants_stop and not self._may_stop.is_set()
             interval_s = self._view.config.broker_heartbeat_interval_ms / 1000
-            await asyncio.sleep(min(STEP_S, interval_s) if hurried or stops else interval_s)
+            if hurried or stops:
+                await asyncio.sleep(min(STEP_S, interval_s))
+            else:
+                await asyncio.sleep(shared_wait_s(self._now_s(), interval_s))
 
     def _note_refused(self, error: FirnError) -> None:
         if isinstance(error, NotSent) and self._candidacy is not None:
             self._candidacy.controller_refused(self._now_s())
+            self._candidacy_look.set()
 
     async def _follow_entries(self) -> None:
         """Take new entries from the controller as they are made."""
         while True:
+            self._entries_look.clear()
             to = self._controller_broker()
             if to is None:
-                await asyncio.sleep(STEP_S)
+                await self._entries_look.wait()
                 continue
             log = self._view.log
             start = log.next_sequence
@@ -464,13 +487,16 @@ class ClusterMember(Elsewhere):
             jitter_s=self._rng.uniform(0.0, 0.1),
         )
         while True:
-            await asyncio.sleep(STEP_S)
+            self._candidacy_look.clear()
             if self._controller.active:
+                await self._candidacy_look.wait()
                 continue
             candidacy.follow([broker_id for broker_id, one in self._image.brokers.items() if not one.fenced])
             match candidacy.decide(self._now_s()):
-                case Wait():
-                    continue
+                case Wait(until_s):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(until_s):
+                            await self._candidacy_look.wait()
                 case ReadLog():
                     if await self._read():
                         candidacy.log_read(self._now_s())
@@ -482,6 +508,8 @@ class ClusterMember(Elsewhere):
                     await self._look_at_sign_of_life(candidacy, controller_id)
                 case Seal():
                     await self._take_office(candidacy)
+                    if not self._controller.active:
+                        await asyncio.sleep(STEP_S)  # the seal may be due still: the log could not be read
 
     async def _ask_others(self, candidacy: Candidacy, round_number: int, brokers: Sequence[int]) -> None:
         asked = HeardRequest(self._image.cluster_id, self._view.identity.broker_id)

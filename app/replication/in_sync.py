@@ -109,6 +109,7 @@ class InSync:
         "_looks",
         "_maximal",
         "_min_in_sync",
+        "_on_look",
         "_partition_epoch",
         "_proposal",
         "_proposed",
@@ -129,8 +130,10 @@ class InSync:
         high_watermark: Offset,
         now_ms: int,
         lag_ms_max: int = LAG_MS_MAX,
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``epoch_start``: the log end at which this leadership began. ``high_watermark``: what is known to be committed."""
+        """``epoch_start``: the log end at which this leadership began. ``high_watermark``: what is known to be committed.
+        ``on_look`` is called whenever ``proposal`` may have something to say before ``next_look_ms``, also in a new leadership."""
         self._broker_id = broker_id
         self._leader_epoch = leader_epoch
         self._epoch_start: int = epoch_start
@@ -142,6 +145,7 @@ class InSync:
         self._proposed: frozenset[int] = frozenset()
         """Members of all proposals since the last decision: any of them may have been accepted (R4)."""
         self._again_ms = 0
+        self._on_look = on_look
         self._looks = True
         self._deadline_ms = 0
         self._partition_epoch = partition_epoch
@@ -151,6 +155,7 @@ class InSync:
         self._followers: dict[int, Replica] = {replica: Replica(now_ms) for replica in replicas if replica != broker_id}
         self._maximal: tuple[Replica, ...] = ()
         self._settle()
+        self._want_look()
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -200,6 +205,16 @@ class InSync:
         """Whether ``proposal`` may have something to say now."""
         return self._looks or now_ms >= self._deadline_ms
 
+    @property
+    def next_look_ms(self) -> int:
+        """When ``proposal`` may have something to say though nothing happens; ``NEVER_MS`` if then it never has. As of its last
+        call: what has happened since may have moved it to a later time."""
+        return self._deadline_ms
+
+    def _want_look(self) -> None:
+        self._looks = True
+        self._on_look()
+
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def note_own(self, stored_end: int, log_end: int) -> None:
@@ -238,7 +253,7 @@ class InSync:
             follower.stored_end = stored_end
             self._advance()
         if broker_id not in self._committed and self._may_count(follower):
-            self._looks = True
+            self._want_look()
 
     def let_ride(self, broker_id: int, broker_epoch: int, log_end: int, ride: Ride) -> bool:
         """Whether a follower may go without being noted while it has all records: it has them now, by a position that counts, and
@@ -274,7 +289,7 @@ class InSync:
                     self._followers[replica] = Replica(now_ms)
             for gone in self._followers.keys() - set(replicas):
                 del self._followers[gone]
-            self._looks = True
+            self._want_look()
         self._settle()
 
     # --- proposals ----------------------------------------------------------------------------------------------------

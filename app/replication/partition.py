@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, NotLeader, RequestRejected
 from app.replication.commits import CommitQueue, FutureWaiter, Waiter
-from app.replication.in_sync import LAG_MS_MAX, InSync
+from app.replication.in_sync import LAG_MS_MAX, NEVER_MS, InSync
+from app.replication.looks import Looks
 from app.replication.roles import Role
 from app.replication.selecting import ReplicaView, select_by_rack
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -41,6 +42,7 @@ class Partition:
         "commits_alone",
         "counting",
         "eligible",
+        "followed",
         "in_sync",
         "index",
         "leader",
@@ -74,6 +76,8 @@ class Partition:
         """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
         self.eligible: tuple[BrokerId, ...] = ()
         """Eligible leader replicas (KIP-966), as of the newest image."""
+        self.followed: PartitionImage | None = None
+        """The image that role, sets and epochs are in line with, so that nothing is left to be done about it; else None."""
         self.commits_alone = True
         """Whether there is no other replica, so that records are committed as soon as this broker has stored them."""
         self.accepts_all = False
@@ -318,8 +322,10 @@ class PartitionTable:
         """Loop time in milliseconds: it never steps."""
         self.lag_ms_max = LAG_MS_MAX
         """``replica.lag.time.max.ms``."""
-        self.counted: dict[TopicIdPartition, Partition] = {}
-        """The partitions whose replicas this broker counts."""
+        self._looks: Looks[Partition] = Looks()
+        """At the partitions whose replicas this broker counts: their in-sync set may have to be proposed anew."""
+        self.on_look: Callable[[], None] | None = None
+        """Called when a partition wants a look, and none did before. Whoever proposes in-sync sets sets it."""
         self.on_touched: Callable[[], None] | None = None
         """Called when the first partition was touched since ``take_touched``: its leader, its epoch or its role here may be
         another. Whoever fetches from leaders sets it."""
@@ -480,6 +486,7 @@ class PartitionTable:
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
+        partition.followed = None
         partition.log.become_leader(epoch)
         partition.log.commit_alone(partition.commits_alone)
         partition.leader, partition.leader_epoch = self._broker_id, epoch
@@ -507,28 +514,46 @@ class PartitionTable:
             high_watermark=log.high_watermark,
             now_ms=self.now_ms(),
             lag_ms_max=self.lag_ms_max,
+            on_look=lambda: self._want_look(partition),
         )
-        self.counted[partition.key] = partition
         log.on_stored = partition.note_stored
         partition.note_stored()
 
-    def to_look_at(self, now_ms: int) -> list[Partition]:
-        """The partitions whose in-sync set may have to be proposed anew."""
-        return [
-            partition
-            for partition in self.counted.values()
-            if partition.counting is not None and partition.counting.wants_look(now_ms)
-        ]
+    def _want_look(self, partition: Partition) -> None:
+        first = not self._looks.wanted
+        self._looks.want(partition)
+        if first and self.on_look is not None:
+            self.on_look()
+
+    def take_looks(self, now_ms: int, at_most: int) -> list[Partition]:
+        """Partitions whose in-sync set may have to be proposed anew, ``at_most`` of them. Call ``looked_at`` with each."""
+        return self._looks.take(now_ms, at_most)
+
+    def looked_at(self, partition: Partition) -> None:
+        """``proposal`` was asked: look at the partition again when its time comes, though nothing happens."""
+        counting = partition.counting
+        if counting is not None and counting.next_look_ms < NEVER_MS:
+            self._looks.want_at(partition, counting.next_look_ms)
+
+    def next_look_ms(self) -> int | None:
+        """When to look though nothing happens; None for never."""
+        return self._looks.next_ms()
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether ``on_look`` was called for partitions that were not taken yet."""
+        return self._looks.wanted
 
     def _stop_counting(self, partition: Partition) -> None:
         if partition.counting is not None:
             partition.counting = None
             partition.log.on_stored = None
             partition.log.appends_decide = True
-            self.counted.pop(partition.key, None)
+            self._looks.forget(partition)
 
     def follow(self, partition: Partition, high_watermark: int) -> None:
         """Fetch from whoever leads. ``high_watermark``: what is known to be committed from before (A4)."""
+        partition.followed = None
         partition.log.resign()
         partition.log.commit_alone(False)
         partition.log.trust_high_watermark(high_watermark)
@@ -562,6 +587,7 @@ class PartitionTable:
             self._tell(partition)
 
     def _leave(self, partition: Partition) -> None:
+        partition.followed = None
         self._touch(partition)
         if self._led.pop((partition.topic, partition.index), None) is not None:
             partition.leave_leadership()

@@ -616,6 +616,8 @@ class Leadership(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.network = Network()
+        self.wanted = False
+        """Whether a look was asked for since the last one."""
 
     @initialize(
         stored=st.tuples(*[st.integers(0, EPOCH_START)] * 3),
@@ -647,8 +649,17 @@ class Leadership(RuleBasedStateMachine):
             high_watermark=Offset(known),
             now_ms=0,
             lag_ms_max=LAG_MS,
+            on_look=self.want_look,
         )
         self.last_high_watermark = known
+
+    def want_look(self) -> None:
+        self.wanted = True
+
+    @invariant()
+    def nobody_has_to_ask_again_and_again_whether_there_is_something_to_propose(self) -> None:
+        if self.counting.pending is None and self.counting.wants_look(self.now_ms):
+            assert self.wanted or self.now_ms >= self.counting.next_look_ms
 
     # --- the leader ---
 
@@ -670,6 +681,7 @@ class Leadership(RuleBasedStateMachine):
             proposal = self.counting.proposal(
                 self.now_ms, may_join=lambda broker_id: broker_id in seen.active, broker_epochs=seen.broker_epochs
             )
+            self.wanted = False
             if proposal is not None:
                 self.network.proposals.append(proposal)
 
