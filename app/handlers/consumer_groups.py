@@ -15,10 +15,12 @@ from app.groups.consumer import Member as GroupMember
 from app.groups.shard import GroupShard
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.cluster import ClusterImage, TopicImage
+from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (
     Assignment as DescribedAssignment,
@@ -100,7 +102,6 @@ async def describe(
     context: Context, request: Request, message: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself, with every member's present and target assignment."""
-    del request
     groups = await describe_each(
         context,
         message.group_ids,
@@ -108,7 +109,12 @@ async def describe(
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
     for answer in groups:
-        answer.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+        if message.include_authorized_operations:
+            answer.authorized_operations = operations(
+                context, request.caller, ResourceType.GROUP, answer.group_id, GROUP_OPERATIONS
+            )
+        else:
+            answer.authorized_operations = NOT_ASKED
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

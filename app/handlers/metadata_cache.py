@@ -4,7 +4,8 @@ What a client is told of a topic depends on the topic's image, on which brokers 
 open. It is encoded once for each of them, in each version that clients use. A response is put together from these pieces, and the
 response with all topics is kept for as long as the image stays.
 
-All callers are told the same. Once callers may see different topics, what depends on them must be chosen before this.
+All callers are told the same of a topic. Which topics a caller may see is decided before this, and operations that differ from
+caller to caller are not kept.
 """
 
 from __future__ import annotations
