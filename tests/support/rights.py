@@ -61,8 +61,10 @@ def told(message: Any) -> Any:
             found.append((item.name, value))
         elif item.name in HIDDEN_WITH_A_TOPIC:
             found.append((item.name, value > 0))
+        elif item.name == "configs":
+            found.append((item.name, bool(value)))
         elif isinstance(value, list):
-            parts = [told(one) for one in value if dataclasses.is_dataclass(one)]
+            parts = [told(one) for one in value if dataclasses.is_dataclass(one) and not _is_internal(one)]
             parts = sorted([part for part in parts if part], key=repr)
             if parts:
                 found.append((item.name, parts))
@@ -71,6 +73,11 @@ def told(message: Any) -> Any:
             if part:
                 found.append((item.name, part))
     return found
+
+
+def _is_internal(part: Any) -> bool:
+    """What brokers have for themselves differs."""
+    return any(str(getattr(part, name, "")).startswith("__") for name in NAMES)
 
 
 def refusals(message: Any) -> set[str]:
