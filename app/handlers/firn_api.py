@@ -136,6 +136,8 @@ def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     asked = unpack(PlaceRequest, message)
     cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
+    # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (A10).
+    is_meant = is_meant and may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     looks = is_meant and bool(asked.replaced_by) and context.gate.be_told(request.on_close)
     untiered = [log for log in context.logs.logs() if _untiered_bytes(context, log)] if looks else []
     return pack(

@@ -18,13 +18,18 @@ from app.handlers.dispatch import Apis
 from app.metadata.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
+from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from app.wire.apis.envelope import EnvelopeRequest
+from app.wire.framing import request_frame
+from app.wire.principal import encode_principal
 from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, refusals, told
-from tests.support.several import unfenced, until
+from tests.support.several import cluster_on, unfenced, until
 
 ADMIN, ALICE, BOB = "User:admin", "User:alice", "User:bob"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -174,19 +179,18 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
     from app.metadata import control
     from app.wire.apis.alter_partition import AlterPartitionRequest
     from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest
-    from app.wire.apis.envelope import EnvelopeRequest
 
     nobody = broker_id = 1
     async with guarded(tmp_path) as broker, broker.as_user(ALICE) as alice:
         cluster_id = broker.context.image.cluster_id
         uuid = next(iter(broker.ids.values()))
-        before = state_of(broker)
+        before, mine = state_of(broker), broker.context.cluster.identity
         messages: dict[int, Any] = {
             ApiKey.FIRN_METRICS: own.MetricsRequest(),
             ApiKey.FIRN_TIER_STATUS: own.TierStatusRequest([]),
             ApiKey.FIRN_TIER_SEGMENTS: own.TierSegmentsRequest(SEEN, 0),
             ApiKey.FIRN_TIER_REPLACE: own.TierReplaceRequest(SEEN, 0, "begin", bytes(16), []),
-            ApiKey.FIRN_PLACE: own.PlaceRequest(cluster_id, nobody, uuid, ""),
+            ApiKey.FIRN_PLACE: own.PlaceRequest(cluster_id, nobody, mine.directory_id, "somebody"),
             ApiKey.FIRN_DRAIN: own.DrainRequest("begin"),
             ApiKey.FIRN_CLUSTER: own.ClusterRequest(),
             ApiKey.FIRN_ENTRIES: control.EntriesRequest(cluster_id, 0, 0),
@@ -207,6 +211,12 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         elif key == ApiKey.FIRN_TIER_STATUS:
             answer = own.unpack(own.TierStatusResponse, await alice.ask(key, 0, own.pack(message)))
             assert not answer.partitions
+        elif key == ApiKey.FIRN_PLACE:
+            answer = own.unpack(own.PlaceResponse, await alice.ask(key, 0, own.pack(message)))
+            assert (answer.node_id, answer.directory_id) == (mine.broker_id, mine.directory_id), (
+                "silence would be worse"
+            )
+            assert not answer.looks
         elif key == ApiKey.FIRN_TIER_SEGMENTS:
             answer = own.unpack(own.TierSegmentsResponse, await alice.ask(key, 0, own.pack(message)))
             assert "not allowed to DESCRIBE" in answer.error
@@ -420,3 +430,99 @@ async def test_a_producer_id_without_transactions_asks_for_a_topic_that_may_be_w
         await broker.forbid_all()
         await broker.allow((Operation.IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME))
         assert (await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, message)).error_code == 0
+
+
+# --- several brokers, and groups ------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_is_passed_on_is_checked_for_whom_it_comes(tmp_path: Path) -> None:
+    settings = {"super_users": f"User:ANONYMOUS;{ADMIN}", "authorizer_class_name": STANDARD_AUTHORIZER}
+    async with cluster_on(tmp_path, 2, **settings) as brokers:
+        sides = [Guarded(broker) for broker in brokers]
+        controller, other = sorted(sides, key=lambda one: not one.broker.node.membership.controller.active)
+        creates = CreateAclsRequest([_acl(Operation.READ, TOPIC, SEEN, principal=BOB)])
+        async with other.as_user(ALICE) as alice:
+            answer = await alice.ask(ApiKey.CREATE_ACLS, 3, creates)
+            assert [one.error_code for one in answer.results] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+            assert not controller.context.image.acls
+            await controller.allow((Operation.ALTER, CLUSTER, CLUSTER_NAME), host="127.0.0.1")
+            answer = await alice.ask(ApiKey.CREATE_ACLS, 3, creates)
+            assert [one.error_code for one in answer.results] == [0], "her right is for her host, which is passed on"
+            assert other.context.authorizer is not None
+            assert other.context.authorizer.allows(BOB, "10.0.0.1", Operation.READ, TOPIC, SEEN), "it is there at once"
+
+
+async def test_nobody_but_a_broker_speaks_for_others(tmp_path: Path) -> None:
+    settings = {"super_users": f"User:ANONYMOUS;{ADMIN}", "authorizer_class_name": STANDARD_AUTHORIZER}
+    async with cluster_on(tmp_path, 2, **settings) as brokers:
+        sides = [Guarded(broker) for broker in brokers]
+        controller, _ = sorted(sides, key=lambda one: not one.broker.node.membership.controller.active)
+        creates = CreateAclsRequest([_acl(Operation.READ, TOPIC, SEEN, principal=BOB)])
+        frame = request_frame(ApiKey.CREATE_ACLS, 3, 1, "test", creates)[4:]
+        async with controller.as_user(ALICE) as alice:
+            asked = EnvelopeRequest(frame, encode_principal("User", "admin"), b"127.0.0.1:1")
+            answer = await alice.ask(ApiKey.ENVELOPE, 0, asked)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert not controller.context.image.acls
+
+
+async def test_an_expression_subscribes_to_what_its_member_may_see(tmp_path: Path) -> None:
+    async with guarded(tmp_path, group_consumer_assignment_interval_ms=0) as broker, broker.as_user(ALICE) as alice:
+        await broker.allow(
+            (Operation.READ, ResourceType.GROUP, GROUP),
+            (Operation.DESCRIBE, TOPIC, SEEN),
+            (Operation.DESCRIBE, TOPIC, "se2"),
+        )
+        epoch, names = 0, set()
+
+        async def beat() -> set[str]:
+            nonlocal epoch, names
+            message = ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="m",
+                member_epoch=epoch,
+                rebalance_timeout_ms=10_000 if not epoch else -1,
+                subscribed_topic_names=[] if not epoch else None,
+                subscribed_topic_regex=".*" if not epoch else None,
+                topic_partitions=[] if not epoch else None,
+            )
+            answer = await alice.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+            assert answer.error_code == 0, answer
+            epoch = answer.member_epoch
+            if answer.assignment is not None:
+                topics = broker.context.image.topics_by_id
+                names = {topics[one.topic_id].name for one in answer.assignment.topic_partitions}
+            return names
+
+        async def assigned(wanted: set[str]) -> None:
+            async with asyncio.timeout(60):
+                while await beat() != wanted:
+                    await asyncio.sleep(0.02)
+
+        await assigned({SEEN})
+        await broker.broker.create_topic("se3")
+        await broker.broker.create_topic("se2")
+        await assigned({SEEN, "se2"})
+
+
+async def test_a_group_is_not_described_to_who_may_not_see_its_topics(tmp_path: Path) -> None:
+    async with guarded(tmp_path, group_consumer_assignment_interval_ms=0) as broker:
+        async with broker.as_user(ADMIN) as admin:
+            message = ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="m",
+                rebalance_timeout_ms=10_000,
+                subscribed_topic_names=[OTHER],
+                topic_partitions=[],
+            )
+            assert (await admin.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)).error_code == 0
+        await broker.allow((Operation.DESCRIBE, ResourceType.GROUP, GROUP))
+        asked = ConsumerGroupDescribeRequest([GROUP], True)
+        async with broker.as_user(ALICE) as alice:
+            (hidden,) = (await alice.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked)).groups
+            assert (hidden.group_id, hidden.error_code, hidden.members) == (GROUP, DENIED, [])
+            assert hidden.group_state == ""
+            await broker.allow((Operation.DESCRIBE, TOPIC, OTHER))
+            (shown,) = (await alice.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked)).groups
+            assert (shown.error_code, len(shown.members)) == (0, 1)
+            assert shown.authorized_operations == 1 << Operation.DESCRIBE
