@@ -157,7 +157,9 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
             index, records = partitions[0]
             partition = led_partition(context, topic, index)
             if partition is not None and records is not None and is_plain(partition, request.acks):
-                transactional = request.transactional_id is not None
+                transactional = request.transactional_id is not None and may_use(
+                    context, connection.caller, request.transactional_id
+                )
                 rights = connection.caller.rights
                 log = partition.log
                 partition.refresh()
@@ -179,11 +181,25 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     return _serve_any(connection, asked, request, refused)
 
 
+def may_use(context: Context, caller: Caller, transactional_id: str) -> bool:
+    """Whether a caller may write in transactions of this id."""
+    return may(context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
+def is_transactional(records: memoryview | None) -> bool:
+    """Whether what was sent for a partition is a batch of a transaction, as far as can be seen."""
+    return (
+        records is not None and len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL != 0
+    )
+
+
 def take_out_denied(context: Context, caller: Caller, request: ProduceRequest) -> TopicResults:
     """Take out of a request what its caller may not write. Returns: the results of that."""
     transactional_id = request.transactional_id
-    if transactional_id is not None and not may(
-        context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    if (
+        transactional_id is not None
+        and not may_use(context, caller, transactional_id)
+        and any(is_transactional(records) for _, partitions in request.topics for _, records in partitions)
     ):
         error = denial(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         refused = refuse_all(request, error.code, str(error))

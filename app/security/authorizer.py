@@ -13,7 +13,6 @@ Decisions are kept until the rules change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
@@ -30,8 +29,8 @@ DECISIONS_MAX: Final = 200_000
 
 Who = tuple[str, str]
 """Principal and host."""
-What = tuple[int, int, str]
-"""Operation, type and name of a resource."""
+What = tuple[int, int, str | None]
+"""Operation, type and name of a resource; without a name: of any."""
 
 _LITERAL: Final = int(PatternType.LITERAL)
 _PREFIXED: Final = int(PatternType.PREFIXED)
@@ -47,7 +46,7 @@ def split_super_users(text: str) -> frozenset[str]:
 class Authorizer:
     """The rules of now, and what was decided by them."""
 
-    __slots__ = ("_acls", "_allow_everyone", "_count", "_decisions", "_prefix_lengths", "_super_users")
+    __slots__ = ("_acls", "_allow_everyone", "_count", "_decisions", "_super_users")
 
     def __init__(
         self, super_users: frozenset[str] = frozenset(), *, allow_everyone_if_no_acl_found: bool = False
@@ -55,7 +54,6 @@ class Authorizer:
         self._super_users = super_users
         self._allow_everyone = allow_everyone_if_no_acl_found
         self._acls: Acls = {}
-        self._prefix_lengths: Mapping[int, tuple[int, ...]] = {}
         self._decisions: dict[Who, dict[What, bool]] = {}
         self._count = 0
 
@@ -67,11 +65,6 @@ class Authorizer:
         """Decide by ``acls`` from now on. Returns: whether they are others than before. The mapping must never change."""
         if acls is self._acls:
             return False
-        lengths: dict[int, set[int]] = {}
-        for pattern in acls:
-            if pattern[1] == _PREFIXED:
-                lengths.setdefault(pattern[0], set()).add(len(pattern[2]))
-        self._prefix_lengths = {kind: tuple(sorted(of_kind)) for kind, of_kind in lengths.items()}
         self._acls = acls
         self._forget()
         return True
@@ -101,6 +94,16 @@ class Authorizer:
         ``authorizeByResourceType``, it counts rules for the operation itself and for all, no implied ones."""
         if self.allows(principal, host, operation, kind, _ANY_NAME):
             return True
+        decisions = self._decisions.get((principal, host))
+        known = None if decisions is None else decisions.get((operation, kind, None))
+        if known is None:
+            known = self._decide_any(principal, host, operation, kind)
+            if decisions is not None:
+                decisions[operation, kind, None] = known
+                self._count += 1
+        return known
+
+    def _decide_any(self, principal: str, host: str, operation: int, kind: int) -> bool:
         allowed: list[Pattern] = []
         denied: set[tuple[int, str]] = set()
         for pattern, by_principal in self._acls.items():
@@ -141,10 +144,8 @@ class Authorizer:
         found = [get(Pattern(kind, _LITERAL, name))]
         if name != WILDCARD:
             found.append(get(Pattern(kind, _LITERAL, WILDCARD)))
-        for length in self._prefix_lengths.get(kind, ()):
-            if length > len(name):
-                break
-            found.append(get(Pattern(kind, _PREFIXED, name[:length])))
+        # To look up every prefix takes some microseconds, and to know which ones there are would take a look at every change.
+        found += [get((kind, _PREFIXED, name[:length])) for length in range(1, len(name) + 1)]  # type: ignore[call-overload]
         allowed = matched = False
         for by_principal in found:
             if by_principal is None:

@@ -156,7 +156,10 @@ async def test_nobody_may_do_anything_without_a_right_and_nothing_changes(tmp_pa
                     message = step.build(version, ids)
                     if step.key is ApiKey.PRODUCE:
                         name = "topic_id" if version >= 13 else "name"
-                        topics = [(getattr(one, name), [(0, batch())]) for one in message.topic_data]
+                        records = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+                        if message.transactional_id is None:
+                            records = batch()
+                        topics = [(getattr(one, name), [(0, records)]) for one in message.topic_data]
                         answer = await alice.produce(version, topics, transactional_id=message.transactional_id)
                     else:
                         answer = await alice.ask(step.key, version, message)
@@ -345,9 +348,14 @@ async def test_another_users_transactional_id_is_refused(tmp_path: Path) -> None
         await broker.allow(
             (Operation.WRITE, TOPIC, SEEN), (Operation.WRITE, ResourceType.TRANSACTIONAL_ID, TRANSACTION)
         )
-        code = await written(alice, transactional_id="another")
-        assert code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert broker.broker.log(SEEN).log_end_offset == 0
+        records = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+        failed = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        for transactional_id, code in (("another", failed), (TRANSACTION, ErrorCode.INVALID_PRODUCER_ID_MAPPING)):
+            # Neither does a batch outside of transactions teach the short way to those within.
+            assert await written(alice, transactional_id=transactional_id) == 0
+            answer = await alice.produce(9, [(SEEN, [(0, records)])], transactional_id=transactional_id)
+            assert answer.responses[0].partition_responses[0].error_code == code
+        assert broker.broker.log(SEEN).log_end_offset == 2
 
 
 async def test_topics_that_one_may_not_see_are_left_out_or_refused_and_never_told(tmp_path: Path) -> None:

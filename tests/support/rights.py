@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from app.errors import ErrorCode
 from app.records.builder import build_batch
+from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.versions import SERVED
 from tests.interop.peers import make, request
@@ -93,8 +95,19 @@ def refusals(message: Any) -> set[str]:
     return set(walk(told(message)))
 
 
-def records() -> bytes:
-    return build_batch([(1_700_000_000_000, None, b"value", ())])
+def records(transactional: bool) -> bytes:
+    """A batch that no topic takes: its producer has no such transaction, or it has a checksum of its own."""
+    made = bytearray(
+        build_batch(
+            [(1_700_000_000_000, None, b"value", ())],
+            producer_id=ProducerId(5 if transactional else -1),
+            producer_epoch=ProducerEpoch(0 if transactional else -1),
+            base_sequence=0 if transactional else -1,
+            transactional=transactional,
+        )
+    )
+    made[-1] ^= 1
+    return bytes(made)
 
 
 def _topics(key: ApiKey, class_name: str, ids: Ids, by_id: bool, name: str = "name", **fields: Any) -> list[Any]:
@@ -107,7 +120,7 @@ def _topics(key: ApiKey, class_name: str, ids: Ids, by_id: bool, name: str = "na
 def _produce(transactional_id: str | None = None) -> Callable[[int, Ids], Any]:
     def build(version: int, ids: Ids) -> Any:
         key = ApiKey.PRODUCE
-        data = make(key, "PartitionProduceData", index=0, records=b"x")
+        data = make(key, "PartitionProduceData", index=0, records=records(transactional_id is not None))
         topics = _topics(key, "TopicProduceData", ids, version >= 13, partition_data=[data])
         return request(key, acks=-1, timeout_ms=5000, topic_data=topics, transactional_id=transactional_id)
 
@@ -198,6 +211,11 @@ def _coordinator(key_type: int, *keys: str) -> Any:
         return request(key, key_type=key_type, coordinator_keys=list(keys))
 
     return build
+
+
+def share_key(topic_id: UUID) -> str:
+    """As Kafka writes the key of a share-partition."""
+    return f"shared:{base64.urlsafe_b64encode(topic_id.bytes).rstrip(b'=').decode()}:0"
 
 
 def _plain(key: ApiKey, **fields: Any) -> Callable[[int, Ids], Any]:
@@ -399,7 +417,21 @@ def _feature(version: int, ids: Ids) -> Any:
 def _create_acls(version: int, ids: Ids) -> Any:
     # One that cannot be made.
     key = ApiKey.CREATE_ACLS
-    return request(key, creations=[make(key, "AclCreation", resource_type=2, resource_name="", principal="User:x")])
+    return request(
+        key,
+        creations=[
+            make(
+                key,
+                "AclCreation",
+                resource_type=2,
+                resource_name="",
+                principal="User:x",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+        ],
+    )
 
 
 def _delete_acls(version: int, ids: Ids) -> Any:
@@ -441,7 +473,7 @@ STEPS: list[Step] = [
     Step("delete offsets", _K.OFFSET_DELETE, _delete_offsets),
     Step("coordinator of groups", _K.FIND_COORDINATOR, _coordinator(0, GROUP, "another")),
     Step("coordinator of transactions", _K.FIND_COORDINATOR, _coordinator(1, TRANSACTION, "another"), first=1),
-    Step("coordinator of shares", _K.FIND_COORDINATOR, _coordinator(2, f"g:{UUID(int=1)}:0"), first=6),
+    Step("coordinator of shares", _K.FIND_COORDINATOR, _coordinator(2, share_key(UUID(int=1))), first=6),
     Step(
         "join",
         _K.JOIN_GROUP,
