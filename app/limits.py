@@ -88,6 +88,9 @@ LOG_CLEANER_THREADS_MAX: Final = 64
 SHARE_FETCH_WAIT_MS_MAX: Final = 60_000
 """Longest that a ShareFetch waits for records: it is a task, which outlives its connection. Kafka's client asks for 500."""
 
+ACLS_MAX: Final = 100_000
+"""Access control lists of a cluster. Each takes some 500 bytes of each broker's memory."""
+
 # --- HTTP -----------------------------------------------------------------------------------------------------------
 
 HTTP_CONNECTIONS_MAX: Final = 1000

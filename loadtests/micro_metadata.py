@@ -90,6 +90,7 @@ def main() -> None:
         image = image_of(topics, partitions)
         context: Any = SimpleNamespace(
             image=image,
+            authorizer=None,
             metadata_cache=MetadataCache(),
             partitions=SimpleNamespace(offline={}, offline_changes=0),
             config=SimpleNamespace(auto_create_topics_enable=True, node_id=1),

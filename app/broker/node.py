@@ -33,6 +33,8 @@ from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import ShareCoordinator
 from app.groups.share_states import StateLink
 from app.handlers.acknowledging import AcknowledgementGate
+from app.handlers.authorising import new_authorizer
+from app.handlers.callers import KnownRights, OpenDoor
 from app.handlers.context import Context, new_throttle
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
@@ -361,6 +363,10 @@ class Node:
             faults=self.faults,
             others=self._other_brokers(),
         )
+        authorizer = new_authorizer(config)
+        if authorizer is not None:
+            authorizer.follow(self.cluster.image.acls)
+        rights = KnownRights(by_host=authorizer is not None)
         self.context = Context(
             config=config,
             clock=around.clock,
@@ -386,7 +392,11 @@ class Node:
             store_samples=around.store_samples,
             replays=ReplayTurns(around.elapsed_s),
             gate=gate,
+            doorkeeper=OpenDoor(rights),
+            authorizer=authorizer,
+            rights=rights,
         )
+        self.cluster.on_change(self._follow_acls)
         self.context.drain.on_end = self.request_stop
         self.cluster.on_change(self._follow_settings)
         self._apis = Apis()
@@ -417,6 +427,13 @@ class Node:
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
             self._apply_settings()
+
+    def _follow_acls(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """From now on decide by the new rules. What was remembered of callers, and who waits for records, is asked again."""
+        authorizer = self.context.authorizer
+        if delta.acls and authorizer is not None and authorizer.follow(image.acls):
+            self.context.rights.end()
+            self.server.produce_shapes.forget_closed()
 
     def _apply_settings(self) -> None:
         """Pass dynamically changed settings to the parts that do not read them themselves."""

@@ -31,6 +31,7 @@ _FAMILIES: Final = {
     "produce": ("produce", "produce"),
     "consume": ("consume", "consume"),
     "group": ("group", "app"),
+    "acl": ("acl", "app"),
     "tier": ("tier", "app"),
     "cluster": ("cluster", "app"),
     "verify": ("verify", "verify"),

@@ -15,6 +15,7 @@ from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.security.acls import Acl, AclFilter, Pattern, Rule
 from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -22,10 +23,13 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from app.wire.apis.describe_acls import DescribeAclsRequest
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
@@ -258,6 +262,53 @@ class AdminClient:
             return Offset(result.low_watermark)
 
         return await self._retrying(ask, refresh=partition.topic)
+
+    # --- rights -----------------------------------------------------------------------------------------------------
+
+    async def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Add ACLs; those that are there stay. Raises: RequestRejected for the first that is refused, BrokerUnavailable."""
+        creations = [AclCreation(kind, name, pattern_type, *rule) for (kind, pattern_type, name), rule in acls]
+
+        async def ask() -> None:
+            answer = await (await self._controller()).request(ApiKey.CREATE_ACLS, CreateAclsRequest(creations))
+            for result in answer.results:
+                check_code(result.error_code, result.error_message, "the ACL")
+
+        await self._retrying(ask)
+
+    async def describe_acls(self, wanted: AclFilter) -> list[Acl]:
+        """The ACLs that a filter matches. Raises: RequestRejected SECURITY_DISABLED…, BrokerUnavailable."""
+
+        async def ask() -> list[Acl]:
+            connection = await self._cluster.any_broker()
+            answer = await connection.request(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(*wanted))
+            check_code(answer.error_code, answer.error_message, "ACLs")
+            return [
+                Acl(
+                    Pattern(one.resource_type, one.pattern_type, one.resource_name),
+                    Rule(rule.principal, rule.host, rule.operation, rule.permission_type),
+                )
+                for one in answer.resources
+                for rule in one.acls
+            ]
+
+        return await self._retrying(ask)
+
+    async def delete_acls(self, wanted: Sequence[AclFilter]) -> list[Acl]:
+        """Delete what filters match. Returns: what was deleted. Raises: RequestRejected, BrokerUnavailable."""
+        filters = [DeleteAclsFilter(*one) for one in wanted]
+
+        async def ask() -> list[Acl]:
+            answer = await (await self._controller()).request(ApiKey.DELETE_ACLS, DeleteAclsRequest(filters))
+            deleted: dict[Acl, None] = {}
+            for result in answer.filter_results:
+                check_code(result.error_code, result.error_message, "the filter")
+                for one in result.matching_acls:
+                    pattern = Pattern(one.resource_type, one.pattern_type, one.resource_name)
+                    deleted[Acl(pattern, Rule(one.principal, one.host, one.operation, one.permission_type))] = None
+            return list(deleted)
+
+        return await self._retrying(ask)
 
     # --- brokers and replicas -------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 """What ``replica.selector.class`` may be, beside nothing."""
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 
@@ -53,6 +55,11 @@ class BrokerConfig:
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     redis_url: str | None = None
     take_over: bool = False
+    authorizer_class_name: str = ""
+    """Kafka's class whose rules decide what callers may do; empty if everybody may do everything."""
+    super_users: str = ""
+    """Principals that may do everything, separated by semicolons."""
+    allow_everyone_if_no_acl_found: bool = False
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Settings of a topic without its own overrides and without broker overrides."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, BrokerConfig
+from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, STANDARD_AUTHORIZER, BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.numbers import SHORT_MAX
@@ -689,6 +689,26 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Memory for produced batches that are being decompressed, checked and recompressed, over all connections. Further "
                 "batches wait.",
                 minimum=MIB,
+            ),
+            _broker(
+                "authorizer.class.name",
+                _STRING,
+                "Kafka's StandardAuthorizer, so that ACLs and super.users decide what callers may do. Without it everybody who can "
+                "connect may do everything, and there are no ACLs. ACLs need firn.version 2.",
+                choices=("", STANDARD_AUTHORIZER),
+            ),
+            _broker(
+                "super.users",
+                _STRING,
+                "Principals that may do everything whatever the ACLs say, separated by semicolons, as in User:admin;User:broker. "
+                "The brokers' own principals belong here, or get CLUSTER_ACTION on the cluster by an ACL. It has an effect with "
+                "authorizer.class.name only.",
+            ),
+            _broker(
+                "allow.everyone.if.no.acl.found",
+                _BOOLEAN,
+                "Whether everybody may do everything with a resource that no ACL matches. It has an effect with "
+                "authorizer.class.name only.",
             ),
             _broker(
                 "firn.log.dir.free.bytes.min",

@@ -396,12 +396,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
             ("broker", "broker,controller"),
             "a cluster of Firn needs no controllers: do not start this process, or write process.roles=broker",
         ),
-        _refused(
-            "authorizer.class.name string ''",
-            "",
-            "Firn checks no rights yet, so that whoever can connect may do everything: take the line out only where the network "
-            "alone decides who connects",
-        ),
         _refused("create.topic.policy.class.name class -", "", _NO_JAVA),
         _refused("alter.config.policy.class.name class -", "", _NO_JAVA),
         _refused("client.quota.callback.class class -", "", _NO_JAVA),

@@ -86,6 +86,8 @@ class Client(NamedTuple):
     client_id: str
     host: str
     """In Kafka's form: ``/127.0.0.1``."""
+    sees: Callable[[str], bool] | None = None
+    """Whether it may describe a topic; None if everybody may describe every topic."""
 
 
 class MemberDue(Enum):
@@ -755,11 +757,20 @@ class ConsumerGroup:
 
     # --- the cluster's topics ------------------------------------------------------------------------------------------
 
-    def topics_changed(self, added: Set[str], removed: Set[str], image: ClusterImage, now_ms: int) -> None:
-        """Topics were created or deleted: update the matches of expressions. The next heartbeat of any member acts on them."""
+    def topics_changed(
+        self, added: Set[str], removed: Set[str], image: ClusterImage, now_ms: int, *, asks: bool = False
+    ) -> None:
+        """Topics were created or deleted: update the matches of expressions. The next heartbeat of any member acts on them.
+
+        ``asks``: members see only what they may describe, so new topics wait for a heartbeat of a member with the expression.
+        """
         for regex, known in self.regexes.items():
             latest = self._regexes_due.get(regex, known)
-            topics = (latest.topics - removed) | matches(regex, added)
+            found = matches(regex, added)
+            if asks and found:
+                self._regexes_unchecked.add(regex)
+                found = frozenset()
+            topics = (latest.topics - removed) | found
             if topics != latest.topics:
                 self._regexes_due[regex] = ResolvedRegex(topics, image.sequence, TimestampMs(now_ms))
 

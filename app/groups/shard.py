@@ -263,7 +263,7 @@ class GroupShard:
                 pattern = TopicPattern(regex)
                 if not pattern.is_quick(image.topics_by_name):
                     return pattern
-                resolved = pattern.resolve(image, turn.now_ms)
+                resolved = pattern.resolve(image, turn.now_ms).seen_by(client.sees)
         target_epoch = group.target_epoch
         response = group.heartbeat(turn, request, client, image, resolved)
         self._counters.assignments[GroupType.CONSUMER].value += group.target_epoch > target_epoch
@@ -443,7 +443,7 @@ class GroupShard:
         image = self.image()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                group.topics_changed(added, removed, image, now_ms)
+                group.topics_changed(added, removed, image, now_ms, asks=bool(self.config().authorizer_class_name))
 
     def tombstones(self, group: Group) -> list[RawRecord]:
         """The tombstones of a group, without those of its offsets."""

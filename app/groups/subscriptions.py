@@ -6,8 +6,8 @@ whatever the expression. They match whole names. ``ResolvedRegex`` is the result
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,10 @@ class ResolvedRegex:
     version: int
     """Version of the matched cluster image."""
     resolved_ms: TimestampMs
+
+    def seen_by(self, sees: Callable[[str], bool] | None) -> ResolvedRegex:
+        """The same without topics that may not be seen; None: all may be seen."""
+        return self if sees is None else replace(self, topics=frozenset(filter(sees, self.topics)))
 
 
 class TopicPattern:

@@ -25,6 +25,8 @@ class Api(NamedTuple):
     """(context, request, message) to the response message; ``async def`` only if it can wait."""
     refuse: Callable[[Request, Any, ErrorCode, str], Any]
     """(request, message, code, sentence) to a response that carries the code for everything that was asked."""
+    refuse_each: Callable[[Request, Any, ErrorCode, str], Any] | None = None
+    """As ``refuse``, with the code in the result of each topic, where ``refuse`` tells it once for all."""
 
 
 ApiTable = Mapping[ApiKey, Api]

@@ -7,8 +7,10 @@ belongs to the caller's ``Rights``, and what was learnt under other rights is ne
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated, as Kafka names it."""
@@ -20,12 +22,45 @@ class Rights:
     """Stands for everything that decides what a caller may do: principal, credential, and the rules as they are. Compared by
     identity: two requests with the same object are allowed the same."""
 
-    __slots__ = ("principal", "valid")
+    __slots__ = ("__weakref__", "on_end", "principal", "valid")
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
         self.valid = True
         """Whether the rules and the credential are still those. Once it is False, connections ask for new rights."""
+        self.on_end: set[Callable[[], None]] = set()
+        """Called once when they end: whoever waits for something has to look again whether it may have it."""
+
+    def end(self) -> None:
+        """The rules or the credential have changed."""
+        self.valid = False
+        for tell in tuple(self.on_end):
+            tell()
+
+
+class KnownRights:
+    """The rights of all that are connected: the same object for the same principal and, where rules name hosts, the same host. What
+    was learnt from one connection counts for the others then."""
+
+    def __init__(self, *, by_host: bool = False) -> None:
+        """``by_host``: whether what a principal may do depends on its host."""
+        self._by_host = by_host
+        self._known: WeakValueDictionary[tuple[str, str], Rights] = WeakValueDictionary()
+
+    def of(self, principal: str, host: str) -> Rights:
+        """The rights of a principal that is connected from ``host``, as they are now."""
+        key = (principal, host if self._by_host else "")
+        rights = self._known.get(key)
+        if rights is None or not rights.valid:
+            rights = self._known[key] = Rights(principal)
+        return rights
+
+    def end(self) -> None:
+        """The rules have changed, so all have to ask for new rights."""
+        known = list(self._known.values())
+        self._known.clear()
+        for rights in known:
+            rights.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +95,17 @@ class Doorkeeper(Protocol):
 
 
 class OpenDoor:
-    """Everybody is anonymous and may do everything."""
+    """Everybody is anonymous: there is nothing to authenticate with."""
 
-    def __init__(self) -> None:
-        self._rights = Rights(ANONYMOUS)
+    def __init__(self, known: KnownRights | None = None) -> None:
+        self._known = known if known is not None else KnownRights()
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
-        return Caller(self._rights, listener, host, port)
+        return Caller(self._known.of(ANONYMOUS, host), listener, host, port)
 
     def renew(self, caller: Caller) -> Caller:
-        return Caller(self._rights, caller.listener, caller.host, caller.port, caller.expires_s)
+        rights = self._known.of(caller.principal, caller.host)
+        return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s)
 
 
 class Quotas(Protocol):

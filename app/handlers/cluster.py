@@ -8,12 +8,14 @@ from typing import Final
 from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.cluster import LEVEL_MAX, PartitionImage, TopicImage
 from app.metadata.features import OF_PROTOCOL
 from app.metadata.standing import standing
+from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from app.wire.apis.describe_topic_partitions import (
@@ -33,7 +35,6 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
 
     Raises: RequestRejected MISMATCHED_ENDPOINT_TYPE for the endpoints of controllers, which clients do not connect to here.
     """
-    del request
     if message.endpoint_type == CONTROLLERS:
         raise RequestRejected(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE, "The request was sent to an endpoint of type BROKER, not CONTROLLER."
@@ -55,7 +56,9 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
             if message.include_fenced_brokers or not broker.fenced
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(context, request.caller, CLUSTER_OPERATIONS)
+            if message.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )
 
@@ -74,7 +77,6 @@ def describe_topic_partitions(
 
     Raises: RequestRejected INVALID_REQUEST for a cursor at a negative partition.
     """
-    del request
     image = context.image
     cursor = message.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -82,6 +84,12 @@ def describe_topic_partitions(
     names = sorted({topic.name for topic in message.topics} if message.topics else image.topics_by_name)
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
+    denied: list[str] = []
+    if context.authorizer is not None:
+        seen = [name for name in names if may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, name)]
+        if message.topics:
+            denied = sorted(set(names).difference(seen))
+        names = seen
     room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()
     for name in names:
@@ -97,21 +105,26 @@ def describe_topic_partitions(
             continue
         partitions = topic.partitions[start : start + room]
         room -= len(partitions)
-        response.topics.append(_described(context, topic, partitions))
+        allowed = operations(context, request.caller, ResourceType.TOPIC, name, TOPIC_OPERATIONS)
+        response.topics.append(_described(context, topic, partitions, allowed))
         if start + len(partitions) < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=start + len(partitions))
             break
+    response.topics += [
+        DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+        for name in denied
+    ]
     return response
 
 
 def _described(
-    context: Context, topic: TopicImage, partitions: tuple[PartitionImage, ...]
+    context: Context, topic: TopicImage, partitions: tuple[PartitionImage, ...], allowed: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=allowed,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,

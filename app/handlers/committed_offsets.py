@@ -10,8 +10,10 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import may
 from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
+from app.security.acls import Operation, ResourceType
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
@@ -118,9 +120,7 @@ async def fetch(context: Context, request: Request, message: OffsetFetchRequest)
     if request.api_version >= GROUPS_FROM:
         groups = []
         for asked in message.groups:
-            groups.append(
-                await _fetch_group(context, asked, request.api_version, require_stable=message.require_stable)
-            )
+            groups.append(await _fetch_group(context, request, asked, require_stable=message.require_stable))
             await asyncio.sleep(0)  # a tool asks for all groups at once
         return OffsetFetchResponse(groups=groups)
     topics = (
@@ -132,19 +132,21 @@ async def fetch(context: Context, request: Request, message: OffsetFetchRequest)
         ]
     )
     asked = OffsetFetchRequestGroup(message.group_id, topics=topics)
-    group = await _fetch_group(context, asked, request.api_version, require_stable=message.require_stable)
+    group = await _fetch_group(context, request, asked, require_stable=message.require_stable)
     return _as_one_group(request, message, group)
 
 
 async def _fetch_group(
-    context: Context, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+    context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
+    if not may(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
         if asked.topics is None:
             await _decode_all(context, asked.group_id)
         waiting = context.groups.perform(
             asked.group_id,
-            lambda shard, _: _read(context, shard, asked, version, require_stable=require_stable),
+            lambda shard, _: _read(context, request, shard, asked, require_stable=require_stable),
             nameless=True,
         )
         return waiting if isinstance(waiting, OffsetFetchResponseGroup) else await waiting
@@ -161,20 +163,26 @@ async def _decode_all(context: Context, group_id: str) -> None:
 
 
 def _read(
-    context: Context, shard: GroupShard, asked: OffsetFetchRequestGroup, version: int, *, require_stable: bool
+    context: Context, request: Request, shard: GroupShard, asked: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     """Raises: RequestRejected as ``Group.check_offset_fetch``."""
+
+    def sees(topic: str) -> bool:
+        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
     group_id = asked.group_id
     group = shard.groups.get(group_id)
     if group is not None:
         group.check_offset_fetch(asked.member_id, asked.member_epoch)
     image = context.image
-    by_id = version >= TOPIC_IDS_FROM
+    by_id = request.api_version >= TOPIC_IDS_FROM
     answer = OffsetFetchResponseGroup(group_id=group_id)
     wanted: list[tuple[OffsetFetchResponseTopics, Collection[int]]] = []
     if asked.topics is None:
         for name, found in shard.offsets.topics(group_id).items():
             topic = image.topic(name)
+            if not sees(name):
+                continue
             if topic is not None:
                 wanted.append((OffsetFetchResponseTopics(topic.topic_id, name), found))
             elif not by_id:
@@ -187,6 +195,11 @@ def _read(
                 answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))
                 continue
             name = each.name if topic is None else topic.name
+            if not sees(name):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                partitions = [_no_offset(partition, code) for partition in each.partition_indexes]
+                answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))
+                continue
             wanted.append((OffsetFetchResponseTopics(each.topic_id, name), each.partition_indexes))
     for topics, partitions_asked in wanted:
         for partition in partitions_asked:
@@ -291,8 +304,22 @@ def refuse_delete(
     return OffsetDeleteResponse(error_code=code)
 
 
+def refuse_delete_of_each(
+    request: Request, message: OffsetDeleteRequest, code: ErrorCode, sentence: str
+) -> OffsetDeleteResponse:
+    del request, sentence
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                topic.name, [OffsetDeleteResponsePartition(each.partition_index, code) for each in topic.partitions]
+            )
+            for topic in message.topics
+        ]
+    )
+
+
 APIS: Final[ApiTable] = {
     ApiKey.OFFSET_COMMIT: Api(commit, refuse_commit),
     ApiKey.OFFSET_FETCH: Api(fetch, refuse_fetch),
-    ApiKey.OFFSET_DELETE: Api(delete, refuse_delete),
+    ApiKey.OFFSET_DELETE: Api(delete, refuse_delete, refuse_delete_of_each),
 }

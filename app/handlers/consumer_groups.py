@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Turn
@@ -15,10 +15,12 @@ from app.groups.consumer import Member as GroupMember
 from app.groups.shard import GroupShard
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import may, operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.cluster import ClusterImage, TopicImage
+from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (
     Assignment as DescribedAssignment,
@@ -48,7 +50,7 @@ def heartbeat(
     check_heartbeat(message, request.api_version, context.groups.config().group_consumer_assignors)
     if not message.member_id:
         message.member_id = new_member_id(context.rng)
-    client = Client(request.client_id or "", client_host(request))
+    client = Client(request.client_id or "", client_host(request), _sees(context, request))
 
     def event(shard: GroupShard, turn: Turn) -> ConsumerGroupHeartbeatResponse | TopicPattern:
         return shard.consumer_heartbeat(turn, message, client)
@@ -70,6 +72,7 @@ async def _heartbeat_later(
     while isinstance(answer, TopicPattern):
         pattern, image, now_ms = answer, context.image, context.clock.now_ms()
         resolved = await context.pool.run(lambda p=pattern, i=image, n=now_ms: p.resolve(i, n))  # type: ignore[misc]
+        resolved = resolved.seen_by(client.sees)
 
         def event(
             shard: GroupShard, turn: Turn, resolved: ResolvedRegex = resolved
@@ -79,6 +82,13 @@ async def _heartbeat_later(
         again = context.groups.perform(message.group_id, event)
         answer = again if isinstance(again, (ConsumerGroupHeartbeatResponse, TopicPattern)) else await again
     return answer
+
+
+def _sees(context: Context, request: Request) -> Callable[[str], bool] | None:
+    """Whether a caller may describe a topic; None if everybody may describe every topic."""
+    if context.authorizer is None:
+        return None
+    return lambda topic: may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def new_member_id(rng: random.Random) -> str:
@@ -100,7 +110,6 @@ async def describe(
     context: Context, request: Request, message: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself, with every member's present and target assignment."""
-    del request
     groups = await describe_each(
         context,
         message.group_ids,
@@ -108,7 +117,12 @@ async def describe(
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
     for answer in groups:
-        answer.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+        if message.include_authorized_operations:
+            answer.authorized_operations = operations(
+                context, request.caller, ResourceType.GROUP, answer.group_id, GROUP_OPERATIONS
+            )
+        else:
+            answer.authorized_operations = NOT_ASKED
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

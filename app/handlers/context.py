@@ -17,7 +17,7 @@ from app.configs.broker import RACK_AWARE_SELECTOR
 from app.errors import ErrorCode, FirnError, StorageFull
 from app.faults import Faults, Limited
 from app.handlers.acknowledging import AcknowledgementGate
-from app.handlers.callers import Caller, Doorkeeper, OpenDoor, Quotas
+from app.handlers.callers import Caller, Doorkeeper, KnownRights, OpenDoor, Quotas
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
 from app.handlers.metadata_cache import MetadataCache
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
+    from app.security.authorizer import Authorizer
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
@@ -109,6 +110,10 @@ class Context:
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
     """Says who a connection speaks for."""
+    authorizer: Authorizer | None = None
+    """Says what callers may do; None if everybody may do everything."""
+    rights: KnownRights = field(default_factory=KnownRights)
+    """Where doorkeepers get the rights of callers. They end when the rules change."""
     apis: Mapping[int, Answers] = field(default_factory=dict)
     """Who answers which API."""
     desk: Desk | None = None

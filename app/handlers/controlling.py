@@ -262,11 +262,23 @@ def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> Non
     return None
 
 
+def _refuse_register(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
+    return pack(RegisterResponse(int(code), why))
+
+
+def _refuse_entries(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
+    return pack(EntriesResponse(int(code)))
+
+
+def _refuse_change(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
+    return pack(ChangeResponse(int(code), why))
+
+
 APIS: ApiTable = {
     ApiKey.BROKER_HEARTBEAT: Api(handle_heartbeat, _refuse_heartbeat),
     ApiKey.ALTER_PARTITION: Api(handle_alter_partition, _refuse_alter),
-    ApiKey.FIRN_ENTRIES: Api(handle_entries, _refuse),
+    ApiKey.FIRN_ENTRIES: Api(handle_entries, _refuse_entries),
     ApiKey.FIRN_MEMBERS: Api(handle_heard, _refuse),
-    ApiKey.FIRN_REGISTER: Api(handle_register, _refuse),
-    ApiKey.FIRN_CHANGE: Api(handle_change, _refuse),
+    ApiKey.FIRN_REGISTER: Api(handle_register, _refuse_register),
+    ApiKey.FIRN_CHANGE: Api(handle_change, _refuse_change),
 }

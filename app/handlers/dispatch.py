@@ -3,7 +3,8 @@
 A family is imported when the first request for it comes, or soon after the start. To define the messages of all APIs takes a
 quarter of the time of a start, and the first answers need only three APIs.
 
-Produce and Fetch are not here: ``connection.py`` calls them with raw bytes.
+Produce and Fetch are not here: ``session.py`` calls them with raw bytes. Every other API is asked only for what its caller may do
+(``authorising.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import import_module
 from typing import Final
 
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import TABLE, guarded
 from app.wire.apikeys import ApiKey
 
 FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
@@ -61,6 +63,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "features": (ApiKey.UPDATE_FEATURES,),
     "elections": (ApiKey.ELECT_LEADERS,),
     "reassignments": (ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
+    "acls": (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
     "topics": (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS),
     "configs": (
         ApiKey.DESCRIBE_CONFIGS,
@@ -100,6 +103,7 @@ class Apis(Mapping[int, Api]):
     def __init__(self) -> None:
         self._family_of = {int(key): family for family, keys in FAMILIES.items() for key in keys}
         assert len(self._family_of) == sum(map(len, FAMILIES.values())), "two families answer one key"
+        assert self._family_of.keys() <= TABLE.keys(), "an API asks nothing of its caller"
         self._loaded: dict[int, Api] = {}
 
     def __getitem__(self, key: int) -> Api:
@@ -124,4 +128,4 @@ class Apis(Mapping[int, Api]):
     def load(self, family: str) -> None:
         table: ApiTable = import_module(f"app.handlers.{family}").APIS
         assert set(table) == set(FAMILIES[family]), family
-        self._loaded.update((int(key), api) for key, api in table.items())
+        self._loaded.update((int(key), guarded(key, api)) for key, api in table.items())

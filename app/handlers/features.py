@@ -39,6 +39,8 @@ def refuse_update_features(
     request: Request, message: UpdateFeaturesRequest, code: ErrorCode, sentence: str
 ) -> UpdateFeaturesResponse:
     del request
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return UpdateFeaturesResponse(error_code=code, error_message=sentence)
     return _response(message, code, sentence)
 
 

@@ -25,6 +25,8 @@ from app.errors import (
     kafka_code,
     without_frames,
 )
+from app.handlers.authorising import may
+from app.handlers.authorising import require as check_may
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
@@ -36,6 +38,7 @@ from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
+from app.security.acls import Operation, ResourceType
 from app.units import LeaderEpoch
 from app.wire.fetch import (
     ANY_REPLICA,
@@ -267,6 +270,7 @@ class ParkedFetch:
         "_plan",
         "_remote_cancels",
         "_request",
+        "_rights",
         "_slot",
         "_timer",
         "_woken",
@@ -302,6 +306,9 @@ class ParkedFetch:
         self._remote_cancels: list[Callable[[], None]] = []
         self._awaited_store = False
         connection.on_close.add(self)
+        self._rights = connection.caller.rights
+        if connection.context.authorizer is not None:
+            self._rights.on_end.add(self._wake)
         self._park(attempt)
 
     def _park(self, attempt: Attempt) -> None:
@@ -405,6 +412,7 @@ class ParkedFetch:
             self._woken.cancel()
             self._woken = None
         self._unpark()
+        self._rights.on_end.discard(self._wake)
         self._connection.on_close.discard(self)
 
 
@@ -438,6 +446,9 @@ def look(
     from_consumer = request.replica_id < 0
     require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
     rack = request.rack_id if from_consumer and any_replica and context.selects_by_rack else ""
+    asks = context.authorizer is not None
+    caller = connection.caller
+    denied = asks and not from_consumer and not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     for cached in partitions:
         limit = min(cached.max_bytes, left)
         partition: Partition | None = None
@@ -445,6 +456,10 @@ def look(
             name = topic_name(context, cached.topic)
             if name is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
+            if denied:
+                raise RequestRejected(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if asks and from_consumer:
+                check_may(context, caller, Operation.READ, ResourceType.TOPIC, name)
             partition = require(name, cached.partition)
             if not from_consumer:
                 found = read_followed(

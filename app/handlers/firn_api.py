@@ -45,9 +45,11 @@ from app.errors import (
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import may, require
 from app.handlers.context import Context, Request
 from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
+from app.security.acls import Operation, ResourceType
 from app.tiering import replacement
 from app.tiering import tier_status as tier
 from app.units import Offset, SegmentId, TopicIdPartition
@@ -134,6 +136,8 @@ def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     asked = unpack(PlaceRequest, message)
     cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
+    # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (A10).
+    is_meant = is_meant and may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     looks = is_meant and bool(asked.replaced_by) and context.gate.be_told(request.on_close)
     untiered = [log for log in context.logs.logs() if _untiered_bytes(context, log)] if looks else []
     return pack(
@@ -155,28 +159,26 @@ def _untiered_bytes(context: Context, log: PartitionLog) -> int:
 
 def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
     """Where the bytes of partitions are. Raises: ProtocolError."""
-    del request
     asked = unpack(TierStatusRequest, message)
     wanted = set(asked.topics)
+
+    def told(topic: str) -> bool:
+        return (not wanted or topic in wanted) and sees(topic)
+
+    def sees(topic: str) -> bool:
+        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
     followed = context.followed_tiers() if asked.replicas and context.followed_tiers is not None else ()
     return pack(
         TierStatusResponse(
             partitions=[
-                *(
-                    _status(context, one)
-                    for one in context.remote_log_manager.status()
-                    if not wanted or one.topic in wanted
-                ),
-                *(one for one in _offline(context) if not wanted or one.topic in wanted),
-                *(_followed(one) for one in followed if not wanted or one.partition.topic in wanted),
+                *(_status(context, one) for one in context.remote_log_manager.status() if told(one.topic)),
+                *(one for one in _offline(context) if told(one.topic)),
+                *(_followed(one) for one in followed if told(one.partition.topic)),
             ],
-            missing=sorted(name for name in wanted if context.image.topic(name) is None),
+            missing=sorted(name for name in wanted if context.image.topic(name) is None or not sees(name)),
             drain=context.drain.sentence(),
-            back=[
-                BackTopic(name, partitions, offsets)
-                for name, partitions, offsets in context.back
-                if not wanted or name in wanted
-            ],
+            back=[BackTopic(name, partitions, offsets) for name, partitions, offsets in context.back if told(name)],
         )
     )
 
@@ -257,8 +259,11 @@ def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierSta
 
 def handle_tier_segments(context: Context, request: Request, message: bytes) -> bytes:
     """Every segment of one partition, in order. Raises: ProtocolError."""
-    del request
     asked = unpack(TierSegmentsRequest, message)
+    try:
+        require(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, asked.topic)
+    except RequestRejected as error:
+        return pack(TierSegmentsResponse([], str(error)))
     topic = context.image.topic(asked.topic)
     if topic is None or not 0 <= asked.partition < len(topic.partitions):
         return pack(TierSegmentsResponse([], f"there is no partition {asked.topic}-{asked.partition}"))
@@ -275,9 +280,9 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
 
 async def handle_tier_replace(context: Context, request: Request, message: bytes) -> bytes:
     """One step of the replacement of segments by one that a job makes of them. Raises: ProtocolError."""
-    del request
     asked = unpack(TierReplaceRequest, message)
     try:
+        require(context, request.caller, Operation.ALTER, ResourceType.TOPIC, asked.topic)
         await _replace(context, asked)
     except ConflictError as error:
         # Nothing was changed, and asking again changes nothing either: not the retriable code that conflicts have elsewhere.
@@ -394,11 +399,16 @@ def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) ->
     del request, message, code, sentence
 
 
+def _refuse_replace(request: Request, message: bytes, code: ErrorCode, sentence: str) -> bytes:
+    del request, message
+    return pack(TierReplaceResponse(int(code), sentence))
+
+
 APIS: Final[ApiTable] = {
     ApiKey.FIRN_METRICS: Api(handle_metrics, _refuse),
     ApiKey.FIRN_TIER_STATUS: Api(handle_tier_status, _refuse),
     ApiKey.FIRN_TIER_SEGMENTS: Api(handle_tier_segments, _refuse),
-    ApiKey.FIRN_TIER_REPLACE: Api(handle_tier_replace, _refuse),
+    ApiKey.FIRN_TIER_REPLACE: Api(handle_tier_replace, _refuse_replace),
     ApiKey.FIRN_PLACE: Api(handle_place, _refuse),
     ApiKey.FIRN_DRAIN: Api(handle_drain, _refuse),
 }

@@ -18,9 +18,11 @@ from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS
+from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.describe_groups import (
@@ -190,7 +192,9 @@ async def describe(context: Context, request: Request, message: DescribeGroupsRe
     )
     for answer in groups:
         if message.include_authorized_operations and not answer.error_code:
-            answer.authorized_operations = GROUP_OPERATIONS
+            answer.authorized_operations = operations(
+                context, request.caller, ResourceType.GROUP, answer.group_id, GROUP_OPERATIONS
+            )
     return DescribeGroupsResponse(groups=groups)
 
 

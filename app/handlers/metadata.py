@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.metadata_cache import put_together
 from app.handlers.mutations import Refusal, each
@@ -16,6 +17,7 @@ from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATI
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
 from app.metadata.cluster import PartitionImage, TopicImage
+from app.security.acls import Operation, ResourceType
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
@@ -60,40 +62,97 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Version {request.api_version} of Metadata asks for topics by name."
         )
-    if message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
+    creates = message.allow_auto_topic_creation and context.config.auto_create_topics_enable
+    wanted = _wanted(context, request, message, creates)
+    if creates:
         image = context.image
         missing = dict.fromkeys(
             name
-            for topic in message.topics or ()
+            for topic in wanted.topics or ()
             if (name := _name_asked(topic)) is not None and image.topic(name) is None
         )
         if missing:
-            return _with_new_topics(context, request, message, list(missing))
-    lacking = _lacking(context, request, message)
+            return _with_new_topics(context, request, message, wanted, list(missing))
+    lacking = _lacking(context, request, message, wanted)
     if sum(len(topic.partitions) for topic in lacking) > PARTITIONS_AT_ONCE:
-        return _in_turns(context, request, message, lacking)
-    return _describe(context, request, message, {})
+        return _in_turns(context, request, message, wanted, lacking)
+    return _describe(context, request, message, wanted, {})
 
 
-def _lacking(context: Context, request: Request, message: MetadataRequest) -> list[TopicImage]:
+class _Wanted(NamedTuple):
+    """What a caller is told of."""
+
+    topics: Sequence[MetadataRequestTopic] | None
+    """None: of all."""
+    denied: Sequence[MetadataResponseTopic] = ()
+    """What the caller has named and may not see, or not create."""
+
+
+def _wanted(context: Context, request: Request, message: MetadataRequest, creates: bool) -> _Wanted:
+    asked = None if request.api_version < NULL_TOPICS_FROM and not message.topics else message.topics
+    if context.authorizer is None:
+        return _Wanted(asked)
+    image, caller = context.image, request.caller
+
+    def sees(name: str) -> bool:
+        return may(context, caller, Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    if asked is None:
+        seen = [name for name in image.topics_by_name if sees(name)]
+        everything = len(seen) == len(image.topics_by_name)
+        return _Wanted(None if everything else [MetadataRequestTopic(NO_TOPIC_ID, name) for name in seen])
+    creates_any = creates and may(context, caller, Operation.CREATE, ResourceType.CLUSTER)
+    topics: list[MetadataRequestTopic] = []
+    denied: dict[object, MetadataResponseTopic] = {}
+    for topic in asked:
+        name = _name_asked(topic)
+        known = image.topic(name) if name is not None else image.topic_by_id(topic.topic_id)
+        real_name = name if known is None else known.name
+        if real_name is not None and not sees(real_name):
+            # Whether there is such a topic is not told. An id tells nothing.
+            denied[name or topic.topic_id] = MetadataResponseTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=topic.topic_id
+            )
+        elif (
+            name is not None
+            and known is None
+            and creates
+            and not creates_any
+            and not may(context, caller, Operation.CREATE, ResourceType.TOPIC, name)
+        ):
+            denied[name] = MetadataResponseTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=name in INTERNAL
+            )
+        else:
+            topics.append(topic)
+    return _Wanted(topics, list(denied.values()))
+
+
+def _operations(context: Context, message: MetadataRequest) -> int:
+    """What is told of the operations of each topic alike. Those that depend on the caller are not among it."""
+    asked = message.include_topic_authorized_operations and context.authorizer is None
+    return TOPIC_OPERATIONS if asked else NOT_ASKED
+
+
+def _lacking(context: Context, request: Request, message: MetadataRequest, wanted: _Wanted) -> list[TopicImage]:
     """The topics that were asked for and are not encoded yet, since something has changed."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
     cache.follow(image, context.partitions.offline_changes)
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
-    if message.topics is None or (version < NULL_TOPICS_FROM and not message.topics):
-        return cache.lacking((version, operations), None)
+    kind = (version, _operations(context, message))
+    if wanted.topics is None:
+        return cache.lacking(kind, None)
     found = (
         image.topic(name) if (name := _name_asked(topic)) is not None else image.topic_by_id(topic.topic_id)
-        for topic in message.topics
+        for topic in wanted.topics
     )
-    return cache.lacking((version, operations), [topic for topic in found if topic is not None])
+    return cache.lacking(kind, [topic for topic in found if topic is not None])
 
 
 async def _in_turns(
-    context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, lacking: Sequence[TopicImage]
 ) -> Encoded:
     """Encode many partitions, and let others have the loop meanwhile; then describe. What changes meanwhile comes last."""
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
+    operations = _operations(context, message)
     cache, encoded = context.metadata_cache, 0
     for before in lacking:
         for _ in range(TRIES_MAX):
@@ -114,10 +173,12 @@ async def _in_turns(
             cache.follow(context.image, context.partitions.offline_changes)
             if cache.finish(making, _topic(context, topic, (), operations)):
                 break
-    return _describe(context, request, message, {})
+    return _describe(context, request, message, wanted, {})
 
 
-async def _with_new_topics(context: Context, request: Request, message: MetadataRequest, missing: list[str]) -> Encoded:
+async def _with_new_topics(
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, missing: list[str]
+) -> Encoded:
     async def make(name: str) -> TopicImage:
         internal = INTERNAL.get(name)
         if internal is not None:
@@ -130,15 +191,17 @@ async def _with_new_topics(context: Context, request: Request, message: Metadata
         for name, answer in zip(missing, answers, strict=True)
         if isinstance(answer, Refusal)
     }
-    return _describe(context, request, message, failed)
+    return _describe(context, request, message, wanted, failed)
 
 
-def _describe(context: Context, request: Request, message: MetadataRequest, failed: Mapping[str, ErrorCode]) -> Encoded:
+def _describe(
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
+) -> Encoded:
     """The response, put together from pieces that are encoded already (``metadata_cache.py``)."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
     cache.follow(image, context.partitions.offline_changes)
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
-    kind = (version, operations)
+    kind = (version, _operations(context, message))
+    differs = message.include_topic_authorized_operations and context.authorizer is not None
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
         brokers=[
@@ -149,21 +212,30 @@ def _describe(context: Context, request: Request, message: MetadataRequest, fail
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(context, request.caller, CLUSTER_OPERATIONS)
+            if message.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )
 
     def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
-        return _topic(context, topic, partitions, operations)
+        return _topic(context, topic, partitions, kind[1])
 
-    if message.topics is None or (version < NULL_TOPICS_FROM and not message.topics):
+    if wanted.topics is None and not differs:
         body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
         return Encoded(body)
-    topics: list[bytes] = []
-    asked = dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in message.topics)
-    for name, topic_id in asked:
+    topics = [cache.unknown(kind, one) for one in wanted.denied]
+    asked: Sequence[MetadataRequestTopic]
+    if wanted.topics is None:
+        asked = [MetadataRequestTopic(NO_TOPIC_ID, name) for name in image.topics_by_name]
+    else:
+        asked = wanted.topics
+    for name, topic_id in dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in asked):
         found = image.topic(name) if name is not None else image.topic_by_id(topic_id)
-        if found is not None:
+        if found is not None and differs:
+            allowed = operations(context, request.caller, ResourceType.TOPIC, found.name, TOPIC_OPERATIONS)
+            topics.append(cache.unknown(kind, _topic(context, found, found.partitions, allowed)))
+        elif found is not None:
             topics.append(cache.topic(kind, found, describe))
         elif name is None:
             missing = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)

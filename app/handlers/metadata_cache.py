@@ -5,7 +5,8 @@ open. It is encoded once for each of them, in each version that clients use. A r
 response with all topics is kept for as long as the image stays. A large topic is encoded in chunks, in several turns of the loop if
 there are many; when some of its partitions change, the chunks of the others are used again.
 
-All callers are told the same. Once callers may see different topics, what depends on them must be chosen before this.
+All callers are told the same of a topic. Which topics a caller may see is decided before this, and operations that differ from
+caller to caller are not kept.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
+from app.handlers.callers import Caller
 from app.handlers.context import Context, Request
 from app.metadata.control import ENVELOPE_SEQUENCE
 from app.wire.apikeys import ApiKey
@@ -31,6 +32,8 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.ELECT_LEADERS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.UPDATE_FEATURES,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
     }
@@ -51,8 +54,13 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if context.desk is None or not context.desk.serving:
         raise RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
     kind, name, _ = decode_principal(message.request_principal or b"")
-    if f"{kind}:{name}" != request.caller.principal:
-        # F3: without authentication everybody is the same, and nobody speaks for another.
+    caller = request.caller
+    if context.authorizer is not None:
+        # Who may act for the cluster may speak for others (F3): what these may do is asked for below.
+        host = message.client_host_address.decode(errors="replace").rpartition(":")[0]
+        caller = Caller(context.rights.of(f"{kind}:{name}", host), caller.listener, host)
+    elif f"{kind}:{name}" != caller.principal:
+        # F3: without rules nobody speaks for another.
         raise RequestRejected(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {kind}:{name}."
         )
@@ -61,7 +69,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if header.api_key not in PASSED_ON or not is_served(header.api_key, header.api_version):
         raise RequestRejected(ErrorCode.INVALID_REQUEST, f"API key {header.api_key} is not passed on.")
     inner = Request(
-        header.api_key, header.api_version, header.correlation_id, header.client_id, request.caller, request.on_close
+        header.api_key, header.api_version, header.correlation_id, header.client_id, caller, request.on_close
     )
     api = context.apis[header.api_key]
     asked = decode_request(header.api_key, header.api_version, frame[header.body_start :])

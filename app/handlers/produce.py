@@ -39,6 +39,7 @@ from app.handlers.admission import (
     release,
     writer_of,
 )
+from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
@@ -48,6 +49,7 @@ from app.limits import BATCH_OVERHEAD_BYTES
 from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
+from app.security.acls import Operation, ResourceType
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -60,6 +62,7 @@ from app.wire.produce import (
 )
 
 if TYPE_CHECKING:
+    from app.handlers.callers import Caller
     from app.handlers.client import Client
     from app.handlers.context import Context
     from app.hot.log import AppendResult, PartitionLog
@@ -145,13 +148,18 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     header = parse_request_header(frame)
     request = decode_produce(version, frame[header.body_start :])
     asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
-    if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes:
+    refused: TopicResults = []
+    if context.authorizer is not None:
+        refused = take_out_denied(context, connection.caller, request)
+    if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes and not refused:
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]
             partition = led_partition(context, topic, index)
             if partition is not None and records is not None and is_plain(partition, request.acks):
-                transactional = request.transactional_id is not None
+                transactional = request.transactional_id is not None and may_use(
+                    context, connection.caller, request.transactional_id
+                )
                 rights = connection.caller.rights
                 log = partition.log
                 partition.refresh()
@@ -170,7 +178,46 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                 )
                 if shape is not None:
                     connection.remember(shape)
-    return _serve_any(connection, asked, request)
+    return _serve_any(connection, asked, request, refused)
+
+
+def may_use(context: Context, caller: Caller, transactional_id: str) -> bool:
+    """Whether a caller may write in transactions of this id."""
+    return may(context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
+def is_transactional(records: memoryview | None) -> bool:
+    """Whether what was sent for a partition is a batch of a transaction, as far as can be seen."""
+    return (
+        records is not None and len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL != 0
+    )
+
+
+def take_out_denied(context: Context, caller: Caller, request: ProduceRequest) -> TopicResults:
+    """Take out of a request what its caller may not write. Returns: the results of that."""
+    transactional_id = request.transactional_id
+    if (
+        transactional_id is not None
+        and not may_use(context, caller, transactional_id)
+        and any(is_transactional(records) for _, partitions in request.topics for _, records in partitions)
+    ):
+        error = denial(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        refused = refuse_all(request, error.code, str(error))
+        request.topics.clear()
+        return refused
+    allowed, refused = [], []
+    for topic, partitions in request.topics:
+        name = topic_name(context, topic)
+        if name is None or may(context, caller, Operation.WRITE, ResourceType.TOPIC, name):
+            allowed.append((topic, partitions))  # of an unknown id it is told that it is unknown
+            continue
+        sentence = str(denial(caller, Operation.WRITE, ResourceType.TOPIC, str(topic)))
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused.append((topic, [PartitionResult(index, code, error_message=sentence) for index, _ in partitions]))
+    if refused:
+        context.metrics.produce_errors.value += sum(len(partitions) for _, partitions in refused)
+        request.topics[:] = allowed
+    return refused
 
 
 def is_plain(partition: Partition, acks: int) -> bool:
@@ -185,22 +232,24 @@ def is_plain(partition: Partition, acks: int) -> bool:
     )
 
 
-def _serve_any(connection: Client, asked: Asked, request: ProduceRequest) -> Parts:
-    """Any number of topics, partitions and errors."""
+def _serve_any(connection: Client, asked: Asked, request: ProduceRequest, refused: TopicResults) -> Parts:
+    """Any number of topics, partitions and errors. ``refused``: what the request asked for besides."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
-        return encode_failures(
-            context, asked, refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
-        )
+        wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+        return encode_failures(context, asked, wrong + refused)
+    if refused and not request.topics:
+        return _answer(connection, asked, request, refused)
     admitted = admit(context, asked.version, request)
     if isinstance(admitted, Awaitable) or _takes_long(context, request):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
-        work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes)
+        work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes, refused)
         connection.server.spawn(work, connection)
         return None
     results, waiting = append_all(context, asked.version, request, admitted)
+    results += refused
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
@@ -399,6 +448,7 @@ async def _append_in_turns(
     request: ProduceRequest,
     admission: Verdicts | Awaitable[Verdicts],
     kept_bytes: int,
+    refused: TopicResults,
 ) -> None:
     """Wait for the coordinator, prepare batches on the pool, append, answer. Others have their turns in between.
 
@@ -450,6 +500,7 @@ async def _append_in_turns(
     finally:
         server.unreserve(kept_bytes)
         release(context, verdicts)
+    results += refused
     if waiting and not connection.closed:
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
     else:
@@ -473,7 +524,7 @@ def check_produced(
     records: memoryview | None,
     verdict: FirnError | TransactionGuard | None,
 ) -> memoryview:
-    """All that can be refused without a look into the batch. Whether the client is authorised to write belongs here, too.
+    """All that can be refused without a look into the batch. Whether the client may write was asked before.
 
     ``verdict``: what the coordinator of the transaction has against it, or the guard if another broker lets it begin.
     Returns: the records.

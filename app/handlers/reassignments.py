@@ -61,6 +61,13 @@ def refuse_alter_reassignments(
         allow_replication_factor_change=message.allow_replication_factor_change,
         error_code=code,
         error_message=sentence,
+        responses=[
+            ReassignableTopicResponse(
+                topic.name,
+                [ReassignablePartitionResponse(one.partition_index, code, sentence) for one in topic.partitions],
+            )
+            for topic in message.topics
+        ],
     )
 
 

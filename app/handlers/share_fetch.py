@@ -21,12 +21,14 @@ from app.groups.share_state import ShareKey
 from app.groups.share_states import NOT_YET
 from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import require
 from app.handlers.context import Context, Request
 from app.handlers.partitions import LEADER_CODES, hint, led_log, node_endpoints
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.replication.reading import Awaited
+from app.security.acls import Operation, ResourceType
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_acknowledge import (
@@ -102,7 +104,8 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     session = _session(context, request, message, group_id, member_id, has_said=bool(said))
     answers: dict[Place, PartitionData] = {}
     for place, batches in said.items():
-        code, sentence = await _acknowledge(context, ShareKey(group_id, *place), member_id, batches, renews=renews)
+        key = ShareKey(group_id, *place)
+        code, sentence = await _acknowledge(context, request, key, member_id, batches, renews=renews)
         answers[place] = answered = PartitionData(
             place[1], acknowledge_error_code=code, acknowledge_error_message=sentence, records=b""
         )
@@ -110,7 +113,7 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     if message.share_session_epoch == FINAL:
         await _end(context, group_id, member_id, session)
     elif not renews:
-        fetching = _Fetching(context, message, group_id, member_id, session)
+        fetching = _Fetching(context, request, message, group_id, member_id, session)
         for place, found in (await fetching.run(may_wait=not answers)).items():
             known = answers.get(place)
             if known is not None:
@@ -209,11 +212,15 @@ class _Bound:
 
 
 async def _acknowledge(
-    context: Context, key: ShareKey, member_id: str, said: Sequence[Acknowledgement], *, renews: bool
+    context: Context, request: Request, key: ShareKey, member_id: str, said: Sequence[Acknowledgement], *, renews: bool
 ) -> tuple[ErrorCode, str | None]:
     topic = context.image.topic_by_id(key.topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {key.topic_id}."
+    try:
+        require(context, request.caller, Operation.READ, ResourceType.TOPIC, topic.name)
+    except RequestRejected as error:
+        return error.code, str(error)
     if not renews and any(AcknowledgeType.RENEW in each.types for each in said):
         return ErrorCode.INVALID_REQUEST, "Only a request that says so can renew."
     if (
@@ -268,9 +275,16 @@ class _Fetching:
     """One ShareFetch that looks for records."""
 
     def __init__(
-        self, context: Context, message: ShareFetchRequest, group_id: str, member_id: str, session: ShareSession
+        self,
+        context: Context,
+        request: Request,
+        message: ShareFetchRequest,
+        group_id: str,
+        member_id: str,
+        session: ShareSession,
     ) -> None:
         self._context = context
+        self._caller = request.caller
         self._group_id = group_id
         self._member_id = member_id
         self._session = session
@@ -294,6 +308,8 @@ class _Fetching:
         logs: list[PartitionLog] = []
         session = self._session
         over = session.over.add(self._something.set)
+        on_end = self._caller.rights.on_end
+        on_end.add(self._something.set)
         try:
             while not session.is_over:
                 left_s = self._deadline - asyncio.get_running_loop().time()
@@ -309,6 +325,7 @@ class _Fetching:
             return {}
         finally:
             over()
+            on_end.discard(self._something.set)
             if session.gives_back:
                 # It ended while something was being acquired.
                 self._context.shares.release(self._group_id, self._member_id, session)
@@ -417,6 +434,7 @@ class _Fetching:
         topic = self._context.image.topic_by_id(topic_id)
         if topic is None:
             raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id}.")
+        require(self._context, self._caller, Operation.READ, ResourceType.TOPIC, topic.name)
         log = led_log(self._context, topic.name, index)
         if log not in logs:
             logs.append(log)
@@ -619,7 +637,7 @@ async def acknowledge(context: Context, request: Request, message: ShareAcknowle
     leaders: set[int] = set()
     for (topic_id, index), batches in said.items():
         key = ShareKey(group_id, topic_id, index)
-        code, sentence = await _acknowledge(context, key, member_id, batches, renews=renews)
+        code, sentence = await _acknowledge(context, request, key, member_id, batches, renews=renews)
         answered = AcknowledgedPartition(index, error_code=code, error_message=sentence)
         leader = _led_elsewhere(context, (topic_id, index), code)
         answered.current_leader = AcknowledgedLeader(*leader)

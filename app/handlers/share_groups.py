@@ -13,10 +13,12 @@ from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
 from app.groups.share_records import SharedTopics
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.cluster import ClusterImage
+from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_group_describe import (
     Assignment,
@@ -82,7 +84,6 @@ async def describe(
     context: Context, request: Request, message: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     """Describe each group by itself, with what every member has."""
-    del request
     groups = await describe_each(
         context,
         message.group_ids,
@@ -90,8 +91,12 @@ async def describe(
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
     for answer in groups:
-        wanted = message.include_authorized_operations and not answer.error_code
-        answer.authorized_operations = GROUP_OPERATIONS if wanted else NOT_ASKED
+        if message.include_authorized_operations and not answer.error_code:
+            answer.authorized_operations = operations(
+                context, request.caller, ResourceType.GROUP, answer.group_id, GROUP_OPERATIONS
+            )
+        else:
+            answer.authorized_operations = NOT_ASKED
     return ShareGroupDescribeResponse(groups=groups)
 
 

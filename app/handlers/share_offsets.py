@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +12,11 @@ from app.groups.share_records import SharedTopic, SharedTopics
 from app.groups.share_state import NOT_BEGUN, ShareKey
 from app.groups.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.metadata.cluster import TopicImage
 from app.replication.roles import Role
+from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -52,13 +54,16 @@ async def describe(
 
     Of what is not there, partition or group, it is said that nothing was read, as Kafka does.
     """
-    del request
+
+    def sees(topic: str) -> bool:
+        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
     groups = []
     for asked in message.groups:
         try:
             # Whoever leads the group answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
-            groups.append(await _described(context, asked, shared))
+            groups.append(await _described(context, asked, shared, sees))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
@@ -69,7 +74,7 @@ async def describe(
 
 
 async def _described(
-    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, shared: SharedTopics
+    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, shared: SharedTopics, sees: Callable[[str], bool]
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
     topics: list[tuple[str, Sequence[int]]]
@@ -77,12 +82,15 @@ async def _described(
         topics = sorted(
             (topic.name, sorted(topic.partitions))
             for topic_id, topic in shared.items()
-            if topic_id in image.topics_by_id
+            if topic_id in image.topics_by_id and sees(topic.name)
         )
     else:
         topics = [(topic.topic_name, topic.partitions) for topic in asked.topics]
     answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
     for name, partitions in topics:
+        if not sees(name):
+            answer.topics.append(_unseen(name, partitions))
+            continue
         topic = image.topic(name)
         answer.topics.append(
             DescribeShareGroupOffsetsResponseTopic(
@@ -92,6 +100,15 @@ async def _described(
             )
         )
     return answer
+
+
+def _unseen(name: str, indexes: Sequence[int]) -> DescribeShareGroupOffsetsResponseTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    partitions = [
+        DescribeShareGroupOffsetsResponsePartition(index, error_code=code, error_message="Topic authorization failed.")
+        for index in indexes
+    ]
+    return DescribeShareGroupOffsetsResponseTopic(name, ZERO_UUID, partitions)
 
 
 async def _described_partitions(
@@ -216,6 +233,25 @@ def refuse_alter(
     return AlterShareGroupOffsetsResponse(error_code=code, error_message=sentence)
 
 
+def refuse_alter_of_each(
+    request: Request, message: AlterShareGroupOffsetsRequest, code: ErrorCode, sentence: str
+) -> AlterShareGroupOffsetsResponse:
+    del request
+    return AlterShareGroupOffsetsResponse(
+        responses=[
+            AlterShareGroupOffsetsResponseTopic(
+                topic.topic_name,
+                ZERO_UUID,
+                [
+                    AlterShareGroupOffsetsResponsePartition(each.partition_index, code, sentence)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
 # --- DeleteShareGroupOffsets ----------------------------------------------------------------------------------------
 
 
@@ -261,6 +297,18 @@ def refuse_delete(
     return DeleteShareGroupOffsetsResponse(error_code=code, error_message=sentence)
 
 
+def refuse_delete_of_each(
+    request: Request, message: DeleteShareGroupOffsetsRequest, code: ErrorCode, sentence: str
+) -> DeleteShareGroupOffsetsResponse:
+    del request
+    return DeleteShareGroupOffsetsResponse(
+        responses=[
+            DeleteShareGroupOffsetsResponseTopic(topic.topic_name, ZERO_UUID, code, sentence)
+            for topic in message.topics
+        ]
+    )
+
+
 # --- what all of them need ------------------------------------------------------------------------------------------
 
 
@@ -274,6 +322,6 @@ async def _check_empty(context: Context, group_id: str) -> None:
 
 APIS: Final[ApiTable] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(describe, refuse_describe),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(alter, refuse_alter),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(delete, refuse_delete),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(alter, refuse_alter, refuse_alter_of_each),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(delete, refuse_delete, refuse_delete_of_each),
 }

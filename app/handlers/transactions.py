@@ -14,7 +14,9 @@ from uuid import UUID
 from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
+from app.handlers.authorising import may
 from app.handlers.context import Context, Request
+from app.security.acls import Operation, ResourceType
 from app.transactions.markers import Marker
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
@@ -43,7 +45,7 @@ from app.wire.schema import ZERO_UUID
 BATCHED_FROM: Final = 4
 """First version of AddPartitionsToTxn for many transactions, which brokers send on behalf of producers (KIP-890)."""
 FOR_BROKERS: Final[Mapping[ApiKey, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: BATCHED_FROM, ApiKey.WRITE_TXN_MARKERS: 0}
-"""Versions from which on an API is for brokers, and WriteTxnMarkers for operators too. Callers are not told apart yet."""
+"""Versions from which on an API is for brokers, and WriteTxnMarkers for operators too."""
 ADDED_WITHIN_S: Final = 5.0
 """A broker is answered after it, whether what it adds is stored or not: others wait behind."""
 MARKED_WITHIN_S: Final = 1.0
@@ -76,7 +78,7 @@ async def handle_add_partitions(
     """Add partitions to transactions, or only check that they were added."""
     version = request.api_version
     if version >= BATCHED_FROM:
-        begun = [_begin_to_add(context, version, asked) for asked in message.transactions]
+        begun = [_begin_to_add(context, request, asked) for asked in message.transactions]
         await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
@@ -94,7 +96,7 @@ async def handle_add_partitions(
         message.v3_and_below_producer_epoch,
         topics=message.v3_and_below_topics,
     )
-    codes = _begin_to_add(context, version, only)
+    codes = _begin_to_add(context, request, only)
     if isinstance(codes, asyncio.Future):
         codes = await codes
     told_codes = {target: told(version, code) for target, code in codes.items()}
@@ -117,18 +119,19 @@ async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) 
 
 
 def _begin_to_add(
-    context: Context, version: int, asked: AddPartitionsToTxnTransaction
+    context: Context, request: Request, asked: AddPartitionsToTxnTransaction
 ) -> Codes | asyncio.Future[Codes]:
     """Add, or check, the partitions of one transaction. A future if that has to be stored."""
     targets = [
         TopicPartition(topic.name, PartitionIndex(index)) for topic in asked.topics for index in topic.partitions
     ]
     topic_ids = {topic.name: topic.topic_id for topic in asked.topics}
+    version = request.api_version
     by_broker = version >= FOR_BROKERS[ApiKey.ADD_PARTITIONS_TO_TXN]
     codes = {
         target: code
         for target in targets
-        if (code := _unfit(context, target, topic_ids[target.topic], by_broker=by_broker)) is not None
+        if (code := _unfit(context, request, target, topic_ids[target.topic], by_broker=by_broker)) is not None
     }
     if codes:
         # All or nothing; those that are fit are told so.
@@ -169,8 +172,12 @@ def _epoch(context: Context, transactional_id: str) -> int:
         return -1
 
 
-def _unfit(context: Context, target: TopicPartition, topic_id: UUID, *, by_broker: bool) -> ErrorCode | None:
+def _unfit(
+    context: Context, request: Request, target: TopicPartition, topic_id: UUID, *, by_broker: bool
+) -> ErrorCode | None:
     """Why a transaction cannot write to a partition, or why this coordinator does not know what a broker means (X5)."""
+    if not by_broker and not may(context, request.caller, Operation.WRITE, ResourceType.TOPIC, target.topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = context.image.topic(target.topic)
     if topic is None or not 0 <= target.partition < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

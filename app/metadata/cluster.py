@@ -5,10 +5,11 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
     26 feature, <name>             27 group configs, <group id>    28 counters
-    23 access control  24 quota  25 SCRAM user                      reserved: kept in snapshots, otherwise ignored
+    23 access control, <resource type>, <pattern type>, <resource name>, <principal>, <host>, <operation>, <permission>
+    24 quota  25 SCRAM user                                         reserved: kept in snapshots, otherwise ignored
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
-brokers need (ADR 0023).
+brokers need (ADR 0023). Kind 23 is written from level 2 on (ADR 0030).
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -39,6 +40,7 @@ from app.metadata.log_format import (
     encode_key,
     encode_value,
 )
+from app.security.acls import Acl, Acls, Pattern, Rule
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
@@ -46,8 +48,10 @@ ALL_BROKERS: Final = -1
 
 LEVEL_FEATURE: Final = "firn.version"
 """The feature whose level says what may be written."""
-LEVEL_MAX: Final = 1
-"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas."""
+SECURITY_LEVEL: Final = 2
+"""The first level at which access control may be written: programs of a lower level would serve everybody."""
+LEVEL_MAX: Final = 2
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: access control."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -196,6 +200,10 @@ class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
     """The broker that got the last block."""
 
 
+class AclRecord(Versioned, array_like=True, frozen=True):
+    """An access control list (level 2). Its key says all; the record says that it is there."""
+
+
 class FeatureRecord(Versioned, array_like=True, frozen=True):
     """The finalised level of a feature (KIP-584)."""
 
@@ -217,6 +225,7 @@ _partitions = ValueDecoder(LossyPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
+_acls = ValueDecoder(AclRecord, 1, "access control")
 _features = ValueDecoder(FeatureRecord, 1, "feature")
 _counters = ValueDecoder(CountersRecord, 1, "counters")
 
@@ -257,6 +266,15 @@ def group_configs_change(group_id: str, configs: Mapping[str, str]) -> KeyValue:
 
 def producer_ids_change(record: ProducerIdsRecord) -> KeyValue:
     return encode_key(Kind.PRODUCER_IDS), encode_value(record)
+
+
+def acl_change(acl: Acl, *, exists: bool) -> KeyValue:
+    """``exists``: whether the ACL is there from now on."""
+    (kind, pattern_type, name), (principal, host, operation, permission) = acl
+    key = encode_key(
+        Kind.ACCESS_CONTROL, int(kind), int(pattern_type), name, principal, host, int(operation), int(permission)
+    )
+    return key, encode_value(AclRecord(1)) if exists else None
 
 
 def feature_change(name: str, level: int) -> KeyValue:
@@ -420,10 +438,13 @@ class ClusterImage:
     """Finalised levels by the names of features."""
     next_node_id: int = 0
     """The lowest node id that was never given to a broker that asked for any."""
+    acls: Acls = field(default_factory=dict)
+    """The rules of access by pattern. The same mapping until a rule changes."""
+    acl_count: int = 0
 
     @property
     def level(self) -> int:
-        """The finalised level: 0 for one broker, 1 for several."""
+        """The finalised level: 0 for one broker, 1 for several, 2 with access control."""
         return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -465,6 +486,7 @@ class ImageDelta(NamedTuple):
     broker_configs: bool
     deleting: bool
     features: bool = False
+    acls: bool = False
 
     @classmethod
     def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
@@ -482,6 +504,7 @@ class ImageDelta(NamedTuple):
             old.broker_configs is not new.broker_configs and old.broker_configs != new.broker_configs,
             old.deleting is not new.deleting and old.deleting != new.deleting,
             old.features is not new.features and old.features != new.features,
+            old.acls is not new.acls and old.acls != new.acls,
         )
 
 
@@ -510,7 +533,10 @@ class ImageDraft:
         self._broker_configs: dict[int, Mapping[str, str]] = base.broker_configs  # type: ignore[assignment]
         self._group_configs: dict[str, Mapping[str, str]] = base.group_configs  # type: ignore[assignment]
         self._topics_owned = self._deleting_owned = self._brokers_owned = self._configs_owned = False
-        self._group_configs_owned = False
+        self._group_configs_owned = self._acls_owned = False
+        self._acls: dict[Pattern, dict[str, tuple[Rule, ...]]] = base.acls  # type: ignore[assignment]
+        self._patterns_owned: set[Pattern] = set()
+        self._acl_count = base.acl_count
         self._making: dict[UUID, _TopicInTheMaking] = {}
         self._folded_names: dict[str, str] | None = None
 
@@ -543,6 +569,14 @@ class ImageDraft:
     @property
     def deleting(self) -> Mapping[UUID, DeletingTopic]:
         return self._deleting
+
+    @property
+    def acls(self) -> Acls:
+        return self._acls
+
+    @property
+    def acl_count(self) -> int:
+        return self._acl_count
 
     @property
     def producer_id_next(self) -> ProducerId:
@@ -617,6 +651,8 @@ class ImageDraft:
             producer_id_next=self._producer_id_next,
             features=self._features,
             next_node_id=self._next_node_id,
+            acls=self._acls,
+            acl_count=self._acl_count,
         )
 
     def _take(self, parts: list[object], value: bytes | None) -> None:
@@ -651,6 +687,8 @@ class ImageDraft:
                     self._features.pop(_text(parts[1]), None)
                 else:
                     self._features[_text(parts[1])] = _features.decode(value).level
+            case Kind.ACCESS_CONTROL:
+                self._take_acl(parts, value)
             case Kind.COUNTERS:
                 if value is None:
                     raise CorruptionError("the record of counters is gone")
@@ -698,6 +736,33 @@ class ImageDraft:
             record.recovering,
             record.unclean_epoch,
         )
+
+    def _take_acl(self, parts: list[object], value: bytes | None) -> None:
+        kind, pattern_type, name, principal, host, operation, permission = parts[1:]
+        pattern = Pattern(_number(kind), _number(pattern_type), _text(name))
+        rule = Rule(_text(principal), _text(host), _number(operation), _number(permission))
+        if value is not None:
+            _acls.decode(value)
+        by_principal = self._acls.get(pattern, {})
+        before = by_principal.get(rule.principal, ())
+        if (rule in before) == (value is not None):
+            return
+        if not self._acls_owned:
+            self._acls, self._acls_owned = dict(self._acls), True
+        if pattern not in self._patterns_owned:
+            self._patterns_owned.add(pattern)
+            by_principal = self._acls[pattern] = dict(by_principal)
+        if value is not None:
+            by_principal[rule.principal] = (*before, rule)
+            self._acl_count += 1
+            return
+        self._acl_count -= 1
+        by_principal[rule.principal] = tuple([one for one in before if one != rule])
+        if len(before) == 1:
+            del by_principal[rule.principal]
+            if not by_principal:
+                del self._acls[pattern]
+                self._patterns_owned.discard(pattern)
 
     def _take_broker(self, broker_id: int, value: bytes | None) -> None:
         if not self._brokers_owned:

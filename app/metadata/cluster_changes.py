@@ -10,12 +10,14 @@ from app.metadata.changes import DEFAULT
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from app.errors import RequestRejected
     from app.metadata.broker_changes import BrokersChanged
     from app.metadata.changes import Assignments, ConfigChange
     from app.metadata.cluster import TopicImage
     from app.metadata.features import FeatureAsked
     from app.metadata.leader_changes import Election
     from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
+    from app.security.acls import Acl, AclFilter
 
 
 class ClusterChanges(Protocol):
@@ -123,6 +125,16 @@ class ClusterChanges(Protocol):
 
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
+        ...
+
+    async def create_acls(self, asked: Sequence[Acl]) -> Sequence[RequestRejected | None]:
+        """Add ACLs. The answer has, for each, why it cannot be made, or None. Rejected with UNSUPPORTED_VERSION below level 2,
+        INVALID_REQUEST or POLICY_VIOLATION for too many."""
+        ...
+
+    async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
+        """Delete what filters match. The answer has, for each, the deleted ACLs, or why it means nothing. Rejected with
+        INVALID_REQUEST for too many."""
         ...
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:

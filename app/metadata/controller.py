@@ -32,7 +32,7 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import broker_changes, changes, features, leader_changes, reassignments
+from app.metadata import acl_changes, broker_changes, changes, features, leader_changes, reassignments
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
@@ -54,6 +54,7 @@ from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
 from app.seams import Clock
+from app.security.acls import Acl, AclFilter
 from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
@@ -430,6 +431,12 @@ class Controller(ClusterChanges):
         await self.submit(
             lambda draft, around: features.update_features(draft, around, asked), validate_only=validate_only
         )
+
+    async def create_acls(self, asked: Sequence[Acl]) -> Sequence[RequestRejected | None]:
+        return await self.submit(lambda draft, _: acl_changes.create_acls(draft, asked))
+
+    async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
+        return await self.submit(lambda draft, _: acl_changes.delete_acls(draft, asked))
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
         made = await self.submit(lambda draft, around: broker_changes.unregister_broker(draft, around, broker_id))

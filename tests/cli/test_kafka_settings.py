@@ -92,10 +92,11 @@ def test_a_setting_without_effect_still_has_a_type(properties: Any) -> None:
 
 
 def test_what_protects_is_refused_rather_than_left_aside(properties: Any) -> None:
-    words = complaint(properties("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"))
-    assert "Firn checks no rights yet" in words
+    words = complaint(properties("authorizer.class.name=com.example.Authorizer"))
+    assert "string must be one of: , org.apache.kafka.metadata.authorizer.StandardAuthorizer" in words
     assert "--config" not in words
     load(config_path=properties("authorizer.class.name="))
+    load(config_path=properties("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"))
     for name in ("create.topic.policy.class.name", "client.quota.callback.class"):
         assert "Firn runs no Java classes" in complaint(properties(f"{name}=com.example.Policy"))
     assert "needs no controllers" in complaint(properties("process.roles=controller"))

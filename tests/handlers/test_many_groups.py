@@ -34,7 +34,7 @@ def context_where(perform: Callable[[], object]) -> Any:
         look=lambda group_id, read: SimpleNamespace(group_type=GroupType.CLASSIC),
         shell=SimpleNamespace(loading=False, being_read=False, shards=lambda: shards),
     )
-    return SimpleNamespace(groups=coordinator, image=SimpleNamespace(topics_by_id={}))
+    return SimpleNamespace(authorizer=None, groups=coordinator, image=SimpleNamespace(topics_by_id={}))
 
 
 async def turns_during(work: Coroutine[Any, Any, object]) -> int:

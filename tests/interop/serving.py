@@ -62,8 +62,10 @@ class Closed(Exception):
 class Raw:
     """One connection; requests and responses by ``app.wire``'s client side."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((host, port), timeout=ANSWER_S_MAX)
+    def __init__(self, port: int, host: str = "127.0.0.1", source: str | None = None) -> None:
+        """``source``: the address to connect from."""
+        came_from = None if source is None else (source, 0)
+        self.socket = socket.create_connection((host, port), timeout=ANSWER_S_MAX, source_address=came_from)
 
     def __enter__(self) -> Raw:
         return self

@@ -379,9 +379,9 @@ def test_listeners_hear_every_change_once_and_in_order() -> None:
         async with running(make(store)) as member:
             member.view.on_change(lambda image, delta: heard.append((image, delta)))
             topic = await member.controller.create_topic("t")
-            assert heard[-1] == (member.view.image, (frozenset({topic.topic_id}), False, False, False, False))
+            assert heard[-1] == (member.view.image, (frozenset({topic.topic_id}), False, False, False, False, False))
             await member.controller.alter_configs(4, "", [ConfigChange("log.retention.ms", Operation.SET, "5000000")])
-            assert heard[-1][1] == (frozenset(), False, True, False, False)
+            assert heard[-1][1] == (frozenset(), False, True, False, False, False)
             await member.controller.delete_topic(topic_id=topic.topic_id)
             assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True, False)
             await member.controller.finish_topic_deletion(topic.topic_id)

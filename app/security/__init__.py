@@ -1,0 +1,1 @@
+"""What a principal may do. Pure: rules come in, decisions come out."""

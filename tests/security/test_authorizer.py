@@ -1,0 +1,289 @@
+"""The authorizer against a plain reading of Kafka's rules: every rule is looked at for every question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.security.acls import (
+    CLUSTER_NAME,
+    EVERYBODY,
+    OPERATIONS,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    Acls,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    Rule,
+    why_invalid,
+)
+from app.security.authorizer import DECISIONS_MAX, Authorizer, split_super_users
+
+ALICE, BOB, ROOT = "User:alice", "User:bob", "User:root"
+HERE, THERE = "10.0.0.1", "10.0.0.2"
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+def table(acls: Iterable[Acl]) -> Acls:
+    found: dict[Pattern, dict[str, tuple[Rule, ...]]] = {}
+    for pattern, rule in acls:
+        of_pattern = found.setdefault(pattern, {})
+        of_pattern[rule.principal] = (*of_pattern.get(rule.principal, ()), rule)
+    return found
+
+
+def acl(
+    operation: int,
+    name: str = "t",
+    *,
+    kind: int = TOPIC,
+    pattern: int = LITERAL,
+    principal: str = ALICE,
+    host: str = WILDCARD,
+    permission: int = ALLOW,
+) -> Acl:
+    return Acl(Pattern(kind, pattern, name), Rule(principal, host, operation, permission))
+
+
+def authorizer(*acls: Acl, everyone: bool = False) -> Authorizer:
+    made = Authorizer(frozenset({ROOT}), allow_everyone_if_no_acl_found=everyone)
+    assert made.follow(table(acls))
+    return made
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def is_about(one: Acl, principal: str, host: str, kind: int, name: str) -> bool:
+    return matches(one, kind, name) and one.rule.principal in (principal, EVERYBODY) and one.rule.host in (host, "*")
+
+
+def matches(one: Acl, kind: int, name: str) -> bool:
+    if one.pattern.resource_type != kind:
+        return False
+    if one.pattern.pattern_type == PREFIXED:
+        return name.startswith(one.pattern.name)
+    return one.pattern.name in (name, "*")
+
+
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+
+def expected(
+    acls: list[Acl], principal: str, host: str, operation: Operation, kind: int, name: str, everyone: bool
+) -> bool:
+    if principal == ROOT:
+        return True
+    mine = [one.rule for one in acls if is_about(one, principal, host, kind, name)]
+    if any(one.permission == DENY and one.operation in (operation, Operation.ALL) for one in mine):
+        return False
+    implying = {operation, Operation.ALL} | IMPLIED.get(operation, set())
+    if any(one.permission == ALLOW and one.operation in implying for one in mine):
+        return True
+    return everyone and not any(matches(one, kind, name) for one in acls)
+
+
+kinds = st.sampled_from([TOPIC, GROUP])
+names = st.text("ab*", min_size=1, max_size=3)
+operations = st.sampled_from([one for one in Operation if one >= Operation.READ])
+rules = st.builds(
+    Rule,
+    st.sampled_from([ALICE, BOB, ROOT, EVERYBODY, "Group:alice"]),
+    st.sampled_from([HERE, THERE, WILDCARD]),
+    st.one_of(st.just(Operation.ALL), operations),
+    st.sampled_from([ALLOW, DENY]),
+)
+acls = st.lists(
+    st.builds(Acl, st.builds(Pattern, kinds, st.sampled_from([LITERAL, PREFIXED]), names), rules), max_size=12
+)
+questions = st.lists(
+    st.tuples(st.sampled_from([ALICE, BOB, ROOT]), st.sampled_from([HERE, THERE]), operations, kinds, names),
+    max_size=12,
+)
+
+
+@given(acls, questions, st.booleans())
+def test_it_decides_as_a_look_at_every_rule_does(acls: list[Acl], questions: list[tuple], everyone: bool) -> None:
+    made = authorizer(*acls, everyone=everyone)
+    for question in questions * 2:  # the second time from what is kept
+        assert made.allows(*question) is expected(acls, *question, everyone=everyone)
+
+
+@given(acls, acls, questions)
+def test_nothing_that_was_decided_outlives_the_rules(
+    before: list[Acl], after: list[Acl], questions: list[tuple]
+) -> None:
+    made = authorizer(*before)
+    for question in questions:
+        made.allows(*question)
+    assert made.follow(table(after))
+    for question in questions:
+        assert made.allows(*question) is expected(after, *question, everyone=False)
+
+
+def expected_of_any(
+    acls: list[Acl], principal: str, host: str, operation: Operation, kind: int, everyone: bool
+) -> bool:
+    """Kafka's ``Authorizer.authorizeByResourceType``: no implied operations; what is denied is denied by a pattern that covers
+    what is allowed, and a denied wildcard denies all."""
+    if expected(acls, principal, host, operation, kind, "hardcode", everyone):
+        return True
+    mine = [
+        one
+        for one in acls
+        if one.pattern.resource_type == kind
+        and one.rule.principal in (principal, EVERYBODY)
+        and one.rule.host in (host, "*")
+        and one.rule.operation in (operation, Operation.ALL)
+    ]
+    denied = [one.pattern for one in mine if one.rule.permission == DENY]
+    allowed = [one.pattern for one in mine if one.rule.permission == ALLOW]
+    if any(pattern == (kind, LITERAL, "*") for pattern in denied):
+        return False
+
+    def is_covered(pattern: Pattern) -> bool:
+        if pattern == (kind, LITERAL, "*"):
+            return False
+        return any(
+            pattern.name.startswith(other.name) if other.pattern_type == PREFIXED else other == pattern
+            for other in denied
+        )
+
+    return not all(is_covered(pattern) for pattern in allowed)
+
+
+@given(acls, st.sampled_from([ALICE, BOB, ROOT]), st.sampled_from([HERE, THERE]), kinds, operations, st.booleans())
+def test_it_decides_about_any_resource_as_kafka_does(acls, principal, host, kind, operation, everyone) -> None:
+    made = authorizer(*acls, everyone=everyone)
+    for _ in range(2):
+        found = made.allows_any(principal, host, operation, kind)
+        assert found is expected_of_any(acls, principal, host, operation, kind, everyone)
+
+
+# --- single rules ---------------------------------------------------------------------------------------------------
+
+
+def test_nobody_may_do_anything_without_a_rule_but_superusers() -> None:
+    made = authorizer()
+    assert not made.allows(ALICE, HERE, Operation.READ, TOPIC, "t")
+    assert made.allows(ROOT, HERE, Operation.READ, TOPIC, "t")
+    assert authorizer(everyone=True).allows(ALICE, HERE, Operation.READ, TOPIC, "t")
+
+
+def test_a_rule_for_somebody_else_ends_the_right_of_everyone() -> None:
+    made = authorizer(acl(Operation.READ, principal=BOB), everyone=True)
+    assert not made.allows(ALICE, HERE, Operation.READ, TOPIC, "t")
+    assert made.allows(ALICE, HERE, Operation.READ, TOPIC, "u")
+
+
+def test_denial_beats_what_is_allowed_by_a_narrower_pattern() -> None:
+    made = authorizer(
+        acl(Operation.READ, "orders"), acl(Operation.ALL, "ord", pattern=PREFIXED, permission=DENY, principal=EVERYBODY)
+    )
+    assert not made.allows(ALICE, HERE, Operation.READ, TOPIC, "orders")
+    assert made.allows(ROOT, HERE, Operation.READ, TOPIC, "orders"), "superusers are denied nothing"
+
+
+@pytest.mark.parametrize("implying", [Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER])
+def test_describe_is_implied_where_it_is_allowed_and_not_where_it_is_denied(implying: Operation) -> None:
+    assert authorizer(acl(implying)).allows(ALICE, HERE, Operation.DESCRIBE, TOPIC, "t")
+    denied = authorizer(acl(Operation.DESCRIBE), acl(implying, permission=DENY))
+    assert denied.allows(ALICE, HERE, Operation.DESCRIBE, TOPIC, "t")
+
+
+def test_an_address_of_ipv6_is_one_in_each_of_its_forms() -> None:
+    made = authorizer(acl(Operation.READ, host="0:0:0:0:0:0:0:1"))
+    assert made.allows(ALICE, "::1", Operation.READ, TOPIC, "t")
+    assert not made.allows(ALICE, "::2", Operation.READ, TOPIC, "t")
+
+
+def test_the_operations_of_a_resource_are_bits() -> None:
+    made = authorizer(acl(Operation.READ), acl(Operation.ALTER_CONFIGS))
+    allowed = [Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS]
+    assert made.operations(ALICE, HERE, TOPIC, "t") == sum(1 << one for one in allowed)
+    assert made.operations(ROOT, HERE, CLUSTER, CLUSTER_NAME) == sum(1 << one for one in OPERATIONS[CLUSTER])
+
+
+def test_decisions_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DECISIONS_MAX > 100
+    monkeypatch.setattr("app.security.authorizer.DECISIONS_MAX", 100)
+    made = authorizer(acl(Operation.READ, "a", pattern=PREFIXED))
+    for number in range(1000):
+        assert made.allows(ALICE, HERE, Operation.READ, TOPIC, f"a{number}")
+        assert not made.allows(f"User:{number}", HERE, Operation.READ, TOPIC, "a")
+        assert sum(1 + len(of_one) for of_one in made._decisions.values()) <= 101
+
+
+def test_superusers_are_separated_by_semicolons() -> None:
+    text = " User:CN=a,OU=b ; User:c;; "
+    assert split_super_users(text) == {"User:CN=a,OU=b", "User:c"}
+    assert split_super_users("") == frozenset()
+
+
+# --- filters and checks ---------------------------------------------------------------------------------------------
+
+
+@given(
+    acls,
+    st.builds(
+        AclFilter,
+        st.sampled_from([ResourceType.ANY, TOPIC, GROUP]),
+        st.one_of(st.none(), names),
+        st.sampled_from([PatternType.ANY, PatternType.MATCH, LITERAL, PREFIXED]),
+        st.one_of(st.none(), st.sampled_from([ALICE, EVERYBODY])),
+        st.one_of(st.none(), st.sampled_from([HERE, WILDCARD])),
+        st.one_of(st.just(Operation.ANY), operations),
+        st.sampled_from([Permission.ANY, ALLOW, DENY]),
+    ),
+)
+def test_a_filter_finds_what_it_matches(acls: list[Acl], one: AclFilter) -> None:
+    acls = list(dict.fromkeys(acls))
+    found = list(one.find(table(acls)))
+    assert len(found) == len(set(found))
+    assert set(found) == {each for each in acls if one.matches_pattern(each.pattern) and one.matches_rule(each.rule)}
+
+
+def test_a_filter_that_matches_finds_what_decides_about_a_resource() -> None:
+    of_name = [acl(2, "abc"), acl(2, "ab", pattern=PREFIXED), acl(2, WILDCARD)]
+    others = [acl(2, "ab"), acl(2, "abcd", pattern=PREFIXED), acl(2, "abc", kind=GROUP)]
+    found = AclFilter(TOPIC, "abc", PatternType.MATCH).find(table([*of_name, *others]))
+    assert set(found) == set(of_name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (acl(2, kind=ResourceType.ANY), "Invalid resourceType ANY"),
+        (acl(2, kind=99), "Invalid resourceType 99"),
+        (acl(2, pattern=PatternType.MATCH), "Invalid patternType MATCH"),
+        (acl(Operation.ANY), "Invalid operation ANY"),
+        (acl(2, permission=Permission.ANY), "Invalid permissionType ANY"),
+        (acl(2, ""), "empty resource name"),
+        (acl(2, "x", kind=CLUSTER), CLUSTER_NAME),
+        (acl(2, principal="alice"), "Type:name"),
+        (acl(2, host=""), "host is empty"),
+    ],
+)
+def test_an_acl_that_means_nothing_is_not_made(wrong: Acl, sentence: str) -> None:
+    assert sentence in (why_invalid(wrong) or "")
+    assert why_invalid(acl(2)) is None
+
+
+@pytest.mark.parametrize(
+    "one", [AclFilter(0), AclFilter(pattern_type=0), AclFilter(operation=77), AclFilter(permission=0)]
+)
+def test_a_filter_of_unknown_kinds_means_nothing(one: AclFilter) -> None:
+    assert one.why_unknown() is not None
+    assert AclFilter().why_unknown() is None
