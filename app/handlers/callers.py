@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated, as Kafka names it."""
@@ -20,7 +21,7 @@ class Rights:
     """Stands for everything that decides what a caller may do: principal, credential, and the rules as they are. Compared by
     identity: two requests with the same object are allowed the same."""
 
-    __slots__ = ("principal", "valid")
+    __slots__ = ("__weakref__", "principal", "valid")
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
@@ -54,22 +55,34 @@ class Doorkeeper(Protocol):
         """The caller of a new connection."""
         ...
 
+    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
+        """The same connection, whose client has shown to be ``principal``. ``expires_s``: loop time at which that ends."""
+        ...
+
     def renew(self, caller: Caller) -> Caller:
         """The same caller under the rules of now. Called once its rights are not valid any more."""
         ...
 
 
 class OpenDoor:
-    """Everybody is anonymous and may do everything."""
+    """Everybody may do everything."""
 
     def __init__(self) -> None:
         self._rights = Rights(ANONYMOUS)
+        self._of: WeakValueDictionary[str, Rights] = WeakValueDictionary()
+        """Of those who are connected: connections of one principal share what they have learnt."""
+
+    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
+        rights = self._of.get(principal)
+        if rights is None:
+            rights = self._of[principal] = Rights(principal)
+        return Caller(rights, caller.listener, caller.host, caller.port, expires_s)
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         return Caller(self._rights, listener, host, port)
 
     def renew(self, caller: Caller) -> Caller:
-        return Caller(self._rights, caller.listener, caller.host, caller.port, caller.expires_s)
+        return Caller(caller.rights, caller.listener, caller.host, caller.port, caller.expires_s)
 
 
 class Quotas(Protocol):

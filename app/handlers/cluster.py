@@ -33,7 +33,6 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
 
     Raises: RequestRejected MISMATCHED_ENDPOINT_TYPE for the endpoints of controllers, which clients do not connect to here.
     """
-    del request
     if message.endpoint_type == CONTROLLERS:
         raise RequestRejected(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE, "The request was sent to an endpoint of type BROKER, not CONTROLLER."
@@ -49,10 +48,11 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
         controller_id=image.controller.broker_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=node_id, host=broker.host, port=broker.port, rack=broker.rack, is_fenced=broker.fenced
+                broker_id=node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=broker.fenced
             )
             for node_id, broker in sorted(image.brokers.items())
-            if message.include_fenced_brokers or not broker.fenced
+            if (message.include_fenced_brokers or not broker.fenced)
+            and (endpoint := broker.endpoint(request.caller.listener)) is not None
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.metadata.features import FeatureAsked
     from app.metadata.leader_changes import Election
     from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
+    from app.metadata.scram_changes import ScramAnswer, ScramAsked
 
 
 class ClusterChanges(Protocol):
@@ -123,6 +124,14 @@ class ClusterChanges(Protocol):
 
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
+        ...
+
+    async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        """Add, change and remove SCRAM credentials. The refusals are in the answer.
+
+        ``secret``: random bytes that nobody can guess, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
+        level below ``SECURITY_LEVEL``.
+        """
         ...
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
