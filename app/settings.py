@@ -533,7 +533,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
     by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
-        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT:
+        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT or variable.startswith("FIRN_CLIENT_"):
             continue
         if variable in by_variable:
             values[by_variable[variable]] = text
@@ -640,6 +640,15 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
                 f"Listening on every interface ({one.host}) needs --advertise HOST:PORT: clients need an address that they can "
                 f"connect to.{f' It is missing for {one.name}.' if len(config.listeners) > 1 else ''}"
             )
+    if (
+        config.local.protocol is not SecurityProtocol.PLAINTEXT
+        and config.http_address != OFF
+        and not (config.firn_http_client_config)
+    ):
+        raise ConfigError(
+            "The HTTP process cannot log in: name a file with its user with firn.http.client.config, add a PLAINTEXT listener on "
+            "127.0.0.1, or turn it off with --http off."
+        )
     if config.store_url:
         return config
     directory = Path(config.data_dir).absolute()

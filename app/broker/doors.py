@@ -9,11 +9,14 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from app.client.connection import Dialer, dial_tcp
+from app.client.security import ClientSecurity, NoWay, SecureDialer
 from app.configs import BrokerConfig
-from app.configs.listeners import ClientAuth, ListenerConfig, SecurityProtocol
+from app.configs.listeners import BETWEEN_BROKERS, ClientAuth, ListenerConfig, SecurityProtocol
 from app.errors import ConfigError
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, Pem, TlsSettings
+from app.metadata.cluster import ClusterImage
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import Mechanism, PlainServer
@@ -21,7 +24,6 @@ from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, Scr
 
 if TYPE_CHECKING:
     from app.faults import Faults
-    from app.metadata.cluster import ClusterImage
     from app.seams import BlockingPool
 
 LOOK_S: Final = 5.0
@@ -44,6 +46,11 @@ class Doors:
         self.by_listener: Mapping[str, Door] = {
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
         }
+
+    @classmethod
+    def check(cls, config: BrokerConfig) -> None:
+        """Raises: ConfigError if the doors of these settings cannot be made."""
+        cls(config, ClusterImage)
 
     def _door(self, listener: ListenerConfig) -> Door:
         certificates = rules = None
@@ -106,6 +113,49 @@ async def look(
         )
     else:
         faults.over("reading the certificates of", name)
+
+
+def inter_broker_dial(config: BrokerConfig) -> Dialer:
+    """How this broker reaches others: by the certificate of the listener between brokers, or by SCRAM. Never by PLAIN: an address
+    that somebody wrote into the object store would be given the password.
+
+    Where the settings give no way, every connection fails with the reason: a broker that is alone needs none.
+    """
+    listener = config.served[0]
+    protocol = listener.protocol
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return dial_tcp
+    tls = None
+    if protocol.tls:
+        if listener.text("ssl.endpoint.identification.algorithm", "https").lower() != "https":
+            return NoWay("between brokers ssl.endpoint.identification.algorithm must be https")
+        tls = tls_settings(listener)
+        if tls.trust is None:
+            return NoWay(
+                f"listener {listener.name} between brokers needs ssl.truststore.location, to know the other brokers by"
+            )
+    mechanism, options = "", {}
+    if protocol.sasl:
+        mechanism = listener.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
+        if mechanism not in BETWEEN_BROKERS:
+            return NoWay(
+                f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers log in to each other by SCRAM only"
+            )
+        try:
+            options = dict(parse_jaas(listener.jaas(mechanism)).options)
+        except ValueError as error:
+            return NoWay(f"the broker has no user of its own: {mechanism.lower()}.sasl.jaas.config: {error}")
+        if not options.get("username") or not options.get("password"):
+            return NoWay(f"the broker has no user of its own: name it in {mechanism.lower()}.sasl.jaas.config")
+    return SecureDialer(
+        ClientSecurity(
+            protocol=protocol,
+            mechanism=mechanism,
+            user=options.get("username", ""),
+            password=options.get("password", ""),
+            tls=tls,
+        )
+    )
 
 
 def users_of(listener: ListenerConfig) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -106,7 +107,7 @@ def _certificate(
     issuer_key: EllipticCurvePrivateKey,
     now: datetime,
     *,
-    names: list[object],
+    names: Sequence[object],
     ca: bool,
 ) -> Certificate:
     from cryptography import x509

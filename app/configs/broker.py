@@ -59,6 +59,7 @@ class BrokerConfig:
     firn_http_max_connections: int = HTTP_CONNECTIONS_MAX
     firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
+    firn_http_client_config: str = ""
     redis_url: str | None = None
     take_over: bool = False
 
@@ -198,6 +199,11 @@ class BrokerConfig:
     def open(self) -> bool:
         """Whether every listener is plain, so that nobody is asked who they are."""
         return all(one.protocol is SecurityProtocol.PLAINTEXT for one in self.listeners)
+
+    @property
+    def needs_users(self) -> bool:
+        """Whether clients log in with users that the cluster log has."""
+        return any(name.startswith("SCRAM-") for one in self.listeners for name in one.mechanisms)
 
     @property
     def security_numbers(self) -> tuple[int, int, int]:

@@ -219,6 +219,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 attribute="firn_http_allowed_origins",
             ),
             _broker(
+                "firn.http.client.config",
+                _STRING,
+                "File with Kafka's client settings, by which the HTTP process reaches the broker if no listener is PLAINTEXT. "
+                "Whoever can use the HTTP interface has the rights of that user.",
+            ),
+            _broker(
                 "firn.http.max.connections",
                 _INT,
                 "Maximum number of HTTP connections at a time. Beyond it a new connection replaces an idle one. If no "
