@@ -19,10 +19,11 @@ from app.machine.certificates import Certificates, Pem, TlsSettings
 from app.metadata.cluster import ClusterImage
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
-from app.security.sasl import Mechanism, PlainServer
+from app.security.sasl import LoggedIn, Mechanism, PlainServer
 from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer
 
 if TYPE_CHECKING:
+    from app.broker.token_keys import TokenKeys
     from app.faults import Faults
     from app.seams import BlockingPool
 
@@ -38,9 +39,16 @@ _MODES: Final = {
 class Doors:
     """Those of all listeners that are not plain. Belongs to one loop."""
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], ClusterImage]) -> None:
-        """``image`` has the users of SCRAM. Raises: ConfigError: nothing has been started."""
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], ClusterImage], now_ms: Callable[[], int] = lambda: 0
+    ) -> None:
+        """``image`` has the users of SCRAM. ``now_ms``: wall-clock time, for tokens.
+
+        Raises: ConfigError. Nothing has been started then.
+        """
         self._image = image
+        self._now_ms = now_ms
+        self._keys: list[TokenKeys] = []
         self._start_secret = secrets.token_bytes(32)
         """For salts, while the cluster has no user and so no secret."""
         self.by_listener: Mapping[str, Door] = {
@@ -73,9 +81,7 @@ class Doors:
             plain = PlainServer({name: text.encode() for name, text in users_of(listener).items()})
             return lambda: plain
         if mechanism == "OAUTHBEARER":
-            raise ConfigError(
-                f"listener {listener.name}: OAUTHBEARER is not served in this version; take it out of sasl.enabled.mechanisms."
-            )
+            return self._tokens(listener)
         scram = ScramMechanism.of(mechanism)
 
         def find(user: str) -> ScramCredential | None:
@@ -88,8 +94,31 @@ class Doors:
             secret=self._image().scram_secret or self._start_secret,
         )
 
+    def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:
+        from app.broker.token_keys import TokenKeys, token_rules
+        from app.security.tokens import TokenServer, UnknownKey, user_of
+
+        keys = TokenKeys(listener)
+        self._keys.append(keys)
+        rules = token_rules(listener)
+
+        def verify(token: str) -> LoggedIn:
+            try:
+                return user_of(token, keys.found, rules, self._now_ms())
+            except UnknownKey:
+                keys.wanted.set()
+                raise
+
+        return lambda: TokenServer(verify)
+
     async def run(self, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]) -> None:
         """Look for changed files until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for keys in self._keys:
+                tasks.create_task(keys.run(pool, faults))
+            tasks.create_task(self._watch(pool, faults, log_line))
+
+    async def _watch(self, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]) -> None:
         watched = [(door, door.certificates) for door in self.by_listener.values() if door.certificates is not None]
         if not watched:
             return

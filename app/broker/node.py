@@ -242,7 +242,7 @@ class Node:
         if not config.open:
             from app.broker.doors import Doors
 
-            self._doors = Doors(config, lambda: self.cluster.image)
+            self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms)
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
@@ -563,6 +563,8 @@ class Node:
                     else:
                         self.context.starting = False
                         member.ready()
+                    if self._doors is not None:
+                        await self._add_first_users()
                     if ready is not None:
                         ready()
                     await self._stopping.wait()
@@ -653,6 +655,14 @@ class Node:
             self.server.attach()
         for name, bound in self._sockets.items():
             await self.server.listen(bound, self.server.maker(name))
+
+    async def _add_first_users(self) -> None:
+        """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""
+        from app.broker.first_users import add_first_users
+
+        await add_first_users(
+            self.config, self.context, fs=self._around.fs, pool=self._around.pool, log_line=self._log_line
+        )
 
     async def registered(self, broker_epoch: int) -> None:
         """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""

@@ -38,6 +38,7 @@ _FAMILIES: Final = {
     "job": ("job", "app"),
     "cost": ("cost", "cost"),
     "iam": ("iam", "app"),
+    "user": ("user", "app"),
     "tls": ("tls", "app"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""

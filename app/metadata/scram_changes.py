@@ -33,6 +33,8 @@ class ScramAsked(NamedTuple):
     iterations: int = 0
     salt: bytes = b""
     salted_password: bytes = b""
+    credential: ScramCredential | None = None
+    """In place of the three above."""
 
     def __repr__(self) -> str:
         return f"ScramAsked({self.user!r}, {self.mechanism})"
@@ -74,6 +76,8 @@ def alter_scram_users(draft: ImageDraft, asked: Sequence[ScramAsked], secret: by
 
 
 def _credential(one: ScramAsked) -> ScramCredential:
+    if one.credential is not None:
+        return one.credential
     return credential_of(ScramMechanism(one.mechanism), one.salted_password, one.salt, one.iterations)
 
 
@@ -96,6 +100,8 @@ def _refusal(draft: ImageDraft, user: str, changes: Sequence[ScramAsked]) -> Scr
                     ErrorCode.RESOURCE_NOT_FOUND,
                     "Attempt to delete a user credential that does not exist",
                 )
+            continue
+        if one.credential is not None:
             continue
         if one.iterations < ITERATIONS_MIN:
             return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
