@@ -308,8 +308,12 @@ async def test_two_brokers_reach_each_other_by_scram_over_tls(tmp_path: Path, fo
         assert "made" in "".join(line for line in first.lines if "user broker" in line)
         dial = dialer(folder, "SASL_SSL", user="alice")
         connection = await open_connection("localhost", second.node.ports["SASL_SSL"], dial=dial)
-        metadata = await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
-        assert sorted(one.node_id for one in metadata.brokers) == [1, 2]
+        known: list[int] = []
+        deadline_s = asyncio.get_running_loop().time() + 60
+        while asyncio.get_running_loop().time() < deadline_s and known != [1, 2]:
+            metadata = await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            known = sorted(one.node_id for one in metadata.brokers)
+            await asyncio.sleep(0.05)
         assert known == [1, 2]
         await connection.close()
         assert {one.principal for one in callers_of(first)()} == {"User:broker"}
