@@ -221,7 +221,10 @@ class SecureDialer:
             return (await _tell(connection, plain_message(security.user, security.password))).session_lifetime_ms
         if security.mechanism == "OAUTHBEARER":
             message = b"n,,\x01auth=Bearer " + await asyncio.to_thread(self._token) + b"\x01\x01"
-            return (await _tell(connection, message)).session_lifetime_ms
+            answer = await _tell(connection, message)
+            if answer.auth_bytes:  # why the token is refused; RFC 7628 wants an answer to that
+                answer = await _tell(connection, b"\x01")
+            return answer.session_lifetime_ms
         nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
         scram = ScramClient(ScramMechanism.of(security.mechanism), security.user, security.password, nonce=nonce)
         first = await _tell(connection, scram.first)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -10,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from confluent_kafka import Consumer, Producer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from app.broker.control_link import KafkaControlLink
@@ -384,3 +388,50 @@ def revocations(folder: Path, *names: str) -> bytes:
         revoked = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(now).build()
         builder = builder.add_revoked_certificate(revoked)
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
+
+
+async def test_a_signed_token_lets_librdkafka_in_until_it_expires(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{**jwk, "kid": "one"}]}))
+    door = listener(
+        "SASL_PLAINTEXT",
+        mechanisms="OAUTHBEARER",
+        sasl_oauthbearer_jwks_endpoint_url=keys.as_uri(),
+        sasl_oauthbearer_expected_audience="firn",
+        connection_failed_authentication_delay_ms=0,
+    )
+    expires_s = int(time.time()) + 300
+
+    def token(audience: str) -> str:
+        claims = {"sub": "robot", "aud": audience, "exp": expires_s}
+        return jwt.encode(claims, key, algorithm="RS256", headers={"kid": "one"})
+
+    async with running_broker(tmp_path, group_initial_rebalance_delay_ms=0, **security(door)) as broker:
+        await broker.create_topic("t")
+        settings: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{broker.node.ports['SASL_PLAINTEXT']}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (token("firn"), expires_s),
+        }
+        assert len(await asyncio.to_thread(round_trip, settings)) == 20
+        for audience, admitted in (("firn", True), ("other", False)):
+            (tmp_path / "token").write_text(token(audience))
+            dial = SecureDialer(
+                client_security(
+                    {
+                        "security.protocol": "SASL_PLAINTEXT",
+                        "sasl.mechanism": "OAUTHBEARER",
+                        "firn.sasl.oauthbearer.token.file": str(tmp_path / "token"),
+                    }
+                )
+            )
+            if admitted:
+                connection = await open_connection("127.0.0.1", broker.node.ports["SASL_PLAINTEXT"], dial=dial)
+                assert "User:robot" in [one.principal for one in callers_of(broker)()]
+                await connection.close()
+            else:
+                with pytest.raises(RequestRejected, match="invalid_token"):
+                    await open_connection("127.0.0.1", broker.node.ports["SASL_PLAINTEXT"], dial=dial)
