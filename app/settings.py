@@ -30,7 +30,17 @@ from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker import NODE_ID_AUTO
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Definition
+from app.configs.listeners import (
+    WILDCARDS,
+    ListenerConfig,
+    SecurityProtocol,
+    protocol_of,
+    protocols_by_name,
+    split_prefixed,
+    with_settings,
+)
 from app.configs.properties import parse_properties
+from app.configs.security_definitions import LISTENER_SETTINGS, SECURITY_DEFINITIONS
 from app.configs.topic_definitions import BROKER_IDLE, TOPIC_DEFINITIONS
 from app.configs.validation import check_broker_config
 from app.configs.values import format_value, parse_value
@@ -263,19 +273,19 @@ def review(sources: Iterable[Source]) -> Review:
                     shown = None if aside.definition.sensitive else text
                     entries.append(Reviewed(name, label, shown, Verdict.NO_MEANING, _sentence(aside.reason)))
                     continue
+                if listeners.take(name, label, text):
+                    origins[name] = label
+                    entries.append(Reviewed(name, label, None if _secret(name) else text, Verdict.EFFECTIVE, ""))
+                    continue
                 if name not in known:
                     raise unknown_name(given)
                 setting = known[name]
-                if listeners.take(name, label, text):
-                    origins[name] = label
-                    entries.append(Reviewed(name, label, text, Verdict.EFFECTIVE, ""))
-                    continue
                 try:
                     values = setting.parse(text)
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
             except ConfigError as error:
-                hidden = name in _SECRET or (aside is not None and aside.definition.sensitive)
+                hidden = _secret(name) or (aside is not None and aside.definition.sensitive)
                 entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
                 continue
             (topic if setting.topic_setting else broker).update(values)
@@ -301,6 +311,14 @@ def review(sources: Iterable[Source]) -> Review:
     return Review(entries, None if refused else settings)
 
 
+def _secret(name: str) -> bool:
+    """Whether the text of a setting must not be shown."""
+    prefixed = split_prefixed(name)
+    return name in _SECRET or (
+        prefixed is not None and (prefixed[1] in _SECRET or prefixed[1].partition(".")[2] in _SECRET)
+    )
+
+
 def _sentence(clause: str) -> str:
     return f"{clause[:1].upper()}{clause[1:]}."
 
@@ -313,7 +331,7 @@ def _set_aside(entry: WithoutEffect, label: str, text: str) -> str:
 
 
 def _not_allowed(name: str, label: str, text: str, error: ValueError) -> ConfigError:
-    value = "" if name in _SECRET else f" {text!r}"
+    value = "" if _secret(name) else f" {text!r}"
     shown = f"{label}{value}" if name in label else f"{label}{value} ({name})"
     return ConfigError(f"{shown} is not allowed: {error}.")
 
@@ -339,23 +357,41 @@ class _Listeners:
 
     def take(self, name: str, label: str, text: str) -> bool:
         """Note a setting if it is one of these. Raises: ConfigError for a text that is wrong whatever the other settings are."""
-        if name not in _LISTENER_SETTINGS:
+        prefixed = split_prefixed(name)
+        if name not in LISTENER_SETTINGS and prefixed is None:
             return False
-        if name == "listener.security.protocol.map":
-            try:
-                _protocols(text)
-            except ValueError as error:
-                raise _not_allowed(name, label, text, error) from None
+        setting = name if prefixed is None else prefixed[1]
+        definition = SECURITY_DEFINITIONS.get(setting) or SECURITY_DEFINITIONS.get(setting.partition(".")[2])
+        try:
+            if name == "listener.security.protocol.map":
+                protocols_by_name(text)
+            elif definition is not None:
+                if definition.sensitive and label.startswith("--"):
+                    raise ValueError(
+                        "a command line can be read by every user of this machine; write it into a file (--config), or into the "
+                        f"environment variable {environment_name('sasl.jaas.config' if prefixed else name)}"
+                    )
+                if not definition.sensitive:
+                    parse_value(definition, text, name=name)
+        except ValueError as error:
+            raise _not_allowed(name, label, text, error) from None
+        except RequestRejected as error:
+            raise _not_allowed(name, label, text, ValueError(_why(error, name))) from None
         self._texts[name] = (label, text)
         return True
 
     def fields(self) -> Mapping[str, Any]:
         """Fields of ``BrokerConfig``. Raises: ConfigError."""
-        protocols = _protocols(self._texts.get("listener.security.protocol.map", ("", ""))[1])
+        protocols = protocols_by_name(self._texts.get("listener.security.protocol.map", ("", ""))[1])
         names = self._texts.get("controller.listener.names", ("", "CONTROLLER"))[1]
         controllers = frozenset(name.strip().upper() for name in names.split(","))
-        fields: dict[str, Any] = {}
-        served: str | None = None
+        security = {
+            name: text
+            for name, (_, text) in self._texts.items()
+            if name in SECURITY_DEFINITIONS or split_prefixed(name)
+        }
+        fields: dict[str, Any] = {"security": security} if security else {}
+        listeners = [ListenerConfig(name=_PLAINTEXT)]
         for setting in ("listeners", "advertised.listeners"):
             if setting not in self._texts:
                 continue
@@ -363,42 +399,94 @@ class _Listeners:
             try:
                 entries = _addresses(text, controllers, protocols)
                 if setting == "listeners":
-                    if len(entries) > 1:
-                        raise ValueError(
-                            f"Firn serves one listener, but there are {len(entries)} ({', '.join(name for name, _ in entries)}): "
-                            "keep only the one that clients use"
+                    listeners = [
+                        ListenerConfig(
+                            name=name, protocol=protocol_of(name, protocols), host=address.host, port=address.port
                         )
-                    ((served, (host, port)),) = entries
-                    fields |= {"listen_host": host, "listen_port": port}
+                        for name, address in entries
+                    ]
+                    _check_unlike(listeners)
                     continue
-                chosen = [address for name, address in entries if name == served]
-                if not chosen and len(entries) == 1:
-                    chosen = [entries[0][1]]
-                if len(chosen) != 1:
-                    raise ValueError(f"it must have one address for the listener {served or 'PLAINTEXT'}")
-                host, port = chosen[0]
-                if host in _WILDCARDS:
-                    raise ValueError("clients cannot connect to a wildcard address")
-                fields |= {"advertised_host": host, "advertised_port": port}
+                listeners = _advertised(listeners, entries)
             except ValueError as error:
                 raise _not_allowed(setting, label, text, error) from None
+        for name in security:
+            prefixed = split_prefixed(name)
+            if prefixed is not None and prefixed[0] not in {one.name for one in listeners}:
+                label, text = self._texts[name]
+                raise ConfigError(
+                    f"{label}: there is no listener {prefixed[0]}; listeners are {', '.join(one.name for one in listeners)}."
+                )
+        between = self._between_brokers(listeners)
+        try:
+            made = with_settings(listeners, security)
+        except ValueError as error:
+            raise ConfigError(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+        local = BrokerConfig(listeners=made, inter_broker_listener=between).local
+        fields |= {"inter_broker_listener": between}
+        if "listeners" in self._texts:
+            fields |= {"listen_host": local.host, "listen_port": local.port}
+        if local.advertised_host:
+            fields |= {"advertised_host": local.advertised_host, "advertised_port": local.advertised_port}
+        if len(made) > 1 or made[0].name != _PLAINTEXT or made[0].protocol is not SecurityProtocol.PLAINTEXT:
+            fields["listeners"] = made
         return fields
 
+    def _between_brokers(self, listeners: Sequence[ListenerConfig]) -> str:
+        """The name of the listener between brokers. Raises: ConfigError."""
+        label, name = self._texts.get("inter.broker.listener.name", ("", ""))
+        if name.strip():
+            if "security.inter.broker.protocol" in self._texts:
+                raise ConfigError(
+                    "inter.broker.listener.name and security.inter.broker.protocol say the same: take out the second."
+                )
+            if name.strip().upper() not in {one.name for one in listeners}:
+                raise ConfigError(f"{label} {name!r} is not one of listeners; name one of them.")
+            return name.strip().upper()
+        asked = self._texts.get("security.inter.broker.protocol")
+        protocol = SecurityProtocol(asked[1].strip().upper()) if asked is not None else SecurityProtocol.PLAINTEXT
+        found = next((one.name for one in listeners if one.protocol is protocol), None)
+        if found is None and asked is not None:
+            raise ConfigError(f"{asked[0]} {asked[1]!r} is the protocol of no listener; name one with that protocol.")
+        return found if found is not None else listeners[0].name
 
-def _protocols(text: str) -> Mapping[str, str]:
-    """Security protocols by listener name. Raises: ValueError."""
-    protocols: dict[str, str] = {}
-    for part in text.split(","):
-        name, colon, protocol = part.strip().partition(":")
-        if not part.strip():
-            continue
-        if not colon or protocol.strip().upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise ValueError("it must be of the form NAME:PROTOCOL,…, for example PLAINTEXT:PLAINTEXT")
-        protocols[name.strip().upper()] = protocol.strip().upper()
-    return protocols
+
+def _check_unlike(listeners: Sequence[ListenerConfig]) -> None:
+    """Raises: ValueError, in the sense of Kafka's checks."""
+    names = [one.name for one in listeners]
+    if len(set(names)) != len(names):
+        raise ValueError("each listener must have a different name")
+    ports = [one.port for one in listeners if one.port]
+    if len(set(ports)) != len(ports):
+        raise ValueError("each listener must have a different port")
 
 
-def _addresses(text: str, controllers: frozenset[str], protocols: Mapping[str, str]) -> list[tuple[str, Address]]:
+def _advertised(listeners: Sequence[ListenerConfig], entries: Sequence[tuple[str, Address]]) -> list[ListenerConfig]:
+    """The listeners with the addresses that clients are given. Raises: ValueError."""
+    for _, address in entries:
+        if address.host in WILDCARDS:
+            raise ValueError("clients cannot connect to a wildcard address")
+    if len(listeners) == 1 and len(entries) == 1:
+        entries = [(listeners[0].name, entries[0][1])]
+    by_name = dict(entries)
+    if len(by_name) != len(entries):
+        raise ValueError("each listener must have one address")
+    if len(listeners) == 1 and listeners[0].name not in by_name:
+        raise ValueError(f"it must have one address for the listener {listeners[0].name}")
+    strange = set(by_name) - {one.name for one in listeners}
+    if len(listeners) > 1 and strange:
+        raise ValueError(f"{', '.join(sorted(strange))} is not one of listeners")
+    return [
+        replace(one, advertised_host=by_name[one.name].host, advertised_port=by_name[one.name].port)
+        if one.name in by_name
+        else one
+        for one in listeners
+    ]
+
+
+def _addresses(
+    text: str, controllers: frozenset[str], protocols: Mapping[str, SecurityProtocol]
+) -> list[tuple[str, Address]]:
     """Names and addresses of the listeners that clients use. Raises: ValueError."""
     found = []
     for entry in (part.strip() for part in text.split(",")):
@@ -406,8 +494,7 @@ def _addresses(text: str, controllers: frozenset[str], protocols: Mapping[str, s
         name = scheme.upper() if separator else _PLAINTEXT
         if separator and name in controllers:
             continue
-        if protocols.get(name, name) != _PLAINTEXT:
-            raise ValueError(f"{scheme}:// is not served; use HOST:PORT or PLAINTEXT://HOST:PORT")
+        protocol_of(name, protocols)
         found.append((name, _address(rest if separator else entry)))
     if not found:
         raise ValueError("it has no listener for clients; write PLAINTEXT://HOST:PORT")
@@ -446,7 +533,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
     by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
-        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT:
+        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT or variable.startswith("FIRN_CLIENT_"):
             continue
         if variable in by_variable:
             values[by_variable[variable]] = text
@@ -487,7 +574,7 @@ def catalogue() -> Mapping[str, Setting]:
             0,
             _parse_listeners,
             "PLAINTEXT:PLAINTEXT",
-            "Security protocol of each name in listeners. The listener of clients must be PLAINTEXT.",
+            "Security protocol of each name in listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
         ),
         Setting(
             "controller.listener.names",
@@ -500,6 +587,10 @@ def catalogue() -> Mapping[str, Setting]:
         ),
     ]
     for definition in BROKER_DEFINITIONS.values():
+        if definition.name in SECURITY_DEFINITIONS:
+            shown = format_value(definition.default) or "none"
+            settings.append(Setting(definition.name, None, 1, 0, _parse_listeners, shown, definition.documentation))
+            continue
         parse = _SPECIAL.get(definition.name) or _plain(definition, definition.name, 1)
         default = _DEFAULT_SHOWN.get(definition.name) or format_value(definition.default) or "none"
         settings.append(Setting(definition.name, None, 1, 0, parse, default, definition.documentation))
@@ -543,10 +634,20 @@ def _flattened(table: Mapping[str, Any], prefix: str, path: Path) -> Iterable[tu
 
 def _completed(config: BrokerConfig) -> BrokerConfig:
     """Fill in the values that follow from other settings. Raises: ConfigError."""
-    if not config.advertised_host and config.listen_host in _WILDCARDS:
+    for one in config.served:
+        if not one.advertised_host and one.host in WILDCARDS:
+            raise ConfigError(
+                f"Listening on every interface ({one.host}) needs --advertise HOST:PORT: clients need an address that they can "
+                f"connect to.{f' It is missing for {one.name}.' if len(config.listeners) > 1 else ''}"
+            )
+    if (
+        config.local.protocol is not SecurityProtocol.PLAINTEXT
+        and config.http_address != OFF
+        and not (config.firn_http_client_config)
+    ):
         raise ConfigError(
-            f"Listening on every interface ({config.listen_host}) needs --advertise HOST:PORT: clients need an "
-            "address that they can connect to."
+            "The HTTP process cannot log in: name a file with its user with firn.http.client.config, add a PLAINTEXT listener on "
+            "127.0.0.1, or turn it off with --http off."
         )
     if config.store_url:
         return config
@@ -658,9 +759,5 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "firn.store.url": "file://<log.dirs>-store",
     "advertised.listeners": "as listeners",
 }
-_WILDCARDS: Final = ("0.0.0.0", "::")
 _PLAINTEXT: Final = "PLAINTEXT"
-_LISTENER_SETTINGS: Final = frozenset(
-    {"listeners", "advertised.listeners", "listener.security.protocol.map", "controller.listener.names"}
-)
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

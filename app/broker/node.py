@@ -15,7 +15,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from app.broker.followers import FetchLink, Followers
 from app.broker.high_watermarks import HighWatermarks
@@ -72,7 +72,9 @@ from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
-LISTENER: Final = "PLAINTEXT"
+if TYPE_CHECKING:
+    from app.broker.doors import Doors
+
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -136,7 +138,10 @@ class Node:
         self.faults = Faults(around.log_line)
         self._stopping = asyncio.Event()
         self._fenced: FencedError | None = None
-        self._socket: socket.socket | None = None
+        self._sockets: dict[str, socket.socket] = {}
+        """Bound, by the name of the listener."""
+        self.ports: dict[str, int] = {one.name: one.port for one in config.served}
+        """By the name of the listener; those that the system chose are known after ``start`` has bound them."""
         self._tasks: asyncio.TaskGroup | None = None
         self._leads = False
         """Whether leader epochs have risen where records may be lost."""
@@ -201,6 +206,8 @@ class Node:
         self.groups: GroupCoordinator = None  # type: ignore[assignment]
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
+        self._doors: Doors | None = None
+        """Of listeners that are not plain; None if there are none."""
         self.load_report: LoadReport | None = None
         self._new_directory = False
         """Whether the data directory is new."""
@@ -234,6 +241,10 @@ class Node:
         is in use), StartRefused, StorageUnavailable, CorruptionError. ``stop`` must be called then, too.
         """
         around, config = self._around, self.config
+        if not config.open:
+            from app.broker.doors import Doors
+
+            self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms)
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
@@ -260,7 +271,7 @@ class Node:
             around.store,
             config=config,
             directory_id=directory_id,
-            endpoints=[Endpoint(LISTENER, self.advertised_host, self.advertised_port, LISTENER)],
+            endpoints=self.endpoints,
             liveness=around.liveness or ObjectLiveness(around.store, rng=around.rng, clock=around.clock),
             rng=around.rng,
             clock=around.clock,
@@ -411,6 +422,8 @@ class Node:
             self._apis,
             connections_max=self._connections_max(config),
         )
+        if self._doors is not None:
+            self.server.secure(self._doors.by_listener)
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -461,6 +474,19 @@ class Node:
         self.transactions.follow(image)
 
     @property
+    def endpoints(self) -> list[Endpoint]:
+        """Where this broker is reached, for its registration. The first is for other brokers."""
+        return [
+            Endpoint(
+                one.name,
+                one.advertised_host or one.host,
+                one.advertised_port or self.ports[one.name],
+                one.protocol.value,
+            )
+            for one in self.config.served
+        ]
+
+    @property
     def advertised_host(self) -> str:
         return self.config.advertised_host or self.config.listen_host
 
@@ -469,22 +495,11 @@ class Node:
         return self.config.advertised_port or self.port
 
     def _bind(self) -> None:
-        """Bind the address. Connections are accepted later. Raises: ConfigError."""
-        host, port = self.config.listen_host, self.config.listen_port
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Every accepted connection has it from here, as Kafka's have. A load balancer forgets a connection that is silent.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket.bind(address)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen"
-            ) from error
-        self.port = int(self._socket.getsockname()[1])
+        """Bind all addresses. Connections are accepted later. Raises: ConfigError."""
+        for one in self.config.served:
+            self._sockets[one.name] = bound = bind(one.host, one.port)
+            self.ports[one.name] = int(bound.getsockname()[1])
+        self.port = self.ports[self.config.local.name]
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -538,6 +553,10 @@ class Node:
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
+                if self._doors is not None:
+                    background.append(
+                        tasks.create_task(self._doors.run(self._around.pool, self.faults, self._log_line))
+                    )
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
                     background.append(tasks.create_task(self.followers.run()))
                     assert self.tier_views is not None
@@ -561,6 +580,8 @@ class Node:
                     else:
                         self.context.starting = False
                         member.ready()
+                    if self._doors is not None:
+                        await self._add_first_users()
                     if ready is not None:
                         ready()
                     await self._stopping.wait()
@@ -647,10 +668,18 @@ class Node:
         return OtherBrokers(self.config.node_id, self._link, lambda: self.cluster.image)
 
     async def _listen(self) -> None:
-        if self._socket is not None:
-            await self.server.listen(self._socket)
-        else:
+        if not self._sockets:
             self.server.attach()
+        for name, bound in self._sockets.items():
+            await self.server.listen(bound, self.server.maker(name))
+
+    async def _add_first_users(self) -> None:
+        """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""
+        from app.broker.first_users import add_first_users
+
+        await add_first_users(
+            self.config, self.context, fs=self._around.fs, pool=self._around.pool, log_line=self._log_line
+        )
 
     async def registered(self, broker_epoch: int) -> None:
         """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""
@@ -764,8 +793,8 @@ class Node:
 
     async def stop(self) -> None:
         """Close the logs cleanly, and release all resources. Call it after ``run``, or after a failed ``start``."""
-        if self._socket is not None:
-            self._socket.close()
+        for bound in self._sockets.values():
+            bound.close()
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()
             await self.partitions.leave()
@@ -788,6 +817,27 @@ class Node:
             await self._around.pool.run(lambda: self._last_registration.write(epoch, boot_id, clean=True))
         except OSError as error:
             self._log_line(f"the next start counts as one after an unclean stop: {error}")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound, and does not listen yet. Raises: ConfigError."""
+    bound = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Every accepted connection has it from here, as Kafka's have. A load balancer forgets a connection that is silent.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        bound.bind(address)
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen"
+        ) from error
+    return bound
 
 
 def first_error(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from app.client.connection import Dialer, dial_tcp, open_connection
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
+from app.configs.listeners import SecurityProtocol
 from app.errors import BrokerUnavailable, ProtocolError, RequestRejected
 from app.metadata.cluster import Endpoint
 from app.metadata.place import ASK_S, Holder
@@ -19,13 +20,16 @@ class KafkaPlaces:
 
     def __init__(self, *, dial: Dialer = dial_tcp) -> None:
         self._dial = dial
+        self._secure = hasattr(dial, "login")
 
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
     ) -> Holder | None:
+        # A plain listener is asked plainly, also by a broker that has none any more: it is told no secret.
+        dial = dial_tcp if endpoint.protocol == SecurityProtocol.PLAINTEXT and self._secure else self._dial
         try:
             connection = await open_connection(
-                endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS, dial=self._dial
+                endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS, dial=dial
             )
         except (BrokerUnavailable, RequestRejected):
             return None

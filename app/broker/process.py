@@ -28,6 +28,7 @@ from app.broker.running import find_running, forget_running, note_running
 from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO
+from app.configs.listeners import SecurityProtocol
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
@@ -107,6 +108,10 @@ class Broker:
         self._manager.starting(f"starts on {self.config.data_dir}: reads logs, the cluster log and manifests")
         self._informing = asyncio.create_task(self._manager.run(self._tell_drain))
         fs = PosixFileSystem()
+        if not self.config.open:
+            from app.broker.doors import Doors
+
+            Doors.check(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         self._note_running()
         self._store = Child(
@@ -126,6 +131,7 @@ class Broker:
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
         from app.broker.node_id import with_node_id
         from app.broker.places import KafkaPlaces
+        from app.client.connection import Dialer, dial_tcp
         from app.metadata.cluster import LEVEL_MAX
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
@@ -137,6 +143,11 @@ class Broker:
             log_line=self._log_line,
         )
         store = StoreProxy(self._rpc)
+        dial: Dialer = dial_tcp
+        if not self.config.open:
+            from app.broker.doors import inter_broker_dial
+
+            dial = inter_broker_dial(self.config)
         knows_store = self.config.node_id == NODE_ID_AUTO
         if knows_store:
             await self._watch_store(self._store)
@@ -147,7 +158,7 @@ class Broker:
                 pool=self._pool,
                 rng=self._rng,
                 clock=SystemClock(),
-                link=KafkaControlLink(),
+                link=KafkaControlLink(dial=dial),
                 log_line=self._log_line,
                 stopping=lambda: self._stop_requested,
             )
@@ -166,12 +177,12 @@ class Broker:
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
                 boot_s=boot_s,
-                places=KafkaPlaces(),
+                places=KafkaPlaces(dial=dial),
                 elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
-                new_link=KafkaControlLink,
+                new_link=lambda: KafkaControlLink(dial=dial),
                 boot_id=boot_id(),
-                new_level=LEVEL_MAX if self.config.firn_cluster_enable else 0,
+                new_level=LEVEL_MAX if self.config.firn_cluster_enable or self.config.needs_users else 0,
             ),
         )
         if self._stop_requested:
@@ -274,7 +285,10 @@ class Broker:
 
     async def _start_http(self) -> None:
         """Start the HTTP process. A failure is logged and retried; Kafka is served anyway."""
-        bootstrap = f"{_reachable(self.config.listen_host)}:{self.node.port}"
+        local = self.config.local
+        # A certificate names the host that clients use.
+        host = local.advertised_host if local.protocol.tls and local.advertised_host else _reachable(local.host)
+        bootstrap = f"{host}:{self.node.port}"
         self._http = Child(
             "http",
             lambda descriptor: (
@@ -294,7 +308,9 @@ class Broker:
     def _http_options(self) -> Sequence[str]:
         config = self.config
         hosts = [config.advertised_host, config.listen_host, *sorted(config.firn_http_allowed_hosts)]
+        plain = config.local.protocol is SecurityProtocol.PLAINTEXT
         return (
+            *([] if plain else [f"--client-config={config.firn_http_client_config}"]),
             f"--http-allowed-hosts={','.join(filter(None, hosts))}",
             f"--http-allowed-origins={','.join(sorted(config.firn_http_allowed_origins))}",
             f"--max-connections={config.firn_http_max_connections}",

@@ -16,7 +16,7 @@ import typer
 
 from app.cli.banner import banner
 from app.cli.output import print_json, say
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, local_broker, parse_bootstrap, run_async
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_dial, local_broker, parse_bootstrap, run_async
 from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected
 from app.settings import Address, parse_address
 
@@ -154,7 +154,7 @@ async def _wait_for_kafka(addresses: tuple[Address, ...], deadline: float, timeo
         try:
             async with (
                 asyncio.timeout(max(left_s, ASK_S)),
-                ClusterClient(addresses, rng=random.Random(), client_id="firn-cli") as cluster,
+                ClusterClient(addresses, rng=random.Random(), client_id="firn-cli", dial=client_dial()) as cluster,
             ):
                 await cluster.refresh(())
                 return

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app import __version__
-from app.cli.session import local_path
+from app.cli.session import local_path, use_client_config
 from app.errors import ConfigError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -39,6 +39,8 @@ _FAMILIES: Final = {
     "job": ("job", "app"),
     "cost": ("cost", "cost"),
     "iam": ("iam", "app"),
+    "user": ("user", "app"),
+    "tls": ("tls", "app"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""
 
@@ -81,8 +83,18 @@ def _root(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and commit, and exit."),
     ] = False,
+    client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--client-config",
+            metavar="FILE",
+            envvar="FIRN_CLIENT_CONFIG",
+            help="How commands reach brokers: a file with Kafka's client settings (security.protocol, sasl.…, ssl.…).",
+        ),
+    ] = None,
 ) -> None:
     """A Kafka-protocol log service whose home is the object store."""
+    use_client_config(client_config)
 
 
 def demo(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json
-from app.cli.session import Json, run_async
+from app.cli.session import Json, client_dial, run_async
 from app.errors import FirnError
 from app.limits import GIB
 
@@ -200,7 +200,9 @@ def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
     address = parse_address(running.local, what="the broker's note")
 
     async def ask() -> DrainResponse:
-        connection = await open_connection(address.host, address.port, client_id="firn-doctor", timeout_ms=BROKER_MS)
+        connection = await open_connection(
+            address.host, address.port, client_id="firn-doctor", timeout_ms=BROKER_MS, dial=client_dial()
+        )
         try:
             answer = await connection.request(ApiKey.FIRN_DRAIN, pack(DrainRequest("status")), timeout_ms=BROKER_MS)
             return unpack(DrainResponse, answer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
-from app.cli.session import DataDir, Json, run_async, serving_broker
+from app.cli.session import DataDir, Json, client_dial, run_async, serving_broker
 from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
@@ -152,7 +152,9 @@ async def _connect(address: Address) -> KafkaConnection:
     """Raises: BrokerUnavailable."""
     from app.client.connection import open_connection
 
-    return await open_connection(address.host, address.port, client_id="firn-drain", timeout_ms=REQUEST_MS)
+    return await open_connection(
+        address.host, address.port, client_id="firn-drain", timeout_ms=REQUEST_MS, dial=client_dial()
+    )
 
 
 async def _step(connection: KafkaConnection, step: str) -> DrainResponse:

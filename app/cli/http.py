@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, parse_bootstrap
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
 from app.errors import ConfigError
 from app.http.access import parse_hosts, parse_origins
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
@@ -68,5 +68,6 @@ def http(
         connections_max=connections_max,
         header_timeout_ms=header_timeout_ms,
         body_idle_timeout_ms=body_timeout_ms,
+        client=client_settings(),
     )
     return run(settings, host=address.host, port=address.port, parent_fd=parent_fd)

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from app.settings import Address, parse_address
 if TYPE_CHECKING:
     from app.broker.running import RunningBroker
     from app.client.cluster import ClusterClient
+    from app.client.connection import Dialer
 
 T = TypeVar("T")
 
@@ -95,6 +96,36 @@ def serving_broker(data_dir: str | None, config: Path | None) -> RunningBroker:
     return found
 
 
+_client_config: list[str] = []
+"""The file of ``--client-config``, if the command was given one."""
+
+
+def use_client_config(path: str | None) -> None:
+    """Let every connection of this process be made as a file says."""
+    _client_config[:] = [path] if path else []
+
+
+def client_dial() -> Dialer:
+    """How commands connect to brokers: as ``--client-config`` and the environment say. Raises: ConfigError."""
+    from app.client.connection import dial_tcp
+
+    settings = client_settings()
+    if not settings:
+        return dial_tcp
+    from app.client.security import SecureDialer, client_security
+
+    return SecureDialer(client_security(settings))
+
+
+def client_settings() -> Mapping[str, str]:
+    """Settings of a client, from the file and the environment. Raises: ConfigError."""
+    if not _client_config and not any(name.startswith("FIRN_CLIENT_") for name in os.environ):
+        return {}
+    from app.client.security import read_settings
+
+    return read_settings(os.environ, _client_config[0] if _client_config else None)
+
+
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
     """Raises: ConfigError."""
     parts = [part for part in text.split(",") if part.strip()]
@@ -113,7 +144,7 @@ async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
 
     addresses = parse_bootstrap(bootstrap)
     async with ClusterClient(
-        addresses, rng=random.Random(), client_id="firn-cli", retry_budget_ms=RETRY_BUDGET_MS
+        addresses, rng=random.Random(), client_id="firn-cli", retry_budget_ms=RETRY_BUDGET_MS, dial=client_dial()
     ) as cluster:
         try:
             await cluster.any_broker()

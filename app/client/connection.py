@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ IN_FLIGHT_MAX: Final = 64
 CLOSE_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 REQUEST_TIMEOUT_MS: Final = 30_000
+LOGIN_PART: Final = 0.85
+"""Of the time of a login after which a new one is made, as Kafka's clients do (KIP-368)."""
 
 
 class Dialer(Protocol):
@@ -75,6 +78,8 @@ class KafkaConnection:
         self._next_correlation_id = 0
         self._versions: Mapping[int, tuple[int, int]] = {}
         self._failure: BrokerUnavailable | None = None
+        self._expires_s: float | None = None
+        """Loop time after which the connection is not used any more."""
         self._closed = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
@@ -83,7 +88,14 @@ class KafkaConnection:
     @property
     def usable(self) -> bool:
         """Whether requests can still be sent."""
-        return self._failure is None
+        return self._failure is None and (
+            self._expires_s is None or asyncio.get_running_loop().time() < self._expires_s
+        )
+
+    def lasts(self, seconds: float | None) -> None:
+        """The login ends by itself. A new connection is made in time before that, so that no request meets its end."""
+        if seconds is not None:
+            self._expires_s = asyncio.get_running_loop().time() + seconds * LOGIN_PART
 
     @property
     def in_flight_count(self) -> int:
@@ -362,6 +374,9 @@ async def open_connection(
         raise BrokerUnavailable(f"{connection} cannot be reached: {_reason(error)}.") from None
     try:
         await connection.negotiate(software_version, timeout_ms=timeout_ms)
+        login = getattr(dial, "login", None)
+        if login is not None:
+            connection.lasts(await login(connection))
     except BaseException as error:
         await connection.close()
         if isinstance(error, ProtocolError):
@@ -376,6 +391,10 @@ def _name(key: int) -> str:
 
 def _reason(error: OSError) -> str:
     """The system's text for an error, without what asyncio adds."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message.lower().rstrip('.')})"
+    if isinstance(error, ssl.SSLError):
+        return f"the TLS handshake failed ({(error.reason or str(error)).lower().replace('_', ' ')})"
     if isinstance(error, socket.gaierror):
         return error.strerror.lower() if error.strerror else "the name is not known"
     return os.strerror(error.errno).lower() if error.errno else str(error).rstrip(".")

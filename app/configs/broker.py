@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from app.configs.listeners import ListenerConfig, SecurityProtocol
 from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX, LONG_MAX
 from app.configs.topic import TopicConfig
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
@@ -46,6 +48,12 @@ class BrokerConfig:
     """The host to which clients connect; empty means ``listen_host``."""
     advertised_port: int = 0
     """0 means the port of the listener."""
+    listeners: tuple[ListenerConfig, ...] = ()
+    """All listeners; empty for the plain one of ``listen_host``. With some, the four fields above are of the ``local`` one."""
+    inter_broker_listener: str = "PLAINTEXT"
+    """Name of the listener on which brokers reach each other."""
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The settings of listeners as they were given, secrets among them."""
     http_address: str = "127.0.0.1:8080"
     """``host:port`` of the HTTP process, or ``off``."""
     firn_http_allowed_hosts: frozenset[str] = frozenset()
@@ -53,6 +61,7 @@ class BrokerConfig:
     firn_http_max_connections: int = HTTP_CONNECTIONS_MAX
     firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
+    firn_http_client_config: str = ""
     redis_url: str | None = None
     take_over: bool = False
     authorizer_class_name: str = ""
@@ -171,3 +180,44 @@ class BrokerConfig:
     """Producers get a retriable error if the data directory's disk has less free space."""
     without_effect: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Given settings of Kafka that have no effect in Firn, with their texts. Secrets are left out."""
+
+    @property
+    def served(self) -> tuple[ListenerConfig, ...]:
+        """All listeners. The one between brokers is the first: others ask for the first endpoint of a registration."""
+        if not self.listeners:
+            return (
+                ListenerConfig(
+                    name="PLAINTEXT",
+                    host=self.listen_host,
+                    port=self.listen_port,
+                    advertised_host=self.advertised_host,
+                    advertised_port=self.advertised_port,
+                ),
+            )
+        return tuple(sorted(self.listeners, key=lambda one: one.name != self.inter_broker_listener))
+
+    @property
+    def local(self) -> ListenerConfig:
+        """The listener that this machine's own processes use: a plain one if there is one, else the one between brokers."""
+        plain = [one for one in self.served if one.protocol is SecurityProtocol.PLAINTEXT]
+        return plain[0] if plain else self.served[0]
+
+    @property
+    def open(self) -> bool:
+        """Whether every listener is plain, so that nobody is asked who they are."""
+        return all(one.protocol is SecurityProtocol.PLAINTEXT for one in self.listeners)
+
+    @property
+    def needs_users(self) -> bool:
+        """Whether clients log in with users that the cluster log has."""
+        return any(name.startswith("SCRAM-") for one in self.listeners for name in one.mechanisms)
+
+    @property
+    def security_numbers(self) -> tuple[int, int, int]:
+        """Time for authentication, connections that are at it, and delay of a failure: of the broker, not of one listener."""
+        general = ListenerConfig(name="", settings=self.security)
+        return (
+            general.number("firn.authentication.timeout.ms", 30_000),
+            general.number("firn.unauthenticated.connections.max", 1000),
+            general.number("connection.failed.authentication.delay.ms", 100),
+        )

@@ -10,6 +10,7 @@ from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, STANDARD_AU
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.numbers import SHORT_MAX
+from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.values import documented
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 
@@ -188,7 +189,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "listeners",
                 _LIST,
-                "Address that clients connect to.",
+                "Addresses at which the broker accepts connections, each as NAME://HOST:PORT.",
                 attribute="",
                 default="PLAINTEXT://127.0.0.1:9092",
                 kafka_default="PLAINTEXT://:9092",
@@ -197,7 +198,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "advertised.listeners",
                 _LIST,
-                "Address that the broker gives to clients to connect to. Default: the address of listeners.",
+                "Addresses that the broker gives to clients to connect to, one for each listener. Default: those of listeners.",
                 attribute="",
                 importance=Importance.HIGH,
             ),
@@ -216,6 +217,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Origins (https://NAME, http://NAME:PORT) whose web pages may use the HTTP interface, in addition to its own "
                 "pages. * allows every page in an operator's browser to write.",
                 attribute="firn_http_allowed_origins",
+            ),
+            _broker(
+                "firn.http.client.config",
+                _STRING,
+                "File with Kafka's client settings, by which the HTTP process reaches the broker if no listener is PLAINTEXT. "
+                "Whoever can use the HTTP interface has the rights of that user.",
             ),
             _broker(
                 "firn.http.max.connections",
@@ -716,6 +723,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Producers get a retriable error if the disk of log.dirs has less free space than this.",
                 minimum=0,
             ),
+            *SECURITY_DEFINITIONS.values(),
         )
     }
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import ConfigSource, Definition, Synonym, Update, Value
+from app.configs.listeners import split_prefixed
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
+from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, WithoutEffect, broker_setting_without_effect
@@ -101,12 +103,25 @@ def describe_broker(
         said = _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
         value = _in_unit(getattr(effective.topic_defaults, definition.field), synonym)
         described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
+    for name, text in broker.security.items():
+        prefixed = split_prefixed(name)
+        if prefixed is not None:
+            described.append(_of_one_listener(name, prefixed[1], text))
     static_texts = dict(broker.without_effect)
     for name in {*static_texts, *broker_overrides, *cluster_overrides}:
         entry = broker_setting_without_effect(name)
         if entry is not None:
             described.append(_described_without_effect(entry, name, (*layers, (static_texts, _STATIC))))
     return sorted(described, key=lambda config: config.name)
+
+
+def _of_one_listener(name: str, setting: str, text: str) -> DescribedConfig:
+    base = SECURITY_DEFINITIONS.get(setting)
+    if base is None:  # of one mechanism
+        base = SECURITY_DEFINITIONS.get(setting.partition(".")[2], SECURITY_DEFINITIONS["sasl.jaas.config"])
+    definition = replace(base, name=name)
+    value = None if definition.sensitive else text
+    return DescribedConfig(definition, name, value, _STATIC, True, [SourcedValue(name, value, _STATIC)])
 
 
 def _described_without_effect(
@@ -154,9 +169,13 @@ def _in_unit(value: Value, synonym: Synonym) -> str | None:
 
 def _static_text(broker: BrokerConfig, definition: Definition) -> str | None:
     if definition.name == "listeners":
-        return f"PLAINTEXT://{broker.listen_host}:{broker.listen_port}"
+        return ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.served)
     if definition.name == "advertised.listeners":
-        if not broker.advertised_host:
+        if not any(one.advertised_host for one in broker.served):
             return None
-        return f"PLAINTEXT://{broker.advertised_host}:{broker.advertised_port or broker.listen_port}"
+        return ",".join(
+            f"{one.name}://{one.advertised_host or one.host}:{one.advertised_port or one.port}" for one in broker.served
+        )
+    if definition.name in SECURITY_DEFINITIONS:
+        return broker.security.get(definition.name, format_value(definition.default))
     return format_value(getattr(broker, definition.field))

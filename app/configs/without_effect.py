@@ -156,7 +156,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         follower.fetch.last.tiered.offset.enable boolean false dynamic
         group.share.initialize.retry.interval.ms int 30000 1..
         group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
-        inter.broker.listener.name string -
         num.replica.fetchers int 1 1.. dynamic
         replica.fetch.backoff.ms int 1000 0..
         replica.fetch.max.bytes int 1048576 0..
@@ -166,7 +165,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         replica.socket.receive.buffer.bytes int 65536
         replica.socket.timeout.ms int 30000
         request.timeout.ms int 30000
-        security.inter.broker.protocol string PLAINTEXT
         share.coordinator.write.timeout.ms int 5000 1..
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000
@@ -210,18 +208,13 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "connections are PLAINTEXT: there is no TLS, no SASL and no check of rights",
+        "OpenSSL serves TLS here, Firn itself SASL without Kerberos, and there are no delegation tokens",
         """
-        connection.failed.authentication.delay.ms int 100 0..
-        connections.max.reauth.ms long 0
         delegation.token.expiry.check.interval.ms long 3600000 1..
         delegation.token.expiry.time.ms long 86400000 1..
         delegation.token.max.lifetime.ms long 604800000 1..
         delegation.token.secret.key password -
-        principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder per-broker
         sasl.client.callback.handler.class class -
-        sasl.enabled.mechanisms list GSSAPI per-broker
-        sasl.jaas.config password - per-broker
         sasl.kerberos.kinit.cmd string /usr/bin/kinit per-broker
         sasl.kerberos.min.time.before.relogin long 60000 per-broker
         sasl.kerberos.principal.to.local.rules list DEFAULT per-broker
@@ -239,7 +232,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         sasl.login.retry.backoff.max.ms long 10000
         sasl.login.retry.backoff.ms long 100
         sasl.mechanism.controller.protocol string GSSAPI
-        sasl.mechanism.inter.broker.protocol string GSSAPI per-broker
         sasl.oauthbearer.assertion.algorithm string RS256
         sasl.oauthbearer.assertion.claim.aud string -
         sasl.oauthbearer.assertion.claim.exp.seconds int 300 0..86400
@@ -253,45 +245,22 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         sasl.oauthbearer.assertion.template.file string -
         sasl.oauthbearer.client.credentials.client.id string -
         sasl.oauthbearer.client.credentials.client.secret password -
-        sasl.oauthbearer.clock.skew.seconds int 30
-        sasl.oauthbearer.expected.audience list ''
-        sasl.oauthbearer.expected.issuer string -
-        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
         sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
         sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-        sasl.oauthbearer.jwks.endpoint.url string -
         sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
         sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
         sasl.oauthbearer.scope string -
-        sasl.oauthbearer.scope.claim.name string scope
-        sasl.oauthbearer.sub.claim.name string sub
         sasl.oauthbearer.token.endpoint.url string -
-        sasl.server.callback.handler.class class -
-        sasl.server.max.receive.size int 524288
         security.providers string -
         ssl.allow.dn.changes boolean false
         ssl.allow.san.changes boolean false
-        ssl.cipher.suites list '' per-broker
-        ssl.client.auth string none per-broker
-        ssl.enabled.protocols list TLSv1.2,TLSv1.3 per-broker
-        ssl.endpoint.identification.algorithm string https per-broker
-        ssl.engine.factory.class class - per-broker
-        ssl.key.password password - per-broker
         ssl.keymanager.algorithm string SunX509 per-broker
-        ssl.keystore.certificate.chain password - per-broker
-        ssl.keystore.key password - per-broker
-        ssl.keystore.location string - per-broker
         ssl.keystore.password password - per-broker
-        ssl.keystore.type string JKS per-broker
-        ssl.principal.mapping.rules string DEFAULT
         ssl.protocol string TLSv1.3 per-broker
         ssl.provider string - per-broker
         ssl.secure.random.implementation string - per-broker
         ssl.trustmanager.algorithm string PKIX per-broker
-        ssl.truststore.certificates password - per-broker
-        ssl.truststore.location string - per-broker
         ssl.truststore.password password - per-broker
-        ssl.truststore.type string JKS per-broker
         """,
     ),
     _group(
@@ -396,6 +365,12 @@ BROKER_WITHOUT_EFFECT: Final = _named(
             ("broker", "broker,controller"),
             "a cluster of Firn needs no controllers: do not start this process, or write process.roles=broker",
         ),
+        _refused(
+            "principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+            "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+            _NO_JAVA,
+        ),
+        _refused("ssl.engine.factory.class class -", "", _NO_JAVA),
         _refused("create.topic.policy.class.name class -", "", _NO_JAVA),
         _refused("alter.config.policy.class.name class -", "", _NO_JAVA),
         _refused("client.quota.callback.class class -", "", _NO_JAVA),
@@ -437,7 +412,6 @@ BROKER_OF_OLDER_KAFKA: Final = _named(
 """Settings in configuration files of Kafka 3."""
 
 _PREFIXES: Final = {
-    "listener.name.": "there is one listener, and it is PLAINTEXT",
     "password.encoder.": _GONE,
     "rlmm.config.": "segment manifests are part of Firn",
     "rsm.config.": "the tier is part of Firn: firn.store.url names it",

@@ -89,6 +89,10 @@ class Doorkeeper(Protocol):
         """The caller of a new connection."""
         ...
 
+    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
+        """The same connection, whose client has shown to be ``principal``. ``expires_s``: loop time at which that ends."""
+        ...
+
     def renew(self, caller: Caller) -> Caller:
         """The same caller under the rules of now. Called once its rights are not valid any more."""
         ...
@@ -99,6 +103,10 @@ class OpenDoor:
 
     def __init__(self, known: KnownRights | None = None) -> None:
         self._known = known if known is not None else KnownRights()
+
+    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
+        rights = self._known.of(principal, caller.host)
+        return Caller(rights, caller.listener, caller.host, caller.port, expires_s)
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         return Caller(self._known.of(ANONYMOUS, host), listener, host, port)

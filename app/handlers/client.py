@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
+from app.handlers.callers import PLAINTEXT
 from app.transport.core import ConnectionCore
 from app.transport.server import Server
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from app.handlers.preparations import Preparations
     from app.handlers.produce_shape import ProduceShape, ProduceShapes
     from app.transport.answers import Answers
+    from app.transport.arrivals import Arrivals
     from app.transport.connection import Connection
 
 
 class Service(Server):
-    """What all clients of one listener are served with."""
+    """What all clients are served with."""
 
     context: Context
     apis: Mapping[int, Api]
@@ -32,12 +34,16 @@ class Service(Server):
     produce_shapes: ProduceShapes
     answers: Answers
     preparations: Preparations
-
-    listener: str
-    """Its name."""
+    arrivals: Arrivals
+    failure_delay_ms: int
+    """Time before a failed login is answered."""
+    tls_scratch: memoryview
 
     @abstractmethod
     def make(self) -> Connection: ...
+
+    @abstractmethod
+    def handshake_failed(self, host: str, why: str) -> None: ...
 
 
 class Asked(NamedTuple):
@@ -52,13 +58,15 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "listener", "now_ms")
 
     server: Service
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, listener: str = PLAINTEXT) -> None:
         super().__init__(service)
         self.context = service.context
+        self.listener = listener
+        """The name of the listener that was connected to."""
         self.now_ms = 0
         """Wall-clock time of this callback, for whatever it appends."""
         self._shape: ProduceShape | None = None
@@ -70,7 +78,7 @@ class Client(ConnectionCore):
 
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)
-        self.caller = self.context.doorkeeper.admit(self.server.listener, host, port)
+        self.caller = self.context.doorkeeper.admit(self.listener, host, port)
 
     def speak_as(self, caller: Caller) -> None:
         """From now on the client is ``caller``, and nothing counts that was learnt before."""

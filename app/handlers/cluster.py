@@ -50,10 +50,11 @@ def describe_cluster(context: Context, request: Request, message: DescribeCluste
         controller_id=image.controller.broker_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=node_id, host=broker.host, port=broker.port, rack=broker.rack, is_fenced=broker.fenced
+                broker_id=node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=broker.fenced
             )
             for node_id, broker in sorted(image.brokers.items())
-            if message.include_fenced_brokers or not broker.fenced
+            if (message.include_fenced_brokers or not broker.fenced)
+            and (endpoint := broker.endpoint(request.caller.listener)) is not None
         ],
         cluster_authorized_operations=(
             cluster_operations(context, request.caller, CLUSTER_OPERATIONS)

@@ -57,7 +57,7 @@ class ProducedSlot(Slot, Waiter):
         context = self.connection.context
         topic, index = self.shape.topic_partition
         asked = Asked(self.shape.version, self.correlation_id, self.throttle_time_ms)
-        self.parts = encode_failures(context, asked, [(topic, [failure(context, None, index, error)])])
+        self.parts = encode_failures(self.connection, asked, [(topic, [failure(context, None, index, error)])])
         self.committed()
 
     def out_of_time(self) -> None:

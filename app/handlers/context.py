@@ -8,6 +8,7 @@ named here (fetch sessions, producer ids).
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -108,6 +109,8 @@ class Context:
     """Where one-line notices for the operator go. What clients can cause as often as they like goes to ``client_line``."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """Bytes that nobody can guess."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
     """Says who a connection speaks for."""
     authorizer: Authorizer | None = None

@@ -20,7 +20,7 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.cluster import BrokerImage, TopicImage
+from app.metadata.cluster import BrokerImage, Endpoint, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -57,19 +57,21 @@ async def handle(context: Context, request: Request, message: FindCoordinatorReq
     except FirnError as error:
         raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
     if request.api_version < KEYS_IN_A_LIST_FROM:
-        broker = _coordinator(context, topic, message.key)
-        return FindCoordinatorResponse(error_message=None, node_id=broker.broker_id, host=broker.host, port=broker.port)
+        broker, endpoint = _coordinator(context, request, topic, message.key)
+        return FindCoordinatorResponse(
+            error_message=None, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port
+        )
     response = FindCoordinatorResponse()
     for key in message.coordinator_keys:
         try:
             if message.key_type == SHARE:
                 _check_share_key(key)
-            broker = _coordinator(context, topic, key)
+            broker, endpoint = _coordinator(context, request, topic, key)
         except RequestRejected as error:
             response.coordinators.append(_refused(key, error.code, str(error)))
         else:
             response.coordinators.append(
-                Coordinator(key, broker.broker_id, broker.host, broker.port, ErrorCode.NONE, None)
+                Coordinator(key, broker.broker_id, endpoint.host, endpoint.port, ErrorCode.NONE, None)
             )
     return response
 
@@ -84,7 +86,8 @@ def _check_share_key(key: str) -> None:
         ) from error
 
 
-def _coordinator(context: Context, topic: TopicImage, key: str) -> BrokerImage:
+def _coordinator(context: Context, request: Request, topic: TopicImage, key: str) -> tuple[BrokerImage, Endpoint]:
+    """The coordinator, and its address for the listener that the client came by. Raises: RequestRejected."""
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
     if (topic.topic_id, partition.partition_index) in context.partitions.offline:
         raise RequestRejected(
@@ -95,7 +98,13 @@ def _coordinator(context: Context, topic: TopicImage, key: str) -> BrokerImage:
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} has no leader"
         )
-    return broker
+    endpoint = broker.endpoint(request.caller.listener)
+    if endpoint is None:
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"broker {broker.broker_id} has no listener {request.caller.listener}",
+        )
+    return broker, endpoint
 
 
 def _refused(key: str, code: ErrorCode, sentence: str) -> Coordinator:

@@ -20,6 +20,8 @@ from app.wire.apikeys import ApiKey
 
 FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "api_versions": (ApiKey.API_VERSIONS,),
+    "logins": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
+    "scram_users": (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
     "metadata": (ApiKey.METADATA,),
     "producer_ids": (ApiKey.INIT_PRODUCER_ID,),
     "offsets": (ApiKey.LIST_OFFSETS,),

@@ -706,7 +706,7 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
             list(topics.items()),
             throttle_time_ms=throttle_time_ms,
             session_id=plan.session_id,
-            node_endpoints=node_endpoints(context, leaders) if leaders else (),
+            node_endpoints=node_endpoints(context, attempt.client.caller, leaders) if leaders else (),
         )
     )
 

@@ -205,9 +205,9 @@ def _describe(
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
         brokers=[
-            MetadataResponseBroker(node_id, broker.host, broker.port, broker.rack)
+            MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
-            if not broker.fenced
+            if not broker.fenced and (endpoint := broker.endpoint(request.caller.listener)) is not None
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,

@@ -13,6 +13,7 @@ from app.units import BrokerId
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
+    from app.handlers.callers import Caller
     from app.hot.log import PartitionLog
     from app.replication.partition import Partition
 
@@ -28,11 +29,17 @@ def topic_name(context: Context, topic: str | UUID) -> str | None:
     return None if found is None else found.name
 
 
-def node_endpoints(context: Context, node_ids: Iterable[int]) -> list[NodeEndpoint]:
-    """The addresses of the brokers that an answer names as leaders (KIP-951). Unregistered ones are left out."""
-    image = context.image
-    brokers = [image.brokers[node_id] for node_id in node_ids if node_id in image.brokers]
-    return [NodeEndpoint(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]
+def node_endpoints(context: Context, caller: Caller, node_ids: Iterable[int]) -> list[NodeEndpoint]:
+    """The addresses of the brokers that an answer names as leaders (KIP-951), for the listener that the client came by. Brokers
+    without that listener, and unregistered ones, are left out."""
+    brokers = context.image.brokers
+    found = []
+    for node_id in node_ids:
+        broker = brokers.get(node_id)
+        endpoint = broker.endpoint(caller.listener) if broker is not None else None
+        if broker is not None and endpoint is not None:
+            found.append(NodeEndpoint(broker.broker_id, endpoint.host, endpoint.port, broker.rack))
+    return found
 
 
 def led_log(context: Context, topic: str, partition: int) -> PartitionLog:

@@ -34,6 +34,7 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.UPDATE_FEATURES,
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
     }
@@ -53,6 +54,11 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     """A request that another broker passes on. Raises: RequestRejected, ProtocolError."""
     if context.desk is None or not context.desk.serving:
         raise RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+    if request.caller.listener != context.config.inter_broker_listener:
+        raise RequestRejected(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"Brokers pass requests on over the listener {context.config.inter_broker_listener}.",
+        )
     kind, name, _ = decode_principal(message.request_principal or b"")
     caller = request.caller
     if context.authorizer is not None:

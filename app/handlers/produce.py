@@ -237,7 +237,7 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest, refuse
     context = connection.context
     if request.acks not in (-1, 0, 1):
         wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
-        return encode_failures(context, asked, wrong + refused)
+        return encode_failures(connection, asked, wrong + refused)
     if refused and not request.topics:
         return _answer(connection, asked, request, refused)
     admitted = admit(context, asked.version, request)
@@ -294,7 +294,7 @@ def _answer(connection: Client, asked: Asked, request: ProduceRequest, results: 
                     )
                     return None
         return None
-    return encode_failures(connection.context, asked, results)
+    return encode_failures(connection, asked, results)
 
 
 class Waiting(NamedTuple):
@@ -411,7 +411,7 @@ class PendingProduce:
         self._timer.cancel()
         self._connection.on_close.discard(self)
         settle(self._connection.context, self._results, self._waiting)
-        self._connection.complete(self._slot, encode_failures(self._connection.context, self._asked, self._results))
+        self._connection.complete(self._slot, encode_failures(self._connection, self._asked, self._results))
 
     def cancel(self) -> None:
         """The connection has ended. What was appended stays."""
@@ -607,7 +607,7 @@ def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> Topic
     ]
 
 
-def encode_failures(context: Context, asked: Asked, results: TopicResults) -> bytes:
+def encode_failures(connection: Client, asked: Asked, results: TopicResults) -> bytes:
     """A response, with the address of every leader that it points to (KIP-951)."""
     leaders = {
         result.current_leader[0]
@@ -615,4 +615,5 @@ def encode_failures(context: Context, asked: Asked, results: TopicResults) -> by
         for result in partitions
         if result.current_leader is not None
     }
-    return encode_produce_response(*asked[:2], results, asked.throttle_time_ms, node_endpoints(context, leaders))
+    endpoints = node_endpoints(connection.context, connection.caller, leaders)
+    return encode_produce_response(*asked[:2], results, asked.throttle_time_ms, endpoints)

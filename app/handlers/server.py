@@ -1,8 +1,10 @@
-"""The Kafka listener of a broker."""
+"""The Kafka listeners of a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from app.handlers.api import Api
 from app.handlers.callers import PLAINTEXT
@@ -15,6 +17,13 @@ from app.handlers.session import Session
 from app.transport.answers import Answers
 from app.transport.connection import Connection
 from app.transport.server import ServerLimits
+
+if TYPE_CHECKING:
+    from app.handlers.doors import Door
+
+HANDSHAKES: Final = "TLS handshakes of"
+HANDSHAKES_TOLD: Final = 5
+"""Failed handshakes of one host that are told one by one; further ones are counted."""
 
 
 class KafkaServer(Service):
@@ -37,7 +46,7 @@ class KafkaServer(Service):
             registry=context.registry,
         )
         self.context = context
-        self.listener = PLAINTEXT
+        self._doors: Mapping[str, Door] = {}
         self.metrics = context.metrics
         self.produce_meter = context.metrics.meter(PRODUCE)
         self.produce_shapes = ProduceShapes()
@@ -59,3 +68,41 @@ class KafkaServer(Service):
 
     def make(self) -> Connection:
         return Connection(self, Session(self))
+
+    def secure(self, doors: Mapping[str, Door]) -> None:
+        """Let clients of these listeners, by name, in only as their doors say. Before ``listen``."""
+        from app.transport.arrivals import Arrivals
+        from app.transport.tls import scratch
+
+        timeout_ms, arrivals_max, self.failure_delay_ms = self.context.config.security_numbers
+        self.arrivals = arrivals = Arrivals(arrivals_max=arrivals_max, timeout_ms=timeout_ms)
+        self.tls_scratch = scratch()
+        self._doors = doors
+        registry = self.context.registry
+        registry.gauge(
+            "firn_unauthenticated_connections",
+            "Connections whose TLS handshake or login is not finished.",
+            lambda: [((), float(len(arrivals)))],
+        )
+        self._handshake_failures = registry.counter(
+            "firn_tls_handshake_failures_total", "TLS handshakes of clients that failed."
+        )
+
+    def handshake_failed(self, host: str, why: str) -> None:
+        self._handshake_failures.value += 1
+        self.faults.met(HANDSHAKES, host, f"the TLS handshake of {host} failed: {why}", burst=HANDSHAKES_TOLD)
+
+    async def close(self) -> None:
+        self.stop_listening()
+        if self._doors:
+            self.arrivals.end_all()
+        await super().close()
+
+    def maker(self, listener: str) -> Callable[[], asyncio.BaseProtocol]:
+        """Makes what serves a connection of a listener."""
+        door = self._doors.get(listener)
+        if door is not None:
+            return lambda: door.make(self)
+        if listener == PLAINTEXT:
+            return self.make
+        return lambda: Connection(self, Session(self, listener))

@@ -133,7 +133,7 @@ async def fetch(context: Context, request: Request, message: ShareFetchRequest) 
     return ShareFetchResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareFetchableTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
-        node_endpoints=[FetchEndpoint(*one) for one in node_endpoints(context, leaders)],
+        node_endpoints=[FetchEndpoint(*one) for one in node_endpoints(context, request.caller, leaders)],
     )
 
 
@@ -648,7 +648,7 @@ async def acknowledge(context: Context, request: Request, message: ShareAcknowle
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=context.shares.settings(group_id).lock_ms,
         responses=[ShareAcknowledgeTopicResponse(topic_id, parts) for topic_id, parts in topics.items()],
-        node_endpoints=[AcknowledgeEndpoint(*one) for one in node_endpoints(context, leaders)],
+        node_endpoints=[AcknowledgeEndpoint(*one) for one in node_endpoints(context, request.caller, leaders)],
     )
 
 

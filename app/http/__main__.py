@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from app.errors import FirnError
 from app.http.access import parse_hosts, parse_origins
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--max-connections", type=int, default=HTTP_CONNECTIONS_MAX)
     parser.add_argument("--header-timeout-ms", type=int, default=HTTP_HEADER_TIMEOUT_MS)
     parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
+    parser.add_argument("--client-config", default="", help="file with settings of a Kafka client")
     arguments = parser.parse_args()
     if arguments.parent_fd is not None:
         end_with_parent(arguments.parent_fd)
@@ -44,6 +46,10 @@ def main() -> int:
         body_idle_timeout_ms=arguments.body_timeout_ms,
     )
     try:
+        if arguments.client_config:
+            from app.client.security import read_settings
+
+            settings = replace(settings, client=read_settings({}, arguments.client_config))
         return run(settings, host=host, port=port, parent_fd=arguments.parent_fd)
     except FirnError as error:
         sys.stderr.write(f"{error}\n")

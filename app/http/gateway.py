@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
+from app.client.connection import Dialer, dial_tcp
 from app.client.producer import Producer
 from app.client.retry import retrying
 from app.errors import BrokerUnavailable, ErrorCode, FirnError
@@ -50,6 +51,8 @@ class HttpSettings:
     record_bytes_max: int = RECORD_BYTES_MAX
     linger_ms: float = 2
     retry_budget_ms: int = RETRY_BUDGET_MS
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of a client, by which it reaches brokers; empty for a plain connection."""
 
 
 class Gateway:
@@ -148,8 +151,13 @@ async def open_gateway(
     settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry, faults: Faults
 ) -> AsyncIterator[Gateway]:
     """A gateway whose connections and producer end with the block; records that were accepted are sent first."""
+    dial: Dialer = dial_tcp
+    if settings.client:
+        from app.client.security import SecureDialer, client_security
+
+        dial = SecureDialer(client_security(settings.client))
     async with ClusterClient(
-        settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms
+        settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms, dial=dial
     ) as cluster:
         producer = Producer(
             cluster,

@@ -6,10 +6,11 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
     26 feature, <name>             27 group configs, <group id>    28 counters
     23 access control, <resource type>, <pattern type>, <resource name>, <principal>, <host>, <operation>, <permission>
-    24 quota  25 SCRAM user                                         reserved: kept in snapshots, otherwise ignored
+    25 SCRAM user, <name>, <mechanism>                              25 SCRAM user                             the secret of all
+    24 quota                                                        reserved: kept in snapshots, otherwise ignored
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
-brokers need (ADR 0023). Kind 23 is written from level 2 on (ADR 0030).
+brokers need (ADR 0023). Kinds 23 to 25 are written from level 2 on (ADR 0030 to 0032).
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -41,6 +42,7 @@ from app.metadata.log_format import (
     encode_value,
 )
 from app.security.acls import Acl, Acls, Pattern, Rule
+from app.security.scram import ScramCredential
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
@@ -49,7 +51,7 @@ ALL_BROKERS: Final = -1
 LEVEL_FEATURE: Final = "firn.version"
 """The feature whose level says what may be written."""
 SECURITY_LEVEL: Final = 2
-"""The first level at which access control may be written: programs of a lower level would serve everybody."""
+"""The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
 LEVEL_MAX: Final = 2
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: access control."""
 
@@ -204,6 +206,21 @@ class AclRecord(Versioned, array_like=True, frozen=True):
     """An access control list (level 2). Its key says all; the record says that it is there."""
 
 
+class ScramRecord(Versioned, array_like=True, frozen=True):
+    """What is kept of a user's password for one mechanism (level 2)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class ScramSecretRecord(Versioned, array_like=True, frozen=True):
+    """What the salts of users are made of who do not exist (level 2)."""
+
+    secret: bytes
+
+
 class FeatureRecord(Versioned, array_like=True, frozen=True):
     """The finalised level of a feature (KIP-584)."""
 
@@ -226,6 +243,8 @@ _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
 _acls = ValueDecoder(AclRecord, 1, "access control")
+_scram = ValueDecoder(ScramRecord, 1, "SCRAM user")
+_scram_secret = ValueDecoder(ScramSecretRecord, 1, "SCRAM secret")
 _features = ValueDecoder(FeatureRecord, 1, "feature")
 _counters = ValueDecoder(CountersRecord, 1, "counters")
 
@@ -275,6 +294,17 @@ def acl_change(acl: Acl, *, exists: bool) -> KeyValue:
         Kind.ACCESS_CONTROL, int(kind), int(pattern_type), name, principal, host, int(operation), int(permission)
     )
     return key, encode_value(AclRecord(1)) if exists else None
+
+
+def scram_change(user: str, mechanism: int, credential: ScramCredential | None) -> KeyValue:
+    """None takes it away."""
+    return encode_key(Kind.SCRAM_USER, user, mechanism), (
+        None if credential is None else encode_value(ScramRecord(1, *credential))
+    )
+
+
+def scram_secret_change(secret: bytes) -> KeyValue:
+    return encode_key(Kind.SCRAM_USER), encode_value(ScramSecretRecord(1, secret))
 
 
 def feature_change(name: str, level: int) -> KeyValue:
@@ -441,6 +471,9 @@ class ClusterImage:
     acls: Acls = field(default_factory=dict)
     """The rules of access by pattern. The same mapping until a rule changes."""
     acl_count: int = 0
+    scram_users: Mapping[str, Mapping[int, ScramCredential]] = field(default_factory=dict, repr=False)
+    """By name and mechanism (``ScramMechanism``)."""
+    scram_secret: bytes = field(default=b"", repr=False)
 
     @property
     def level(self) -> int:
@@ -537,6 +570,9 @@ class ImageDraft:
         self._acls: dict[Pattern, dict[str, tuple[Rule, ...]]] = base.acls  # type: ignore[assignment]
         self._patterns_owned: set[Pattern] = set()
         self._acl_count = base.acl_count
+        self._group_configs_owned = False
+        self._scram_users: Mapping[str, Mapping[int, ScramCredential]] = base.scram_users
+        self._scram_secret = base.scram_secret
         self._making: dict[UUID, _TopicInTheMaking] = {}
         self._folded_names: dict[str, str] | None = None
 
@@ -581,6 +617,14 @@ class ImageDraft:
     @property
     def producer_id_next(self) -> ProducerId:
         return self._producer_id_next
+
+    @property
+    def scram_users(self) -> Mapping[str, Mapping[int, ScramCredential]]:
+        return self._scram_users
+
+    @property
+    def scram_secret(self) -> bytes:
+        return self._scram_secret
 
     @property
     def features(self) -> Mapping[str, int]:
@@ -653,6 +697,8 @@ class ImageDraft:
             next_node_id=self._next_node_id,
             acls=self._acls,
             acl_count=self._acl_count,
+            scram_users=self._scram_users,
+            scram_secret=self._scram_secret,
         )
 
     def _take(self, parts: list[object], value: bytes | None) -> None:
@@ -681,6 +727,12 @@ class ImageDraft:
                     self._group_configs.pop(_text(parts[1]), None)
                 else:
                     self._group_configs[_text(parts[1])] = _group_configs.decode(value).configs
+            case Kind.SCRAM_USER if len(parts) == 1:
+                if value is None:
+                    raise CorruptionError("the secret of SCRAM users is gone")
+                self._scram_secret = _scram_secret.decode(value).secret
+            case Kind.SCRAM_USER:
+                self._take_scram_user(_text(parts[1]), _number(parts[2]), value)
             case Kind.FEATURE:
                 self._features = dict(self._features)
                 if value is None:
@@ -763,6 +815,17 @@ class ImageDraft:
             if not by_principal:
                 del self._acls[pattern]
                 self._patterns_owned.discard(pattern)
+
+    def _take_scram_user(self, user: str, mechanism: int, value: bytes | None) -> None:
+        # Users are few, and change seldom: the whole map is copied.
+        of_user = dict(self._scram_users.get(user, {}))
+        if value is None:
+            of_user.pop(mechanism, None)
+        else:
+            record = _scram.decode(value)
+            of_user[mechanism] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+        others = {name: each for name, each in self._scram_users.items() if name != user}
+        self._scram_users = {**others, user: of_user} if of_user else others
 
     def _take_broker(self, broker_id: int, value: bytes | None) -> None:
         if not self._brokers_owned:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from app.metadata.features import FeatureAsked
     from app.metadata.leader_changes import Election
     from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
+    from app.metadata.scram_changes import ScramAnswer, ScramAsked
     from app.security.acls import Acl, AclFilter
 
 
@@ -135,6 +136,13 @@ class ClusterChanges(Protocol):
     async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
         """Delete what filters match. The answer has, for each, the deleted ACLs, or why it means nothing. Rejected with
         INVALID_REQUEST for too many."""
+
+    async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        """Add, change and remove SCRAM credentials. The refusals are in the answer.
+
+        ``secret``: random bytes that nobody can guess, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
+        level below ``SECURITY_LEVEL``.
+        """
         ...
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:

@@ -52,6 +52,7 @@ from app.metadata.leader_changes import Election
 from app.metadata.log_format import KeyValue
 from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
+from app.metadata.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
 from app.metadata.view import ClusterView
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
@@ -437,6 +438,9 @@ class Controller(ClusterChanges):
 
     async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
         return await self.submit(lambda draft, _: acl_changes.delete_acls(draft, asked))
+
+    async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
         made = await self.submit(lambda draft, around: broker_changes.unregister_broker(draft, around, broker_id))

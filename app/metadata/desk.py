@@ -271,7 +271,9 @@ class Desk:
             return
         if not asked.endpoints:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "The broker names no address.")
-        for endpoint in asked.endpoints:
+        for endpoint in asked.endpoints[
+            :1
+        ]:  # the others are for clients: their listeners may want what brokers do not have
             if not await self._answers(endpoint, asked.directory_id, asked.broker_id):
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,

@@ -1,1 +1,1 @@
-"""What a principal may do. Pure: rules come in, decisions come out."""
+"""Who somebody is, and what a principal may do. Pure: rules and tokens come in, decisions come out."""

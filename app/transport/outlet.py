@@ -70,17 +70,19 @@ class Outlet(Protocol):
 class TransportOutlet:
     """Through a transport that has no socket to offer. Its protocol's ``resume_writing`` says that there is room again."""
 
-    __slots__ = ("_transport", "piece_bytes", "takes_files")
+    __slots__ = ("_copies", "_transport", "piece_bytes", "takes_files")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self._copies = not getattr(transport, "takes_views", False)
+        """Whether the transport may keep what it is given."""
         self.takes_files = False
         self.piece_bytes = PIECE_BYTES
 
     def send(self, data: Buffer, more: bool) -> int:
         if self._transport.get_write_buffer_size():
             return FULL
-        self._transport.write(bytes(data))
+        self._transport.write(bytes(data) if self._copies else data)
         return len(data)
 
     def send_file(self, descriptor: int, position: int, length: int) -> int:

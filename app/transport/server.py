@@ -1,4 +1,4 @@
-"""All connections of one listener: accepting them, what they share, and their limits."""
+"""All connections of a broker, of every listener: accepting them, what they share, and their limits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Server(ABC):
         self._frame_bytes_max = limits.frame_bytes_max
         self._waiting_for_memory: deque[ConnectionCore] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._closed = False
         gate.on_open(self._go_on)
         registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
@@ -94,16 +94,20 @@ class Server(ABC):
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def listen(self, bound: socket.socket) -> int:
-        """Accept connections on a socket that is bound, which is the server's from now on. Returns the port.
+    async def listen(self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol] | None = None) -> int:
+        """Accept connections on a socket that is bound, which is the server's from now on; may be called for several.
 
-        Raises: OSError if it cannot be listened on.
+        Args:
+            make: makes what serves a connection of this socket; None for ``self.make``.
+        Returns the port. Raises: OSError if it cannot be listened on.
         """
-        self.attach()
-        self.room_watch = room_watch(self.loop)
-        self._listener = Listener(bound, self.make, self.faults)
-        await self._listener.start()
-        self._schedule_idle_check()
+        if not self._listeners:
+            self.attach()
+            self.room_watch = room_watch(self.loop)
+            self._schedule_idle_check()
+        listener = Listener(bound, make or self.make, self.faults)
+        self._listeners.append(listener)
+        await listener.start()
         return int(bound.getsockname()[1])
 
     def attach(self) -> None:
@@ -112,8 +116,8 @@ class Server(ABC):
         self.now_s = self.loop.time
 
     def stop_listening(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
             listener.close()
 
     async def close(self) -> None:
@@ -169,23 +173,30 @@ class Server(ABC):
             return
         self.connection_metrics.accepted.value += 1
         self._connections.add(connection)
-        if self._listener is not None and len(self._connections) >= self._connections_max:
+        if self._listeners and len(self._connections) >= self._connections_max:
             self.connection_metrics.accepting_stopped.value += 1
-            self._listener.pause()
+            self._pause()
 
     def limit_connections(self, connections_max: int) -> None:
         """From now on so many at a time; those above it that are open stay."""
         self._connections_max = connections_max
-        if self._listener is not None:
-            if len(self._connections) >= connections_max:
-                self._listener.pause()
-            else:
-                self._listener.resume()
+        if len(self._connections) >= connections_max:
+            self._pause()
+        else:
+            self._resume()
+
+    def _pause(self) -> None:
+        for listener in self._listeners:
+            listener.pause()
+
+    def _resume(self) -> None:
+        for listener in self._listeners:
+            listener.resume()
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if self._listener is not None and len(self._connections) < self._connections_max:
-            self._listener.resume()
+        if len(self._connections) < self._connections_max:
+            self._resume()
         if connection.core in self._waiting_for_memory:
             self._waiting_for_memory.remove(connection.core)
 
@@ -194,7 +205,7 @@ class Server(ABC):
             self.loop.call_later(self._idle_ms_max / 1000 / IDLE_CHECKS_PER_PERIOD, self._close_idle)
 
     def _close_idle(self) -> None:
-        if self._listener is None:
+        if not self._listeners:
             return
         oldest = self.loop.time() - self._idle_ms_max / 1000
         for connection in tuple(self._connections):

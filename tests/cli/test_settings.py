@@ -134,7 +134,7 @@ def test_a_node_id_may_be_left_to_the_cluster() -> None:
     [
         ({"--listen": "here"}, "names no port; write HOST:PORT, for example here:9092"),
         ({"--listen": "h:99999"}, "port 99999 is above 65535"),
-        ({"--listen": "SSL://h:1"}, "SSL:// is not served"),
+        ({"--listen": "SSL://h:1"}, "ssl.keystore.type=JKS cannot be read"),
         ({"--listen": "a b:1"}, "is not an address"),
         ({"--listen": "0.0.0.0:9092"}, "needs --advertise HOST:PORT"),
         ({"--advertise": "0.0.0.0:1"}, "clients cannot connect to a wildcard address"),

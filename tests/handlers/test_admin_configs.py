@@ -285,7 +285,7 @@ async def test_what_kafka_alters_and_nothing_here_needs_is_kept_described_and_to
             ("60000", ConfigSource.DEFAULT_CONFIG),
         ]
         [line] = bench.lines
-        assert f"{name} (connections are PLAINTEXT" in line
+        assert f"{name} (OpenSSL serves TLS here" in line
         assert "num.io.threads (a broker is one event loop" in line
         assert (await change(bench, BROKER, SELF, (name, DELETE, None))).error_code == 0
         assert name not in {config.name for config in (await describe(bench, BROKER, SELF)).configs}
@@ -307,10 +307,10 @@ async def test_settings_of_one_broker_read_only_ones_and_bad_values_are_refused_
 
 async def test_a_secret_that_nothing_needs_is_not_kept() -> None:
     async with admin_bench() as bench:
-        assert (await change(bench, BROKER, SELF, ("ssl.key.password", SET, "hunter2"))).error_code == 0
+        assert (await change(bench, BROKER, SELF, ("ssl.keystore.password", SET, "hunter2"))).error_code == 0
         assert "hunter2" not in repr(bench.cluster.image.broker_configs)
         described = {config.name: config for config in (await describe(bench, BROKER, SELF)).configs}
-        assert (described["ssl.key.password"].value, described["ssl.key.password"].is_sensitive) == (None, True)
+        assert (described["ssl.keystore.password"].value, described["ssl.key.password"].is_sensitive) == (None, True)
 
 
 async def test_a_topic_takes_settings_that_only_kafka_needs() -> None:

@@ -13,6 +13,7 @@ from app.errors import ErrorCode, NotLeader, StorageUnavailable
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition
 from app.handlers.followers import find_follower, note_position, read
 from app.hot.reads import PageMiss
+from app.metadata.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
@@ -24,6 +25,10 @@ EPOCH = 4
 """Of the leader."""
 BROKERS = {1: 10, 2: 20, 3: 30, 4: 40}
 """Broker epochs of the registered brokers by node id; broker 1 leads."""
+
+
+def at_h(listener: str) -> Endpoint:
+    return Endpoint(listener, "h", 1, "PLAINTEXT")
 
 
 class Counting:
@@ -57,7 +62,7 @@ class Led:
         image = bench.controller.image
         image.level = 1
         image.brokers = {
-            node_id: SimpleNamespace(broker_id=node_id, broker_epoch=epoch, host="h", port=1, rack=None)
+            node_id: SimpleNamespace(broker_id=node_id, broker_epoch=epoch, rack=None, endpoint=at_h)
             for node_id, epoch in BROKERS.items()
         }
         self.bench = bench

@@ -1,0 +1,230 @@
+"""The doors of a broker's listeners, made of their settings before anything is started."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from app.client.connection import Dialer, dial_tcp
+from app.client.security import ClientSecurity, NoWay, SecureDialer
+from app.configs import BrokerConfig
+from app.configs.listeners import BETWEEN_BROKERS, ClientAuth, ListenerConfig, SecurityProtocol
+from app.errors import ConfigError
+from app.handlers.doors import Door
+from app.machine.certificates import Certificates, Pem, TlsSettings
+from app.metadata.cluster import ClusterImage
+from app.security.jaas import parse_jaas
+from app.security.names import PrincipalRules
+from app.security.sasl import LoggedIn, Mechanism, PlainServer
+from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer
+
+if TYPE_CHECKING:
+    from app.broker.token_keys import TokenKeys
+    from app.faults import Faults
+    from app.seams import BlockingPool
+
+LOOK_S: Final = 5.0
+"""How often files of certificates and keys are looked at."""
+_MODES: Final = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+class Doors:
+    """Those of all listeners that are not plain. Belongs to one loop."""
+
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], ClusterImage], now_ms: Callable[[], int] = lambda: 0
+    ) -> None:
+        """``image`` has the users of SCRAM. ``now_ms``: wall-clock time, for tokens.
+
+        Raises: ConfigError. Nothing has been started then.
+        """
+        self._image = image
+        self._now_ms = now_ms
+        self._keys: list[TokenKeys] = []
+        self._start_secret = secrets.token_bytes(32)
+        """For salts, while the cluster has no user and so no secret."""
+        self.by_listener: Mapping[str, Door] = {
+            one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
+        }
+
+    @classmethod
+    def check(cls, config: BrokerConfig) -> None:
+        """Raises: ConfigError if the doors of these settings cannot be made."""
+        cls(config, ClusterImage)
+
+    def _door(self, listener: ListenerConfig) -> Door:
+        certificates = rules = None
+        if listener.protocol.tls:
+            certificates = Certificates(tls_settings(listener), server=True)
+            try:
+                rules = PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
+            except ValueError as error:
+                raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
+        makers = {one: self._maker(listener, one) for one in listener.mechanisms}
+        return Door(
+            listener,
+            certificates=certificates,
+            rules=rules,
+            new_mechanism=(lambda name: makers[name]()) if makers else None,
+        )
+
+    def _maker(self, listener: ListenerConfig, mechanism: str) -> Callable[[], Mechanism]:
+        if mechanism == "PLAIN":
+            plain = PlainServer({name: text.encode() for name, text in users_of(listener).items()})
+            return lambda: plain
+        if mechanism == "OAUTHBEARER":
+            return self._tokens(listener)
+        scram = ScramMechanism.of(mechanism)
+
+        def find(user: str) -> ScramCredential | None:
+            return self._image().scram_users.get(user, {}).get(scram)
+
+        return lambda: ScramServer(
+            scram,
+            find,
+            nonce=b64encode(secrets.token_bytes(NONCE_BYTES)).decode(),
+            secret=self._image().scram_secret or self._start_secret,
+        )
+
+    def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:
+        from app.broker.token_keys import TokenKeys, token_rules
+        from app.security.tokens import TokenServer, UnknownKey, user_of
+
+        keys = TokenKeys(listener)
+        self._keys.append(keys)
+        rules = token_rules(listener)
+
+        def verify(token: str) -> LoggedIn:
+            try:
+                return user_of(token, keys.found, rules, self._now_ms())
+            except UnknownKey:
+                keys.wanted.set()
+                raise
+
+        return lambda: TokenServer(verify)
+
+    async def run(self, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]) -> None:
+        """Look for changed files until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for keys in self._keys:
+                tasks.create_task(keys.run(pool, faults))
+            tasks.create_task(self._watch(pool, faults, log_line))
+
+    async def _watch(self, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]) -> None:
+        watched = [(door, door.certificates) for door in self.by_listener.values() if door.certificates is not None]
+        if not watched:
+            return
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for door, certificates in watched:
+                await look(door, certificates, pool, faults, log_line)
+
+
+async def look(
+    door: Door, certificates: Certificates, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]
+) -> None:
+    """Use what has changed in the files of one door."""
+    name = f"listener {door.config.name}"
+    try:
+        if await pool.run(certificates.look):
+            log_line(f"{name} has read its certificates again; new connections get what they are now")
+    except ConfigError as error:
+        faults.met(
+            "reading the certificates of", name, f"{name} goes on with its old certificates: {error}", lasting=True
+        )
+    else:
+        faults.over("reading the certificates of", name)
+
+
+def inter_broker_dial(config: BrokerConfig) -> Dialer:
+    """How this broker reaches others: by the certificate of the listener between brokers, or by SCRAM. Never by PLAIN: an address
+    that somebody wrote into the object store would be given the password.
+
+    Where the settings give no way, every connection fails with the reason: a broker that is alone needs none.
+    """
+    listener = config.served[0]
+    protocol = listener.protocol
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return dial_tcp
+    tls = None
+    if protocol.tls:
+        if listener.text("ssl.endpoint.identification.algorithm", "https").lower() != "https":
+            return NoWay("between brokers ssl.endpoint.identification.algorithm must be https")
+        tls = tls_settings(listener)
+        if tls.trust is None:
+            return NoWay(
+                f"listener {listener.name} between brokers needs ssl.truststore.location, to know the other brokers by"
+            )
+    mechanism, options = "", {}
+    if protocol.sasl:
+        mechanism = listener.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
+        if mechanism not in BETWEEN_BROKERS:
+            return NoWay(
+                f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers log in to each other by SCRAM only"
+            )
+        try:
+            options = dict(parse_jaas(listener.jaas(mechanism)).options)
+        except ValueError as error:
+            return NoWay(f"the broker has no user of its own: {mechanism.lower()}.sasl.jaas.config: {error}")
+        if not options.get("username") or not options.get("password"):
+            return NoWay(f"the broker has no user of its own: name it in {mechanism.lower()}.sasl.jaas.config")
+    return SecureDialer(
+        ClientSecurity(
+            protocol=protocol,
+            mechanism=mechanism,
+            user=options.get("username", ""),
+            password=options.get("password", ""),
+            tls=tls,
+        )
+    )
+
+
+def users_of(listener: ListenerConfig) -> Mapping[str, str]:
+    """The users of PLAIN. Raises: ConfigError."""
+    try:
+        users = parse_jaas(listener.jaas("PLAIN")).users
+    except ValueError as error:
+        raise ConfigError(f"sasl.jaas.config of listener {listener.name} cannot be read: {error}.") from None
+    if not users:
+        raise ConfigError(
+            f'sasl.jaas.config of listener {listener.name} names no user of PLAIN; each is an option user_NAME="PASSWORD".'
+        )
+    empty = [name for name, password in users.items() if not password]
+    if empty:
+        raise ConfigError(f"sasl.jaas.config of listener {listener.name}: the user {empty[0]} has no password.")
+    return users
+
+
+def tls_settings(listener: ListenerConfig) -> TlsSettings:
+    """The TLS of a listener."""
+    text = listener.text
+    identity: Sequence[Pem]
+    if text("ssl.keystore.location"):
+        identity = [Pem("ssl.keystore.location", path=text("ssl.keystore.location"))]
+    else:
+        identity = [
+            Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain") if text(name)
+        ]
+    trust = None
+    if text("ssl.truststore.location"):
+        trust = Pem("ssl.truststore.location", path=text("ssl.truststore.location"))
+    elif text("ssl.truststore.certificates"):
+        trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
+    revoked = text("firn.ssl.crl.location")
+    return TlsSettings(
+        identity=identity,
+        password=text("ssl.key.password"),
+        trust=trust,
+        revoked=Pem("firn.ssl.crl.location", path=revoked) if revoked else None,
+        client_auth=_MODES[listener.client_auth],
+        versions=listener.words("ssl.enabled.protocols", "TLSv1.2,TLSv1.3") or ("TLSv1.2", "TLSv1.3"),
+        ciphers=listener.words("ssl.cipher.suites"),
+    )

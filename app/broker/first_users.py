@@ -1,0 +1,98 @@
+"""The first users of a cluster: they must be known before anybody can log in to add users.
+
+`firn user add --offline` leaves them in the data directory of a broker that does not run. The broker makes them when it serves, and
+removes the file. The file has what is kept of passwords, not the passwords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from app.configs import BrokerConfig
+from app.errors import ConfigError, ErrorCode, FirnError
+from app.handlers.context import Context
+from app.machine.files import FileSystem, read_file, replace_file, storage_error
+from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
+from app.metadata.scram_changes import ScramAsked
+from app.seams import BlockingPool
+from app.security.scram import ScramCredential
+
+FILE: Final = "first-users"
+OWN_DIRECTORY: Final = ".firn"
+VERSION: Final = 1
+SECRET_BYTES: Final = 32
+
+
+class FirstUser(msgspec.Struct, frozen=True, array_like=True):
+    """One credential."""
+
+    name: str
+    mechanism: int
+    credential: ScramCredential
+
+
+class FirstUsers(msgspec.Struct, frozen=True, array_like=True):
+    """The file, as MessagePack."""
+
+    version: int
+    users: list[FirstUser]
+
+
+def read_first_users(fs: FileSystem, data_dir: str) -> list[FirstUser]:
+    """Raises: OSError, ConfigError."""
+    path = f"{data_dir}/{OWN_DIRECTORY}/{FILE}"
+    try:
+        data = read_file(fs, path)
+    except FileNotFoundError:
+        return []
+    try:
+        found = msgspec.msgpack.decode(data, type=FirstUsers)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path} cannot be read ({error}): remove it, and add the users again.") from None
+    if found.version != VERSION:
+        raise ConfigError(f"{path} is of a newer version of Firn.")
+    return found.users
+
+
+def write_first_users(fs: FileSystem, data_dir: str, users: list[FirstUser]) -> str:
+    """Returns: the path. Raises: OSError."""
+    directory = f"{data_dir}/{OWN_DIRECTORY}"
+    fs.make_dirs(directory)
+    path = f"{directory}/{FILE}"
+    replace_file(fs, path, msgspec.msgpack.encode(FirstUsers(VERSION, users)), durable=True)
+    Path(path).chmod(0o600)
+    return path
+
+
+async def add_first_users(
+    config: BrokerConfig, context: Context, *, fs: FileSystem, pool: BlockingPool, log_line: Callable[[str], None]
+) -> None:
+    """Make them, if there are any. Raises: ConfigError, StorageUnavailable."""
+    try:
+        users = await pool.run(lambda: read_first_users(fs, config.data_dir))
+    except OSError as error:
+        raise storage_error(error, "reading the first users") from error
+    if users:
+        asked = [ScramAsked(one.name, one.mechanism, False, credential=one.credential) for one in users]
+        try:
+            answers = await context.controller.alter_scram_users(asked, context.random_bytes(SECRET_BYTES))
+        except FirnError as error:
+            log_line(f"the users of `firn user add --offline` were not made: {error}")
+            return
+        for answer in answers:
+            said = "was made" if answer.code is ErrorCode.NONE else f"was not made: {answer.sentence}"
+            log_line(f"the user {answer.user} of `firn user add --offline` {said}")
+        await pool.run(lambda: fs.unlink(f"{config.data_dir}/{OWN_DIRECTORY}/{FILE}"))
+    if config.needs_users and context.image.level < SECURITY_LEVEL:
+        log_line(
+            f"nobody can log in by SCRAM yet: users need {LEVEL_FEATURE}={SECURITY_LEVEL}, and it is {context.image.level}. Raise "
+            f"it with `firn cluster features --upgrade {LEVEL_FEATURE}={SECURITY_LEVEL}` over a listener that needs no login"
+        )
+    elif config.needs_users and not context.image.scram_users:
+        log_line(
+            "nobody can log in by SCRAM yet: make the first user with `firn user add --offline` while the broker is stopped"
+        )

@@ -1,0 +1,264 @@
+"""How a client reaches brokers with TLS and a login, by Kafka's names of client settings.
+
+``ClientSecurity`` says what is wanted, ``SecureDialer`` does it: it connects, and logs in before the first
+request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from app.configs.listeners import MECHANISMS, SecurityProtocol
+from app.configs.properties import parse_properties
+from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.security.jaas import parse_jaas
+from app.security.sasl import Refused, plain_message
+from app.security.scram import NONCE_BYTES, ScramClient, ScramMechanism
+from app.wire.apikeys import ApiKey
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from app.client.connection import KafkaConnection
+    from app.machine.certificates import Certificates, TlsSettings
+
+LOGIN_MS: Final = 10_000
+HANDSHAKE_S: Final = 10.0
+TOKEN_BYTES_MAX: Final = 64 << 10
+ENVIRONMENT_PREFIX: Final = "FIRN_CLIENT_"
+CONFIG_VARIABLE: Final = "FIRN_CLIENT_CONFIG"
+NAMES: Final = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "sasl.username",
+    "sasl.password",
+    "firn.sasl.oauthbearer.token.file",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.ca.location",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.enabled.protocols",
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+    "firn.ssl.crl.location",
+)
+"""Settings of clients that are read. ``sasl.username``, ``sasl.password`` and ``ssl.ca.location`` are librdkafka's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """What a client needs to be let in."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    mechanism: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token_file: str = ""
+    tls: TlsSettings | None = None
+
+
+def read_settings(environment: Mapping[str, str], path: str | None = None) -> Mapping[str, str]:
+    """Settings of a client from a file of properties, which ``path`` or the environment names, and from ``FIRN_CLIENT_…``.
+
+    Raises: ConfigError.
+    """
+    found: dict[str, str] = {}
+    path = path or environment.get(CONFIG_VARIABLE)
+    if path:
+        try:
+            with open(path, "rb") as file:
+                found.update(parse_properties(file.read().decode("latin-1")))
+        except OSError as error:
+            raise ConfigError(f"--client-config {path} cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            raise ConfigError(f"--client-config {path} is not a file of properties: {error}.") from None
+    for name in NAMES:
+        text = environment.get(ENVIRONMENT_PREFIX + name.removeprefix("firn.").replace(".", "_").upper())
+        if text is not None:
+            found[name] = text
+    return {name: text.strip() for name, text in found.items() if name in NAMES}
+
+
+def client_security(settings: Mapping[str, str]) -> ClientSecurity:
+    """Raises: ConfigError, with the mend."""
+
+    def text(name: str, default: str = "") -> str:
+        return settings.get(name, default)
+
+    try:
+        protocol = SecurityProtocol(text("security.protocol", "PLAINTEXT").upper())
+    except ValueError:
+        raise ConfigError(
+            f"security.protocol={text('security.protocol')} is not one of {', '.join(SecurityProtocol)}."
+        ) from None
+    mechanism, user, password = "", "", ""
+    if protocol.sasl:
+        mechanism = text("sasl.mechanism", "GSSAPI").upper()
+        if mechanism not in MECHANISMS:
+            raise ConfigError(f"sasl.mechanism={mechanism} is not served; use one of {', '.join(MECHANISMS)}.")
+        user, password = text("sasl.username"), text("sasl.password")
+        if text("sasl.jaas.config"):
+            try:
+                options = parse_jaas(text("sasl.jaas.config")).options
+            except ValueError as error:
+                raise ConfigError(f"sasl.jaas.config cannot be read: {error}.") from None
+            user, password = options.get("username", user), options.get("password", password)
+        if mechanism == "OAUTHBEARER":
+            if not text("firn.sasl.oauthbearer.token.file"):
+                raise ConfigError("OAUTHBEARER needs a token: name its file with firn.sasl.oauthbearer.token.file.")
+        elif not user or not password:
+            raise ConfigError(f"{mechanism} needs a user: write sasl.username and sasl.password, or sasl.jaas.config.")
+    return ClientSecurity(
+        protocol=protocol,
+        mechanism=mechanism,
+        user=user,
+        password=password,
+        token_file=text("firn.sasl.oauthbearer.token.file"),
+        tls=_tls(settings) if protocol.tls else None,
+    )
+
+
+def _tls(settings: Mapping[str, str]) -> TlsSettings:
+    from app.machine.certificates import Pem, TlsSettings
+
+    def text(name: str) -> str:
+        return settings.get(name, "")
+
+    for store in ("keystore", "truststore"):
+        if text(f"ssl.{store}.location") and text(f"ssl.{store}.type").upper() not in ("", "PEM"):
+            raise ConfigError(f"ssl.{store}.type={text(f'ssl.{store}.type')} cannot be read; convert the file to PEM.")
+    algorithm = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("", "none", "https"):
+        raise ConfigError("ssl.endpoint.identification.algorithm must be https, or empty to check no names.")
+    identity = []
+    if text("ssl.keystore.location"):
+        identity = [Pem("ssl.keystore.location", path=text("ssl.keystore.location"))]
+    elif text("ssl.keystore.key"):
+        identity = [Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain")]
+    trusted = text("ssl.truststore.location") or text("ssl.ca.location")
+    trust = Pem("ssl.truststore.location", path=trusted) if trusted else None
+    if trust is None and text("ssl.truststore.certificates"):
+        trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
+    revoked = text("firn.ssl.crl.location")
+    versions = tuple(word.strip() for word in text("ssl.enabled.protocols").split(",") if word.strip())
+    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
+        raise ConfigError("ssl.enabled.protocols may have TLSv1.2 and TLSv1.3.")
+    return TlsSettings(
+        identity=identity,
+        password=text("ssl.key.password"),
+        trust=trust,
+        revoked=Pem("firn.ssl.crl.location", path=revoked) if revoked else None,
+        versions=versions or ("TLSv1.2", "TLSv1.3"),
+        ciphers=tuple(word.strip() for word in text("ssl.cipher.suites").split(",") if word.strip()),
+        checks_host=algorithm == "https",
+    )
+
+
+class SecureDialer:
+    """Connects with TLS and logs in. Belongs to one loop."""
+
+    def __init__(self, security: ClientSecurity) -> None:
+        """Raises: ConfigError if certificates cannot be read."""
+        self._security = security
+        self._certificates: Certificates | None = None
+        if security.tls is not None:
+            from app.machine.certificates import Certificates
+
+            self._certificates = Certificates(security.tls, server=False)
+
+    async def __call__(self, protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
+        """Raises: OSError."""
+        loop = asyncio.get_running_loop()
+        certificates = self._certificates
+        if certificates is None:
+            await loop.create_connection(protocol, host, port)
+            return
+        try:
+            await asyncio.to_thread(certificates.look)
+        except ConfigError as error:
+            raise OSError(str(error)) from None
+        await loop.create_connection(
+            protocol, host, port, ssl=certificates.context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
+        )
+
+    async def login(self, connection: KafkaConnection) -> float | None:
+        """Log in, if the protocol asks for it. Returns: for how many seconds; None for as long as the connection lasts.
+
+        Raises: RequestRejected SASL_AUTHENTICATION_FAILED and others, BrokerUnavailable.
+        """
+        security = self._security
+        if not security.mechanism:
+            return None
+        chosen: SaslHandshakeResponse = await connection.request(
+            ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(security.mechanism), timeout_ms=LOGIN_MS
+        )
+        if chosen.error_code:
+            offered = ", ".join(chosen.mechanisms) or "nothing"
+            raise RequestRejected(
+                ErrorCode(chosen.error_code), f"{connection} does not serve {security.mechanism}; it offers {offered}."
+            )
+        try:
+            lifetime_ms = await self._converse(connection)
+        except Refused as error:
+            raise RequestRejected(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{connection}: {error}.") from None
+        return lifetime_ms / 1000 if lifetime_ms else None
+
+    async def _converse(self, connection: KafkaConnection) -> int:
+        """Raises: Refused, if the broker does not prove who it is."""
+        security = self._security
+        if security.mechanism == "PLAIN":
+            return (await _tell(connection, plain_message(security.user, security.password))).session_lifetime_ms
+        if security.mechanism == "OAUTHBEARER":
+            message = b"n,,\x01auth=Bearer " + await asyncio.to_thread(self._token) + b"\x01\x01"
+            answer = await _tell(connection, message)
+            if answer.auth_bytes:  # why the token is refused; RFC 7628 wants an answer to that
+                answer = await _tell(connection, b"\x01")
+            return answer.session_lifetime_ms
+        nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
+        scram = ScramClient(ScramMechanism.of(security.mechanism), security.user, security.password, nonce=nonce)
+        first = await _tell(connection, scram.first)
+        proof = await asyncio.to_thread(scram.answer, bytes(first.auth_bytes))  # it hashes some thousand times
+        last = await _tell(connection, proof)
+        scram.check(bytes(last.auth_bytes))
+        return last.session_lifetime_ms
+
+    def _token(self) -> bytes:
+        """Raises: Refused."""
+        try:
+            with open(self._security.token_file, "rb") as file:
+                token = file.read(TOKEN_BYTES_MAX).strip()
+        except OSError as error:
+            raise Refused(f"the token in {self._security.token_file} cannot be read: {error.strerror}") from None
+        if not token or b"\x01" in token:
+            raise Refused(f"{self._security.token_file} has no token")
+        return token
+
+
+async def _tell(connection: KafkaConnection, message: bytes) -> SaslAuthenticateResponse:
+    answer: SaslAuthenticateResponse = await connection.request(
+        ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(message), timeout_ms=LOGIN_MS
+    )
+    if answer.error_code:
+        raise RequestRejected(ErrorCode(answer.error_code), f"{connection}: {answer.error_message}.")
+    return answer
+
+
+class NoWay:
+    """In place of a dialer, where there is none: it says why."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def __call__(self, protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
+        raise OSError(self._why)

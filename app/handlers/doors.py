@@ -1,0 +1,266 @@
+"""Who is let in by a listener: certificates and logins, between the bytes and the first request that is served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from app.errors import ProtocolError
+from app.handlers.callers import ANONYMOUS
+from app.handlers.session import API_VERSIONS, FRAME_HEAD, FRAME_HEAD_BYTES, Session
+from app.security.login import Login, Reply, State
+from app.transport.connection import Connection
+from app.transport.core import FRAME_SIZE, REQUEST_BYTES_MIN
+from app.wire.apikeys import ApiKey
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from app.wire.codec import decode_request
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.versions import is_served
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+
+    from app.configs.listeners import ListenerConfig
+    from app.handlers.client import Service
+    from app.machine.certificates import Certificates
+    from app.security.names import PrincipalRules
+    from app.security.sasl import Mechanism
+    from app.transport.arrivals import Arrival, Arrivals
+
+SASL_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
+SASL_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
+BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+OPAQUE_BYTES_MIN: Final = 1
+MS_PER_S: Final = 1000
+
+
+class DoorService(Protocol):
+    """What doors need of the server."""
+
+    arrivals: Arrivals
+    failure_delay_ms: int
+
+
+class Door:
+    """One listener's."""
+
+    def __init__(
+        self,
+        config: ListenerConfig,
+        *,
+        certificates: Certificates | None,
+        rules: PrincipalRules | None,
+        new_mechanism: Callable[[str], Mechanism] | None,
+    ) -> None:
+        """``certificates``: the TLS of the listener; None for none. ``rules`` make users of clients' certificates.
+        ``new_mechanism`` begins a login by a mechanism; None for a listener without SASL."""
+        self.config = config
+        self.certificates = certificates
+        self.rules = rules
+        self.new_mechanism = new_mechanism
+        self.receive_bytes_max = config.number("sasl.server.max.receive.size", 524_288)
+        self.reauthenticate_ms: Mapping[str, int] = {one: config.reauthenticate_ms(one) for one in config.mechanisms}
+
+    def make(self, server: Service) -> asyncio.BaseProtocol:
+        """What serves the next connection."""
+        session: ShownSession | LoginSession
+        if self.new_mechanism is not None:
+            session = LoginSession(server, self, Login(self.config.mechanisms, self.new_mechanism))
+        else:
+            session = ShownSession(server, self)
+        connection = Connection(server, session)
+        if self.certificates is None:
+            assert isinstance(session, LoginSession)
+            session.abort_early = connection.abort
+            return connection
+        from app.transport.tls import TlsLink
+
+        return TlsLink(server, self.certificates.context, connection, session.shaken)
+
+    def principal_of(self, certificate: bytes | None) -> str | None:
+        """Of a client's certificate; None if no rule makes a user of its name."""
+        if certificate is None or self.rules is None:
+            return ANONYMOUS
+        from app.security.names import rfc2253, subject_of
+
+        try:
+            user = self.rules.apply(rfc2253(subject_of(certificate)))
+        except ValueError:
+            return None
+        return None if user is None else f"User:{user}"
+
+
+class ShownSession(Session):
+    """A client that may show who it is by its certificate."""
+
+    __slots__ = ("_certificate", "_door")
+
+    def __init__(self, server: Service, door: Door) -> None:
+        super().__init__(server, door.config.name)
+        self._door = door
+        self._certificate: bytes | None = None
+
+    def shaken(self, tls: ssl.SSLObject, arrival: Arrival) -> None:
+        """The handshake is done."""
+        arrival.over()
+        self._certificate = tls.getpeercert(binary_form=True)
+
+    def opened(self, host: str, port: int) -> None:
+        super().opened(host, port)
+        principal = self._door.principal_of(self._certificate)
+        self._certificate = None
+        if principal is None:
+            self.fail(
+                f"closing the connection of {self.peer}: no rule of ssl.principal.mapping.rules fits its certificate"
+            )
+        elif principal != ANONYMOUS:
+            self.speak_as(self.context.doorkeeper.authenticated(self.caller, principal, math.inf))
+
+
+class LoginSession(Session):
+    """A client that has to log in (SASL)."""
+
+    __slots__ = ("_arrival", "_door", "_login", "abort_early")
+
+    def __init__(self, server: Service, door: Door, login: Login) -> None:
+        super().__init__(server, door.config.name)
+        self._door = door
+        self._login = login
+        self._arrival: Arrival | None = None
+        self.abort_early: Callable[[], None] | None = None
+        """Ends a connection without TLS whose client is too slow."""
+
+    def shaken(self, tls: ssl.SSLObject, arrival: Arrival) -> None:
+        """The handshake is done; the login goes on under the same deadline."""
+        self._arrival = arrival
+
+    def opened(self, host: str, port: int) -> None:
+        super().opened(host, port)
+        if self.abort_early is not None:
+            self._arrival = self.server.arrivals.begin(self.abort_early)
+            self.abort_early = None
+        assert self._arrival is not None
+        self.on_close.add(self._arrival)
+
+    # --- serving ------------------------------------------------------------------------------------------------------
+
+    def serve(self, view: memoryview, position: int, end: int) -> int:
+        if not self._is_open():
+            position = self._serve_login(view, position, end)  # when a session has ended, a handshake or nothing
+            if not self._is_open() or self.ending is not None:
+                return position
+        return super().serve(view, position, end)
+
+    def _is_open(self) -> bool:
+        """Whether the client has logged in, and that has not ended."""
+        return self._login.state is State.OPEN and self.server.loop.time() < self.caller.expires_s
+
+    def _serve_login(self, view: memoryview, position: int, end: int) -> int:
+        """Serve frames until the client is logged in, one at a time. Raises: ProtocolError."""
+        login = self._login
+        while end - position >= FRAME_SIZE.size and not self._waiters and self.ending is None and not self._slots:
+            (size,) = FRAME_SIZE.unpack_from(view, position)
+            least = OPAQUE_BYTES_MIN if login.opaque else REQUEST_BYTES_MIN
+            if not least <= size <= self._door.receive_bytes_max:
+                raise ProtocolError(f"a client that has not logged in sends {size} bytes")
+            frame_end = position + FRAME_SIZE.size + size
+            if frame_end > end:
+                break
+            frame = view[position + FRAME_SIZE.size : frame_end]
+            if login.opaque:
+                self._take_opaque(bytes(frame))
+            else:
+                assert frame_end - position >= FRAME_HEAD_BYTES
+                _, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(view, position)
+                if api_key != SASL_HANDSHAKE and login.state is State.OPEN:
+                    raise ProtocolError("the session has ended: the client has to log in again before it asks for more")
+                login.check_served(api_key, BEFORE_LOGIN)
+                self._serve_one(api_key, api_version, correlation_id, frame)
+            position = frame_end
+            if self._is_open():
+                break
+        return position
+
+    def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        if api_key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            super()._serve_one(api_key, api_version, correlation_id, frame)
+            return
+        meter = self.server.metrics.meter(api_key)
+        meter.requests.value += 1
+        meter.request_bytes.value += len(frame)
+        if not is_served(api_key, api_version):
+            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+        body = frame[parse_request_header(frame).body_start :]
+        message = decode_request(api_key, api_version, body)
+        if isinstance(message, SaslHandshakeRequest):
+            code, mechanisms = self._login.handshake(api_version, message.mechanism, self.server.loop.time())
+            answer = SaslHandshakeResponse(code, list(mechanisms))
+            self.answer(response_frame(api_key, api_version, correlation_id, answer))
+            if code:
+                self.fail(f"closing the connection of {self.peer}: {code.name.lower().replace('_', ' ')}")
+        else:
+            assert isinstance(message, SaslAuthenticateRequest)
+            reply = self._login.authenticate(bytes(message.auth_bytes), self.server.loop.time())
+            lifetime_ms = self._enter(reply)
+            answered = SaslAuthenticateResponse(reply.code, reply.sentence, reply.token, lifetime_ms)
+            self._reply(reply, response_frame(api_key, api_version, correlation_id, answered))
+        meter.observe(self.server.loop.time() - self.started_s, 1)
+
+    def _take_opaque(self, token: bytes) -> None:
+        reply = self._login.authenticate(token, self.server.loop.time())
+        self._enter(reply)
+        self._reply(reply, FRAME_SIZE.pack(len(reply.token)) + reply.token if not reply.code else b"")
+
+    def _enter(self, reply: Reply) -> int:
+        """Speak as the user who has logged in. Returns: for how many milliseconds, 0 for as long as the connection lasts."""
+        entered = reply.logged_in
+        if entered is None:
+            return 0
+        if self._arrival is not None:
+            self.on_close.discard(self._arrival)
+            self._arrival.over()
+            self._arrival = None
+        left_ms = [entered.expires_ms - self.context.clock.now_ms()]
+        if again_ms := self._door.reauthenticate_ms.get(self._login.chosen, 0):
+            left_ms.append(again_ms)
+        lifetime_ms = max(1, min(left_ms))
+        expires_s = self.server.loop.time() + lifetime_ms / MS_PER_S
+        self.speak_as(self.context.doorkeeper.authenticated(self.caller, f"User:{entered.user}", expires_s))
+        return 0 if math.isinf(lifetime_ms) else int(lifetime_ms)
+
+    def _reply(self, reply: Reply, frame: bytes) -> None:
+        if not reply.code:
+            self.answer(frame)
+            return
+        line = f"closing the connection of {self.peer}: its login by {self._login.chosen or 'SASL'} failed"
+        self.stop_parsing()
+        _Late(self, frame, line)
+
+
+class _Late:
+    """A failed login that is answered after a while, so that guessing takes time."""
+
+    __slots__ = ("_frame", "_line", "_session", "_timer")
+
+    def __init__(self, session: LoginSession, frame: bytes, line: str) -> None:
+        self._session = session
+        self._frame = frame
+        self._line = line
+        server = session.server
+        self._timer = server.loop.call_later(server.failure_delay_ms / MS_PER_S, self._over)
+        session.on_close.add(self)
+
+    def _over(self) -> None:
+        session = self._session
+        session.on_close.discard(self)
+        if self._frame:
+            session.answer(self._frame)
+        session.fail(self._line)
+
+    def cancel(self) -> None:
+        """The connection has ended."""
+        self._timer.cancel()

@@ -1,0 +1,36 @@
+"""SaslHandshake and SaslAuthenticate (keys 17, 36) where nobody has to log in, or somebody has already.
+
+On a listener with SASL the connection itself serves them (``doors.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.api import Api, ApiTable
+from app.handlers.context import Context, Request
+from app.wire.apikeys import ApiKey
+from app.wire.apis.sasl_authenticate import SaslAuthenticateResponse
+from app.wire.apis.sasl_handshake import SaslHandshakeResponse
+
+
+def handle(context: Context, request: Request, message: Any) -> Any:
+    """Raises: RequestRejected ILLEGAL_SASL_STATE."""
+    raise RequestRejected(ErrorCode.ILLEGAL_SASL_STATE, f"Nobody logs in on the listener {request.caller.listener}.")
+
+
+def refuse_handshake(request: Request, message: Any, code: ErrorCode, sentence: str) -> SaslHandshakeResponse:
+    del request, message, sentence
+    return SaslHandshakeResponse(error_code=code)
+
+
+def refuse_authenticate(request: Request, message: Any, code: ErrorCode, sentence: str) -> SaslAuthenticateResponse:
+    del request, message
+    return SaslAuthenticateResponse(error_code=code, error_message=sentence)
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.SASL_HANDSHAKE: Api(handle, refuse_handshake),
+    ApiKey.SASL_AUTHENTICATE: Api(handle, refuse_authenticate),
+}

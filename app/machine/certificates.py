@@ -1,0 +1,191 @@
+"""TLS contexts of PEM texts and files. A file that changes is read again: new connections get what it has now.
+
+Nothing here is imported unless a listener or a client uses TLS.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import ConfigError
+
+PEM_BYTES_MAX: Final = 4 << 20
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """PEM text, by value or in a file."""
+
+    name: str
+    """How a message names it: the setting that has it."""
+    path: str = ""
+    text: str = ""
+
+    def __repr__(self) -> str:
+        return f"Pem({self.name})"  # it may be a private key
+
+    def read(self) -> bytes:
+        """Raises: ConfigError."""
+        if not self.path:
+            # One line as properties files have it is as good as many.
+            return self.text.replace("\\n", "\n").encode()
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read(PEM_BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigError(f"{self.name} {self.path} cannot be read: {error.strerror}.") from None
+        if len(data) > PEM_BYTES_MAX:
+            raise ConfigError(f"{self.name} {self.path} is larger than {PEM_BYTES_MAX >> 20} MiB; is it a PEM file?")
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """What a TLS context is made of."""
+
+    identity: Sequence[Pem] = ()
+    """The private key and the chain of certificates, in one or several parts."""
+    password: str = ""
+    trust: Pem | None = None
+    """Whom to trust; None for nobody, and for a client the system's authorities."""
+    revoked: Pem | None = None
+    """Lists of revoked certificates."""
+    client_auth: ssl.VerifyMode = ssl.CERT_NONE
+    versions: Sequence[str] = ("TLSv1.2", "TLSv1.3")
+    ciphers: Sequence[str] = ()
+    checks_host: bool = True
+    """As a client, whether the server's certificate must name its host."""
+
+    def __repr__(self) -> str:
+        return "TlsSettings(…)"  # it holds secrets
+
+
+Read = tuple[bytes, bytes, bytes]
+"""Identity, trust, revoked."""
+
+
+def read(settings: TlsSettings) -> Read:
+    """Raises: ConfigError."""
+    return (
+        b"\n".join([part.read() for part in settings.identity]),
+        b"" if settings.trust is None else settings.trust.read(),
+        b"" if settings.revoked is None else settings.revoked.read(),
+    )
+
+
+def new_context(settings: TlsSettings, found: Read, *, server: bool) -> ssl.SSLContext:
+    """Raises: ConfigError, which says what is wrong with what."""
+    identity, trust, revoked = found
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    versions = sorted(VERSIONS[name] for name in settings.versions)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if server:
+        # Without tickets every handshake looks at the client's certificate, and at the list of revoked ones.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        context.verify_mode = settings.client_auth
+    elif not settings.checks_host:
+        context.check_hostname = False
+    if settings.ciphers:
+        _set_ciphers(context, settings.ciphers)
+    if identity:
+        what = ", ".join(part.name for part in settings.identity)
+        path, close = _as_file(identity)
+        try:
+            context.load_cert_chain(path, password=settings.password or (lambda: b""))
+        except (ssl.SSLError, OSError) as error:
+            why = "wrong ssl.key.password, or no PEM" if isinstance(error, ssl.SSLError) else str(error)
+            if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+                why = "the private key is not that of the first certificate"
+            raise ConfigError(
+                f"{what} cannot be used: {why}. It needs a private key and its certificate, as PEM, the certificate first of its"
+                " chain."
+            ) from None
+        finally:
+            close()
+    if trust:
+        try:
+            context.load_verify_locations(cadata=trust.decode("ascii", "replace"))
+        except (ssl.SSLError, ValueError):
+            assert settings.trust is not None
+            raise ConfigError(f"{settings.trust.name} has no certificate that can be read; it must be PEM.") from None
+    elif not server:
+        context.load_default_certs()
+    if revoked:
+        assert settings.revoked is not None
+        path, close = _as_file(revoked)
+        try:
+            context.load_verify_locations(cafile=path)
+        except ssl.SSLError:
+            raise ConfigError(f"{settings.revoked.name} has no list that can be read; it must be PEM.") from None
+        finally:
+            close()
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, names: Sequence[str]) -> None:
+    """By OpenSSL's names, and the names of TLS 1.3. Raises: ConfigError."""
+    older = [name for name in names if not name.startswith("TLS_")]
+    known = {cipher["name"] for cipher in context.get_ciphers()}
+    strange = [name for name in names if name.startswith("TLS_") and name not in known]
+    if strange:
+        raise ConfigError(
+            f"ssl.cipher.suites: {strange[0]} is not known; for TLS 1.2 write OpenSSL's names, such as ECDHE-RSA-AES256-GCM-SHA384."
+        )
+    if not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # none of an older version was named
+    else:
+        try:
+            context.set_ciphers(":".join(older))
+        except ssl.SSLError:
+            raise ConfigError(f"ssl.cipher.suites: OpenSSL knows none of {', '.join(older)}.") from None
+
+
+def _as_file(data: bytes) -> tuple[str, Callable[[], None]]:
+    """OpenSSL reads keys from files only. In memory, where the system can."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("firn", os.MFD_CLOEXEC)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        return f"/proc/self/fd/{descriptor}", lambda: os.close(descriptor)
+    with tempfile.NamedTemporaryFile(delete=False) as other:  # only its owner can read it
+        other.write(data)
+
+    def remove() -> None:
+        with suppress(OSError):
+            os.unlink(other.name)
+
+    return other.name, remove
+
+
+class Certificates:
+    """The context of one listener, or of a client, as its files are now. ``look`` reads them again."""
+
+    def __init__(self, settings: TlsSettings, *, server: bool) -> None:
+        """Raises: ConfigError."""
+        self._settings = settings
+        self._server = server
+        self._found = read(settings)
+        self.context = new_context(settings, self._found, server=server)
+        """For the next connection."""
+
+    def look(self) -> bool:
+        """Read the files, and use what is new. Returns whether something was. May block.
+
+        Raises: ConfigError if it cannot be used; the old context stays.
+        """
+        found = read(self._settings)
+        if found == self._found:
+            return False
+        self.context = new_context(self._settings, found, server=self._server)
+        self._found = found
+        return True

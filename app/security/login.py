@@ -1,0 +1,99 @@
+"""A login by SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), and logging in again (KIP-368), as a table of states. Pure.
+
+    SILENT      → a mechanism that is served → CHOSEN
+    CHOSEN      → messages of the mechanism … → OPEN, or the login is refused and the connection ends
+    OPEN        → a handshake → CHOSEN again: the same mechanism and the same user must come out of it
+
+Before a connection is OPEN, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered. Whatever is refused is refused
+for good: the connection ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from app.errors import ErrorCode, ProtocolError
+from app.security.sasl import LoggedIn, Mechanism, Refused
+
+OPAQUE_FROM: Final = 0
+"""The version of SaslHandshake after which messages of the mechanism come without a header."""
+AGAIN_AFTER_S: Final = 1.0
+"""A client that logs in again sooner is refused, as in Kafka."""
+
+
+class State(Enum):
+    SILENT = "silent"
+    CHOSEN = "chosen"
+    OPEN = "open"
+
+
+class Reply(NamedTuple):
+    """What a message of a mechanism is answered with."""
+
+    code: ErrorCode
+    token: bytes = b""
+    sentence: str | None = None
+    logged_in: LoggedIn | None = None
+
+
+class Login:
+    """The login of one connection."""
+
+    __slots__ = ("_mechanism", "_mechanisms", "_new", "_opened_s", "_user", "chosen", "opaque", "state")
+
+    def __init__(self, mechanisms: Sequence[str], new: Callable[[str], Mechanism]) -> None:
+        """``new`` makes the server's side of one of the ``mechanisms``."""
+        self._mechanisms = tuple(mechanisms)
+        self._new = new
+        self._mechanism: Mechanism | None = None
+        self._user = ""
+        self._opened_s = 0.0
+        self.chosen = ""
+        """Name of the mechanism."""
+        self.opaque = False
+        """Messages of the mechanism come as frames without a header, until the login is done."""
+        self.state = State.SILENT
+
+    def handshake(self, version: int, mechanism: str, now_s: float) -> tuple[ErrorCode, Sequence[str]]:
+        """Choose a mechanism. Returns: the code, and the mechanisms that there are. The connection ends unless the code is NONE."""
+        again = self.state is State.OPEN
+        if self.state is State.CHOSEN or (again and now_s - self._opened_s < AGAIN_AFTER_S):
+            return ErrorCode.ILLEGAL_SASL_STATE, self._mechanisms
+        if mechanism not in self._mechanisms or (again and mechanism != self.chosen):
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM, self._mechanisms
+        self.chosen = mechanism
+        self._mechanism = self._new(mechanism)
+        self.opaque = version <= OPAQUE_FROM
+        self.state = State.CHOSEN
+        return ErrorCode.NONE, self._mechanisms
+
+    def authenticate(self, token: bytes, now_s: float) -> Reply:
+        """Take a message of the mechanism. The connection ends unless the code is NONE."""
+        if self.state is not State.CHOSEN or self._mechanism is None:
+            return Reply(
+                ErrorCode.ILLEGAL_SASL_STATE,
+                sentence="SaslAuthenticate request received after successful authentication",
+            )
+        try:
+            made = self._mechanism.evaluate(token)
+        except Refused as refused:
+            return Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, sentence=str(refused))
+        if not isinstance(made, LoggedIn):
+            return Reply(ErrorCode.NONE, made)
+        if self._user and made.user != self._user:
+            return Reply(
+                ErrorCode.SASL_AUTHENTICATION_FAILED, sentence="Cannot change principals during re-authentication"
+            )
+        self._user = made.user
+        self._opened_s = now_s
+        self._mechanism = None
+        self.opaque = False
+        self.state = State.OPEN
+        return Reply(ErrorCode.NONE, made.token, logged_in=made)
+
+    def check_served(self, api_key: int, allowed: frozenset[int]) -> None:
+        """Raises: ProtocolError for a request that must not be served before the login is done."""
+        if self.state is not State.OPEN and api_key not in allowed:
+            raise ProtocolError(f"API key {api_key} is not served before the client has logged in")

@@ -1,0 +1,68 @@
+"""What all SASL mechanisms have in common, and PLAIN (RFC 4616). Pure."""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+PLAIN_REFUSED: Final = "Authentication failed: Invalid username or password"
+"""As Kafka says it, whatever of the two is wrong."""
+
+
+class Refused(Exception):  # it is what happened
+    """The login is refused. Its text may be sent to the client: it tells nothing that a stranger may not know."""
+
+
+class LoggedIn(NamedTuple):
+    """The login has succeeded."""
+
+    user: str
+    token: bytes = b""
+    """The last message to the client."""
+    expires_ms: float = math.inf
+    """Wall-clock time at which the credential ends by itself."""
+
+
+class Mechanism(Protocol):
+    """One login, as the server sees it."""
+
+    def evaluate(self, token: bytes) -> bytes | LoggedIn:
+        """Take a message of the client. Returns what the client is sent. Raises: Refused; the login is over then."""
+        ...
+
+
+class PlainServer:
+    """PLAIN: the client sends name and password."""
+
+    __slots__ = ("_users",)
+
+    def __init__(self, users: Mapping[str, bytes]) -> None:
+        """Passwords by name."""
+        self._users = users
+
+    def evaluate(self, token: bytes) -> LoggedIn:
+        parts = token.split(b"\0")
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise Refused(PLAIN_REFUSED)
+        try:
+            authorization, user = parts[0].decode(), parts[1].decode()
+        except UnicodeDecodeError:
+            raise Refused(PLAIN_REFUSED) from None
+        expected = self._users.get(user)
+        # A user who does not exist costs the same comparison of digests.
+        fits = hmac.compare_digest(_digest(parts[2]), _digest(b"" if expected is None else expected))
+        if not fits or expected is None or authorization not in ("", user):
+            raise Refused(PLAIN_REFUSED)
+        return LoggedIn(user)
+
+
+def _digest(password: bytes) -> bytes:
+    """Of one length, whatever the password's."""
+    return hmac.digest(b"plain", password, "sha256")
+
+
+def plain_message(user: str, password: str) -> bytes:
+    """What a client sends."""
+    return b"\0".join((b"", user.encode(), password.encode()))

@@ -1,0 +1,244 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides. Pure: nonces come in, nothing is read or sent.
+
+A server knows of each user a ``ScramCredential``, which cannot be used to log in. A user who does not exist goes the same way as
+one with a wrong password: same messages, same computations, and a salt that stays the same for that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from app.security.sasl import LoggedIn, Refused
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+"""Kafka's bounds."""
+SALT_BYTES: Final = 24
+NONCE_BYTES: Final = 24
+MESSAGE_BYTES_MAX: Final = 16_384
+_CLIENT_FIRST: Final = re.compile(
+    rb"([^,]*),(a=([^,]*))?,(m=[^,]*,)?n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(,.+)?", re.DOTALL
+)
+_SERVER_FIRST: Final = re.compile(
+    rb"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9/+]+={0,2}),i=([0-9]{1,9})(?:,.*)?", re.DOTALL
+)
+_CLIENT_FINAL: Final = re.compile(
+    rb"c=([A-Za-z0-9/+]+={0,2}),r=([\x21-\x2b\x2d-\x7e]+)((?:,[a-zA-Z]=[^,]*)*),p=([A-Za-z0-9/+]+={0,2})", re.DOTALL
+)
+
+
+class ScramMechanism(IntEnum):
+    """With the numbers of DescribeUserScramCredentials."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @classmethod
+    def of(cls, name: str) -> ScramMechanism:
+        """Raises: KeyError."""
+        return cls[name.replace("-", "_")]
+
+    @property
+    def sasl_name(self) -> str:
+        return self.name.replace("_", "-")
+
+    @property
+    def digest(self) -> str:
+        """For ``hashlib``."""
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+    @property
+    def key_bytes(self) -> int:
+        return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
+
+
+class ScramCredential(NamedTuple):
+    """What a server keeps of a password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+
+def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """Costs ``iterations`` times two hashes: some milliseconds."""
+    return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+
+
+def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """The credential of a salted password."""
+    client_key = hmac.digest(salted, b"Client Key", mechanism.digest)
+    stored_key = hashlib.new(mechanism.digest, client_key).digest()
+    return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", mechanism.digest), iterations)
+
+
+def nobody(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
+    """In place of the credential of a user who does not exist. No proof fits it. ``secret`` must stay the same, and be the same on
+    all brokers, because the salt of a user who exists does."""
+    known = hmac.digest(secret, mechanism.sasl_name.encode() + b"\0" + user.encode(), "sha512")
+    stored_key = hmac.digest(secret, b"stored\0" + known, mechanism.digest)
+    server_key = hmac.digest(secret, b"server\0" + known, mechanism.digest)
+    return ScramCredential(known[:SALT_BYTES], stored_key, server_key, ITERATIONS_MIN)
+
+
+class ScramServer:
+    """One login, as the server sees it: ``evaluate`` each message of the client until it is logged in."""
+
+    __slots__ = (
+        "_auth_message",
+        "_credential",
+        "_exists",
+        "_gs2",
+        "_mechanism",
+        "_nonce",
+        "_nonce_full",
+        "_secret",
+        "_user",
+        "_users",
+    )
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        users: Callable[[str], ScramCredential | None],
+        *,
+        nonce: str,
+        secret: bytes,
+    ) -> None:
+        """``users`` finds the credential of a name. ``nonce`` must never have been used before, and not be guessed."""
+        self._mechanism = mechanism
+        self._users = users
+        self._nonce = nonce.encode()
+        self._secret = secret
+        self._credential: ScramCredential | None = None
+        self._exists = False
+        self._user = ""
+        self._gs2 = b""
+        self._auth_message = b""
+        self._nonce_full = b""
+
+    def evaluate(self, token: bytes) -> bytes | LoggedIn:
+        """Returns: what the client is sent. Raises: Refused."""
+        if len(token) > MESSAGE_BYTES_MAX:
+            raise Refused(self._why())
+        return self._first(token) if self._credential is None else self._final(token)
+
+    def _why(self) -> str:
+        return (
+            "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+            f"{self._mechanism.sasl_name}"
+        )
+
+    def _first(self, token: bytes) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(token)
+        if found is None or found[1] not in (b"n", b"y") or found[4] is not None:
+            raise Refused(self._why())
+        try:
+            self._user = _unescaped(found[5].decode())
+            authorization = _unescaped(found[3].decode()) if found[3] else ""
+        except (UnicodeDecodeError, ValueError):
+            raise Refused(self._why()) from None
+        if authorization not in ("", self._user):
+            raise Refused(self._why())
+        credential = self._users(self._user)
+        substitute = nobody(self._mechanism, self._secret, self._user)  # made for everybody: it takes some microseconds
+        self._exists = credential is not None and b"tokenauth" not in (found[7] or b"")
+        self._credential = credential if credential is not None and self._exists else substitute
+        self._nonce_full = found[6] + self._nonce
+        self._gs2 = token[: token.index(b"n=", len(found[1]) + 1 + len(found[2] or b""))]
+        answer = b"r=%s,s=%s,i=%d" % (
+            self._nonce_full,
+            b64encode(self._credential.salt),
+            self._credential.iterations,
+        )
+        self._auth_message = token[len(self._gs2) :] + b"," + answer
+        return answer
+
+    def _final(self, token: bytes) -> LoggedIn:
+        credential = self._credential
+        assert credential is not None
+        found = _CLIENT_FINAL.fullmatch(token)
+        if found is None:
+            raise Refused(self._why())
+        try:
+            binding, proof = b64decode(found[1], validate=True), b64decode(found[4], validate=True)
+        except NotBase64:
+            raise Refused(self._why()) from None
+        if binding != self._gs2 or found[2] != self._nonce_full or len(proof) != self._mechanism.key_bytes:
+            raise Refused(self._why())
+        message = self._auth_message + b"," + token[: token.rindex(b",p=")]
+        digest = self._mechanism.digest
+        signature = hmac.digest(credential.stored_key, message, digest)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        fits = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
+        server = hmac.digest(credential.server_key, message, digest)
+        if not (fits and self._exists):
+            raise Refused(self._why())
+        return LoggedIn(self._user, b"v=" + b64encode(server))
+
+
+class ScramClient:
+    """One login, as the client sees it: send ``first``, then what ``answer`` returns, and ``check`` the last message."""
+
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = nonce.encode()
+        self._bare = b"n=%s,r=%s" % (_escaped(user).encode(), self._nonce)
+        self._server_signature = b""
+
+    @property
+    def first(self) -> bytes:
+        return b"n,," + self._bare
+
+    def answer(self, token: bytes) -> bytes:
+        """The message that proves the password. Raises: Refused, if the server does not speak SCRAM or asks for too little."""
+        found = _SERVER_FIRST.fullmatch(token)
+        if found is None or not found[1].startswith(self._nonce) or len(found[1]) <= len(self._nonce):
+            raise Refused("the server's first SCRAM message cannot be read")
+        iterations = int(found[3])
+        if not ITERATIONS_MIN <= iterations <= 1_000_000:
+            raise Refused(f"the server asks for {iterations} iterations; {ITERATIONS_MIN} are the least")
+        digest = self._mechanism.digest
+        salt = b64decode(found[2])
+        credential = credential_of(
+            self._mechanism,
+            salted := salted_password(self._mechanism, self._password, salt, iterations),
+            salt,
+            iterations,
+        )
+        without_proof = b"c=biws,r=" + found[1]
+        message = self._bare + b"," + token + b"," + without_proof
+        client_key = hmac.digest(salted, b"Client Key", digest)
+        signature = hmac.digest(credential.stored_key, message, digest)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = hmac.digest(credential.server_key, message, digest)
+        return without_proof + b",p=" + b64encode(proof)
+
+    def check(self, token: bytes) -> None:
+        """Whether the server knows the password, too. Raises: Refused."""
+        if not self._server_signature or not hmac.compare_digest(token, b"v=" + b64encode(self._server_signature)):
+            raise Refused("the server does not prove that it knows the password")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescaped(name: str) -> str:
+    """Raises: ValueError."""
+    plain = name.replace("=2C", ",").replace("=3D", "\0")
+    if "=" in plain or "\0" in name:
+        raise ValueError
+    return plain.replace("\0", "=")

@@ -1,0 +1,261 @@
+"""TLS between a socket and a connection: bytes that came are decrypted into the core's buffer, what leaves is encrypted.
+
+``TlsLink`` is the protocol of the loop's transport, and the transport of a ``Connection``, which is not made before the handshake
+is done. It encrypts in memory (``ssl.MemoryBIO``) and not by the loop's own TLS. So a client is known from its first byte, and
+unfinished handshakes are counted and bounded. Each connection takes the newest certificate. Bytes are decrypted where the core
+reads them, and all that is there is handed over in one call.
+
+No file goes out by ``sendfile``. Pieces are encrypted from where they lie in memory, a megabyte at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from app.limits import KIB, MIB
+
+if TYPE_CHECKING:
+    from app.transport.arrivals import Arrival, Arrivals
+    from app.transport.connection import Connection
+
+SCRATCH_BYTES: Final = 256 * KIB
+"""One read of encrypted bytes; the buffer is shared by all connections of a loop."""
+UNSENT_BYTES_MAX: Final = 2 * MIB
+"""Of encrypted bytes that the client does not take: beyond this nothing is read from it, not even what TLS itself answers."""
+
+
+class TlsServer(Protocol):
+    """What the links of a server share."""
+
+    arrivals: Arrivals
+    tls_scratch: memoryview
+
+    def handshake_failed(self, host: str, why: str) -> None:
+        """Tell the operator."""
+        ...
+
+
+class TlsLink(asyncio.BufferedProtocol):
+    """See the module. Everything here is synchronous."""
+
+    __slots__ = (
+        "_arrival",
+        "_closing",
+        "_host",
+        "_inner",
+        "_known",
+        "_lost",
+        "_outgoing",
+        "_paused",
+        "_raw",
+        "_raw_paused",
+        "_received",
+        "_server",
+        "_shaken",
+        "_tls",
+    )
+
+    takes_views: ClassVar = True
+    """``write`` keeps nothing of what it is given."""
+
+    def __init__(
+        self,
+        server: TlsServer,
+        context: ssl.SSLContext,
+        connection: Connection,
+        known: Callable[[ssl.SSLObject, Arrival], None],
+    ) -> None:
+        """``known`` is told of the end of the handshake, before the connection is made. It ends the arrival, now or later."""
+        self._server = server
+        self._inner = connection
+        self._known = known
+        self._received = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._outgoing, server_side=True)
+        self._raw: asyncio.Transport = None  # type: ignore[assignment] # until connected
+        self._arrival: Arrival = None  # type: ignore[assignment]
+        self._host = ""
+        self._shaken = False
+        """The handshake is done, and the connection is made."""
+        self._paused = False
+        """The connection wants no bytes for now."""
+        self._raw_paused = False
+        self._closing = False
+        self._lost = False
+
+    # --- the loop's transport -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = transport  # type: ignore[assignment]
+        name = transport.get_extra_info("peername")
+        self._host = str(name[0]) if isinstance(name, tuple) else "local"
+        self._raw.set_write_buffer_limits(high=0, low=0)
+        self._arrival = self._server.arrivals.begin(self._raw.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._lost = True
+        self._arrival.over()
+        if self._shaken:
+            self._inner.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.tls_scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received.write(self._server.tls_scratch[:nbytes])
+        if not self._shaken and not self._shake():
+            return
+        self._read()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._shaken and not self._lost:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._lost or not self._shaken:
+            return
+        self._inner.resume_writing()
+        self._regulate()
+
+    # --- the handshake --------------------------------------------------------------------------------------------
+
+    def _shake(self) -> bool:
+        """Take the next step. Returns whether the handshake is done."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return False
+        except ssl.SSLError as error:
+            self._send()  # the alert says why
+            self._arrival.over()
+            if not self._closing:
+                self._closing = True
+                self._server.handshake_failed(self._host, _reason(error))
+            self._raw.close()
+            return False
+        self._send()
+        self._shaken = True
+        self._known(self._tls, self._arrival)
+        self._inner.connection_made(self)  # type: ignore[arg-type]
+        return True
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Decrypt what came, as long as the connection wants bytes."""
+        inner = self._inner
+        read: Callable[[int, memoryview], int] = self._tls.read  # type: ignore[assignment] # with a buffer it counts
+        while not (self._paused or self._closing or self._lost):
+            view = inner.get_buffer(-1)
+            filled, room = 0, len(view)
+            left = False
+            try:
+                while filled < room:
+                    taken = read(room - filled, view[filled:] if filled else view)
+                    if not taken:
+                        left = True
+                        break
+                    filled += taken
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                left = True  # it left, or what it sent is not TLS; nobody else is concerned
+            if filled:
+                inner.buffer_updated(filled)
+            if left:
+                self.abort()
+                return
+            if filled < room:
+                break
+        if self._outgoing.pending:
+            self._send()
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read from the socket only if somebody wants bytes, and while the client takes what is sent to it."""
+        if self._closing or self._lost:
+            return
+        waits = self._paused or self._raw.get_write_buffer_size() > UNSENT_BYTES_MAX
+        if waits and not self._raw_paused:
+            self._raw_paused = True
+            self._raw.pause_reading()
+        elif not waits and self._raw_paused:
+            self._raw_paused = False
+            self._raw.resume_reading()
+
+    def _read_on(self) -> None:
+        if not (self._paused or self._lost or self._closing):
+            self._read()
+
+    # --- the connection's transport -------------------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext":
+            return self._tls.context
+        if name == "socket":
+            return None
+        return self._raw.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """They are set once, as the connection wants them."""
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Encrypt and send. ``data`` is the caller's again afterwards."""
+        if self._closing or self._lost:
+            return
+        view = memoryview(data)
+        position, end = 0, len(view)
+        write = self._tls.write
+        while position < end:
+            position += write(view[position:] if position else view)
+        self._send()
+
+    def _send(self) -> None:
+        data = self._outgoing.read()
+        if data:
+            self._raw.write(data)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._regulate()
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            # What was decrypted but not taken is inside of OpenSSL: no event of the socket will tell of it.
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def close(self) -> None:
+        """Say that this is the end, and close once everything is written."""
+        if self._closing or self._lost:
+            return
+        self._closing = True
+        with suppress(ssl.SSLError):  # it has only sent its own word, and does not wait for the client's
+            self._tls.unwrap()
+        self._send()
+        self._raw.close()
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._closing = True
+            self._raw.abort()
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def scratch() -> memoryview:
+    """A buffer for ``TlsServer.tls_scratch``."""
+    return memoryview(bytearray(SCRATCH_BYTES))

@@ -1,0 +1,36 @@
+"""Several listeners: each is served, and tells its clients the addresses of its own kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.client.connection import open_connection
+from app.configs.listeners import ListenerConfig
+from app.wire.apikeys import ApiKey
+from app.wire.apis.describe_cluster import DescribeClusterRequest
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.metadata import MetadataRequest
+from tests.support.broker import running_broker
+
+INSIDE = ListenerConfig(name="INSIDE", port=0, advertised_host="inside.example", advertised_port=7000)
+OUTSIDE = ListenerConfig(name="OUTSIDE", port=0, advertised_host="outside.example")
+
+
+async def test_clients_get_the_addresses_of_the_listener_that_they_came_by(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, listeners=(OUTSIDE, INSIDE), inter_broker_listener="INSIDE") as broker:
+        ports = broker.node.ports
+        assert [one.listener for one in broker.node.cluster.image.brokers[1].endpoints] == ["INSIDE", "OUTSIDE"]
+        for name, address in {
+            "INSIDE": ("inside.example", 7000),
+            "OUTSIDE": ("outside.example", ports["OUTSIDE"]),
+        }.items():
+            connection = await open_connection("127.0.0.1", ports[name])
+            described = await connection.request(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+            assert [(one.host, one.port) for one in described.brokers] == [address]
+            metadata = await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            assert [(one.host, one.port) for one in metadata.brokers] == [address]
+            found = await connection.request(
+                ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=0, coordinator_keys=["a"])
+            )
+            assert [(one.host, one.port) for one in found.coordinators] == [address]
+            await connection.close()

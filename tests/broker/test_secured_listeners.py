@@ -1,0 +1,437 @@
+"""Real clients of listeners with TLS and logins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from confluent_kafka import Consumer, Producer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from app.broker.control_link import KafkaControlLink
+from app.broker.doors import inter_broker_dial, look
+from app.broker.first_users import FirstUser, write_first_users
+from app.broker.places import KafkaPlaces
+from app.client.connection import KafkaConnection, open_connection
+from app.client.security import SecureDialer, client_security
+from app.configs import BrokerConfig
+from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.handlers.callers import Caller
+from app.machine.files import PosixFileSystem
+from app.machine.runtime import ThreadPool
+from app.objectstore.memory import MemoryStore
+from app.security.sasl import plain_message
+from app.security.scram import ScramMechanism, credential_of, salted_password
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from app.wire.apis.create_topics import CreateTopicsRequest
+from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from app.wire.apis.metadata import MetadataRequest
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.secured import certificates, listener, security
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates(tmp_path_factory.mktemp("tls") / "c", "client", "other")
+
+
+def round_trip(settings: dict[str, Any], count: int = 20) -> list[bytes | None]:
+    """Produce and consume with librdkafka."""
+    producer = Producer({**settings, "message.timeout.ms": 15_000})
+    for number in range(count):
+        producer.produce("t", value=b"%d" % number * 1000)
+    left = producer.flush(20)
+    assert left == 0
+    consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    try:
+        got: list[bytes | None] = []
+        while len(got) < count:
+            message = consumer.poll(15)
+            assert message is not None, f"only {len(got)} records came"
+            assert message.error() is None, message.error()
+            got.append(message.value())
+        return got
+    finally:
+        consumer.close()
+
+
+def of_librdkafka(broker: RunningBroker, protocol: str, folder: Path, **more: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{broker.node.ports[protocol]}",
+        "security.protocol": protocol,
+        "ssl.ca.location": str(folder / "ca.pem"),
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+async def test_librdkafka_produces_and_consumes(tmp_path: Path, folder: Path, protocol: str) -> None:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "alice-secret"}
+    async with running_broker(
+        tmp_path, group_initial_rebalance_delay_ms=0, **security(listener(protocol, folder))
+    ) as broker:
+        await broker.create_topic("t")
+        settings = of_librdkafka(broker, protocol, folder, **(login if "SASL" in protocol else {}))
+        got = await asyncio.to_thread(round_trip, settings)
+        assert got == [b"%d" % number * 1000 for number in range(20)]
+
+
+async def test_a_certificate_is_who_its_client_is(tmp_path: Path, folder: Path) -> None:
+    rules = "RULE:^CN=(.*)$/$1/U,DEFAULT"
+    kind = listener("SSL", folder, ssl_client_auth="required", ssl_principal_mapping_rules=rules)
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        callers = callers_of(broker)
+        port = broker.node.ports["SSL"]
+        connection = await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="client"))
+        assert [one.principal for one in callers()] == ["User:CLIENT"]
+        await connection.close()
+        with pytest.raises(BrokerUnavailable):
+            await open_connection("localhost", port, dial=dialer(folder, "SSL"))
+
+
+async def test_a_broker_whose_certificate_names_another_host_is_not_trusted(tmp_path: Path, folder: Path) -> None:
+    kind = listener("SSL", folder, ssl_keystore_location=folder / "other.pem")
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        with pytest.raises(BrokerUnavailable, match="not trusted"):
+            await open_connection("localhost", broker.node.ports["SSL"], dial=dialer(folder, "SSL"))
+
+
+async def test_a_revoked_certificate_is_refused_from_the_next_connection_on(tmp_path: Path, folder: Path) -> None:
+    revoked = tmp_path / "crl.pem"
+    revoked.write_bytes(revocations(folder))
+    kind = listener("SSL", folder, ssl_client_auth="required", firn_ssl_crl_location=revoked)
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        port = broker.node.ports["SSL"]
+        for name in ("client", "other"):
+            connection = await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate=name))
+            await connection.close()
+        revoked.write_bytes(revocations(folder, "client"))
+        await look_again(broker)
+        with pytest.raises(BrokerUnavailable):
+            await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="client"))
+        connection = await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="other"))
+        await connection.close()
+
+
+async def test_new_connections_get_the_new_certificate_and_old_ones_stay(tmp_path: Path) -> None:
+    old, new = certificates(tmp_path / "old"), certificates(tmp_path / "new")
+    used = tmp_path / "broker.pem"
+    used.write_bytes((old / "broker.pem").read_bytes())
+    async with running_broker(tmp_path, **security(listener("SSL", old, ssl_keystore_location=used))) as broker:
+        port = broker.node.ports["SSL"]
+        before = await open_connection("localhost", port, dial=dialer(old, "SSL"))
+        used.write_bytes(b"broken")
+        await look_again(broker)
+        assert any("goes on with its old certificates" in line for line in broker.lines)
+        used.write_bytes((new / "broker.pem").read_bytes())
+        await look_again(broker)
+        after = await open_connection("localhost", port, dial=dialer(new, "SSL"))
+        with pytest.raises(BrokerUnavailable, match="not trusted"):
+            await open_connection("localhost", port, dial=dialer(old, "SSL"))
+        for connection in (before, after):
+            await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            await connection.close()
+
+
+async def test_scram_users_are_added_log_in_and_are_removed(tmp_path: Path) -> None:
+    door = listener("SASL_PLAINTEXT", mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512")
+    async with running_broker(tmp_path, new_level=2, **security(door)) as broker:
+        port = broker.node.ports["SASL_PLAINTEXT"]
+        admin = await open_connection("127.0.0.1", port, dial=dialer(None, "SASL_PLAINTEXT", user="alice"))
+        await upsert(admin, "carol", "pw", ScramMechanism.SCRAM_SHA_256)
+        await upsert(admin, "carol", "pw", ScramMechanism.SCRAM_SHA_512)
+        callers = callers_of(broker)
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            dial = dialer(None, "SASL_PLAINTEXT", user="carol", password="pw", mechanism=mechanism)
+            connection = await open_connection("127.0.0.1", port, dial=dial)
+            assert "User:carol" in [one.principal for one in callers()]
+            await connection.close()
+        told = await admin.request(
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            DescribeUserScramCredentialsRequest(users=[UserName("carol"), UserName("x")]),
+        )
+        assert [(one.user, one.error_code, len(one.credential_infos)) for one in told.results] == [
+            ("carol", 0, 2),
+            ("x", ErrorCode.RESOURCE_NOT_FOUND, 0),
+        ]
+        deleted = await admin.request(
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion("carol", 1)]),
+        )
+        assert [one.error_code for one in deleted.results] == [0]
+        seen = []
+        for user, password in (("carol", "pw"), ("nobody", "pw")):
+            dial = dialer(None, "SASL_PLAINTEXT", user=user, password=password, mechanism="SCRAM-SHA-256")
+            with pytest.raises(RequestRejected) as refused:
+                await open_connection("127.0.0.1", port, dial=dial)
+            seen.append((refused.value.code, str(refused.value)))
+        assert seen[0] == seen[1]
+        await admin.close()
+
+
+async def test_nothing_is_served_before_the_login_and_every_failure_looks_the_same(tmp_path: Path) -> None:
+    door = listener("SASL_PLAINTEXT", connection_failed_authentication_delay_ms=0)
+    async with running_broker(tmp_path, **security(door)) as broker:
+        await broker.create_topic("t")
+        port = broker.node.ports["SASL_PLAINTEXT"]
+        for key, version, message in (
+            (ApiKey.METADATA, 12, MetadataRequest(topics=[])),
+            (ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[])),
+            (ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "alice-secret"))),
+        ):
+            connection = await open_connection("127.0.0.1", port)  # ApiVersions is served
+            if key is ApiKey.SASL_AUTHENTICATE:
+                answer = await connection.request(key, message, version=version)
+                assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+            else:
+                with pytest.raises(BrokerUnavailable):
+                    await connection.request(key, message, version=version)
+            await connection.close()
+        seen = set()
+        for user, password in (("alice", "wrong"), ("nobody", "alice-secret"), ("bob", "alice-secret")):
+            with pytest.raises(RequestRejected) as refused:
+                await open_connection(
+                    "127.0.0.1", port, dial=dialer(None, "SASL_PLAINTEXT", user=user, password=password)
+                )
+            seen.add(str(refused.value).replace(str(port), "PORT"))
+        assert seen == {"127.0.0.1:PORT: Authentication failed: Invalid username or password."}
+        assert "alice-secret" not in "".join(broker.lines)
+
+
+async def test_a_client_that_does_not_log_in_again_is_let_go(tmp_path: Path) -> None:
+    door = listener("SASL_PLAINTEXT", connections_max_reauth_ms=60_000)
+    async with running_broker(tmp_path, **security(door)) as broker:
+        port = broker.node.ports["SASL_PLAINTEXT"]
+        dial = dialer(None, "SASL_PLAINTEXT", user="alice")
+        connection = await open_connection("127.0.0.1", port, dial=dial)
+        [session] = sessions_of(broker)
+        loop = asyncio.get_running_loop()
+        assert 0 < session.caller.expires_s - loop.time() <= 60
+        session._login._opened_s = -10.0  # the client logged in long ago
+        session.speak_as(replace(session.caller, expires_s=loop.time() - 1))
+        assert await dial.login(connection) == 60
+        await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+        session._login._opened_s = -10.0
+        other = dialer(None, "SASL_PLAINTEXT", user="bob")
+        with pytest.raises(RequestRejected, match="Cannot change principals"):
+            await other.login(connection)
+        connection = await open_connection("127.0.0.1", port, dial=dial)
+        [session] = sessions_of(broker)
+        session.speak_as(replace(session.caller, expires_s=loop.time() - 1))
+        with pytest.raises(BrokerUnavailable):
+            await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+
+
+async def test_handshakes_that_nobody_finishes_are_bounded_and_others_are_served(tmp_path: Path, folder: Path) -> None:
+    door = listener("SASL_SSL", folder)
+    limits = {"firn.unauthenticated.connections.max": "20", "firn.authentication.timeout.ms": "600000"}
+    async with running_broker(tmp_path, **security(door), security=limits) as broker:
+        port = broker.node.ports["SASL_SSL"]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        arrivals = broker.node.server.arrivals
+        while broker.node.server.connection_metrics.accepted.value + len(arrivals) < 20:
+            await asyncio.sleep(0.01)
+        assert len(arrivals) <= 20
+        dial = dialer(folder, "SASL_SSL", user="alice")
+        connection = await open_connection("localhost", port, dial=dial)
+        await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+        ended = [reader for reader, _ in silent[:80]]
+        for reader in ended:
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        await connection.close()
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_client_that_takes_too_long_is_let_go(tmp_path: Path, folder: Path) -> None:
+    doors = (listener("SASL_SSL", folder), listener("SASL_PLAINTEXT"))
+    async with running_broker(
+        tmp_path, **security(*doors), security={"firn.authentication.timeout.ms": "100"}
+    ) as broker:
+        for name in ("SASL_SSL", "SASL_PLAINTEXT"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.node.ports[name])
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+        assert len(broker.node.server.arrivals) == 0
+
+
+@pytest.mark.slow
+async def test_two_brokers_reach_each_other_by_scram_over_tls(tmp_path: Path, folder: Path) -> None:
+    own = 'x required username="broker" password="broker-secret";'
+    door = listener("SASL_SSL", folder, mechanisms="SCRAM-SHA-512,PLAIN", **{"scram-sha-512_sasl_jaas_config": own})
+    door = replace(door, advertised_host="localhost")
+    config = BrokerConfig(**security(door))
+    salt = b"s" * 24
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "broker-secret", salt, 4096)
+    user = FirstUser("broker", 2, credential_of(ScramMechanism.SCRAM_SHA_512, salted, salt, 4096))
+    write_first_users(PosixFileSystem(), str(tmp_path / "one"), [user])
+    store = MemoryStore()
+
+    def link() -> KafkaControlLink:
+        return KafkaControlLink(dial=inter_broker_dial(config))
+
+    async def start(stack: AsyncExitStack, node_id: int) -> RunningBroker:
+        return await stack.enter_async_context(
+            running_broker(
+                tmp_path,
+                store=store,
+                data_dir=tmp_path / ("one" if node_id == 1 else "two"),
+                node_id=node_id,
+                seed=node_id,
+                new_level=2,
+                new_link=link,
+                places=KafkaPlaces(dial=inter_broker_dial(config)),
+                **security(door),
+            )
+        )
+
+    async with AsyncExitStack() as stack:
+        first = await start(stack, 1)
+        second = await start(stack, 2)
+        assert "made" in "".join(line for line in first.lines if "user broker" in line)
+        dial = dialer(folder, "SASL_SSL", user="alice")
+        connection = await open_connection("localhost", second.node.ports["SASL_SSL"], dial=dial)
+        known: list[int] = []
+        deadline_s = asyncio.get_running_loop().time() + 60
+        while asyncio.get_running_loop().time() < deadline_s and known != [1, 2]:
+            metadata = await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            known = sorted(one.node_id for one in metadata.brokers)
+            await asyncio.sleep(0.05)
+        assert known == [1, 2]
+        await connection.close()
+        assert {one.principal for one in callers_of(first)()} == {"User:broker"}
+
+
+# --- parts of the tests ---------------------------------------------------------------------------------------------
+
+
+def dialer(
+    folder: Path | None,
+    protocol: str,
+    *,
+    certificate: str = "",
+    user: str = "",
+    password: str = "",
+    mechanism: str = "PLAIN",
+) -> SecureDialer:
+    settings = {"security.protocol": protocol}
+    if folder is not None:
+        settings["ssl.truststore.location"] = str(folder / "ca.pem")
+    if certificate and folder is not None:
+        settings["ssl.keystore.location"] = str(folder / f"{certificate}.pem")
+    if user:
+        settings |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password or f"{user}-secret"}
+    return SecureDialer(client_security(settings))
+
+
+def sessions_of(broker: RunningBroker) -> list[Any]:
+    return [one.core for one in broker.node.server._connections]
+
+
+def callers_of(broker: RunningBroker) -> Callable[[], list[Caller]]:
+    return lambda: [one.caller for one in sessions_of(broker)]
+
+
+async def look_again(broker: RunningBroker) -> None:
+    doors = broker.node._doors
+    assert doors is not None
+    for door in doors.by_listener.values():
+        assert door.certificates is not None
+        await look(door, door.certificates, ThreadPool(1), broker.node.faults, broker.lines.append)
+
+
+async def upsert(connection: KafkaConnection, user: str, password: str, mechanism: ScramMechanism) -> None:
+    salt = b"s" * 24
+    wanted = ScramCredentialUpsertion(
+        user, int(mechanism), 4096, salt, salted_password(mechanism, password, salt, 4096)
+    )
+    answer = await connection.request(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest(upsertions=[wanted])
+    )
+    assert [(one.user, one.error_code) for one in answer.results] == [(user, 0)]
+
+
+def revocations(folder: Path, *names: str) -> bytes:
+    """A list of revoked certificates."""
+    now = datetime.now(UTC)
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now - timedelta(minutes=1))
+        .next_update(now + timedelta(days=1))
+    )
+    for name in names:
+        certificate = x509.load_pem_x509_certificates((folder / f"{name}.pem").read_bytes())[0]
+        revoked = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(now).build()
+        builder = builder.add_revoked_certificate(revoked)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
+
+
+async def test_a_signed_token_lets_librdkafka_in_until_it_expires(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{**jwk, "kid": "one"}]}))
+    door = listener(
+        "SASL_PLAINTEXT",
+        mechanisms="OAUTHBEARER",
+        sasl_oauthbearer_jwks_endpoint_url=keys.as_uri(),
+        sasl_oauthbearer_expected_audience="firn",
+        connection_failed_authentication_delay_ms=0,
+    )
+    expires_s = int(time.time()) + 300
+
+    def token(audience: str) -> str:
+        claims = {"sub": "robot", "aud": audience, "exp": expires_s}
+        return jwt.encode(claims, key, algorithm="RS256", headers={"kid": "one"})
+
+    async with running_broker(tmp_path, group_initial_rebalance_delay_ms=0, **security(door)) as broker:
+        await broker.create_topic("t")
+        settings: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{broker.node.ports['SASL_PLAINTEXT']}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (token("firn"), expires_s),
+        }
+        assert len(await asyncio.to_thread(round_trip, settings)) == 20
+        for audience, admitted in (("firn", True), ("other", False)):
+            (tmp_path / "token").write_text(token(audience))
+            dial = SecureDialer(
+                client_security(
+                    {
+                        "security.protocol": "SASL_PLAINTEXT",
+                        "sasl.mechanism": "OAUTHBEARER",
+                        "firn.sasl.oauthbearer.token.file": str(tmp_path / "token"),
+                    }
+                )
+            )
+            if admitted:
+                connection = await open_connection("127.0.0.1", broker.node.ports["SASL_PLAINTEXT"], dial=dial)
+                assert "User:robot" in [one.principal for one in callers_of(broker)()]
+                await connection.close()
+            else:
+                with pytest.raises(RequestRejected, match="invalid_token"):
+                    await open_connection("127.0.0.1", broker.node.ports["SASL_PLAINTEXT"], dial=dial)

@@ -1,0 +1,171 @@
+"""Settings of listeners: each wrong one is one sentence with the mend, and secrets are shown nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.broker.doors import Doors, inter_broker_dial
+from app.client.connection import dial_tcp
+from app.client.security import NoWay, SecureDialer, client_security, read_settings
+from app.configs.describing import describe_broker
+from app.configs.listeners import ClientAuth
+from app.errors import ConfigError
+from app.metadata.cluster import ClusterImage
+from app.settings import load
+from tests.support.secured import USERS, certificates
+
+SASL = ["listeners=SASL_PLAINTEXT://h:1", "firn.http.listen=off", "sasl.enabled.mechanisms=PLAIN"]
+TLS = ["listeners=SSL://h:1", "firn.http.listen=off", "ssl.keystore.type=PEM"]
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Any:
+    def write(*lines: str) -> Path:
+        path = tmp_path / "server.properties"
+        path.write_text("\n".join([f"log.dirs={tmp_path / 'data'}", *lines]) + "\n")
+        return path
+
+    return write
+
+
+def complaint(path: Path, *assignments: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load(config_path=path, assignments=assignments)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (SASL, "has no users for PLAIN; write them into listener.name.sasl_plaintext.plain.sasl.jaas.config"),
+        (["listeners=SASL_SSL://h:1", "sasl.enabled.mechanisms=KERBEROS"], "cannot serve KERBEROS"),
+        ([*SASL[:2], "sasl.enabled.mechanisms=OAUTHBEARER"], "has no keys for OAUTHBEARER"),
+        (
+            [*SASL[:2], "sasl.enabled.mechanisms=OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url=file:///k"],
+            "would take tokens that were made for anybody",
+        ),
+        ([*SASL, f"sasl.jaas.config={USERS}", "sasl.server.callback.handler.class=X"], "X is Java and cannot run"),
+        (TLS, "has no certificate; write ssl.keystore.location"),
+        ([*TLS, "ssl.keystore.location=/k", "ssl.client.auth=required"], "trusts nobody's"),
+        ([*TLS, "ssl.keystore.location=/k", "ssl.client.auth=maybe"], "must be one of"),
+        ([*TLS, "ssl.keystore.location=/k", "ssl.enabled.protocols=TLSv1.1"], "must be one of"),
+        (["listeners=SSL://h:1", "firn.http.listen=off", "ssl.keystore.location=/k"], "write ssl.keystore.type=PEM"),
+        (["listeners=A://h:1,A://h:2", "listener.security.protocol.map=A:PLAINTEXT"], "have a different name"),
+        (["listeners=A://h:1,B://h:1", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"], "a different port"),
+        (["listener.name.x.ssl.client.auth=none"], "there is no listener X"),
+        (["listener.name.plaintext.no.such=1"], "There is no setting"),
+        (["inter.broker.listener.name=X"], "is not one of listeners"),
+        (["security.inter.broker.protocol=SSL"], "is the protocol of no listener"),
+        (["inter.broker.listener.name=PLAINTEXT", "security.inter.broker.protocol=PLAINTEXT"], "say the same"),
+        ([*SASL[:1], SASL[2], f"sasl.jaas.config={USERS}"], "The HTTP process cannot log in"),
+        (["principal.builder.class=com.example.Builder"], "Firn runs no Java classes"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_with_the_mend(properties: Any, lines: list[str], words: str) -> None:
+    assert words in complaint(properties(*lines))
+
+
+def test_what_kafka_allows_is_allowed(properties: Any) -> None:
+    config = load(
+        config_path=properties(
+            "listeners=IN://127.0.0.1:1,OUT://0.0.0.0:2",
+            "advertised.listeners=OUT://out.example:22,IN://in.example:11",
+            "listener.security.protocol.map=IN:PLAINTEXT,OUT:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name=IN",
+            "ssl.keystore.type=PEM",
+            "ssl.keystore.location=/broker.pem",
+            "ssl.truststore.location=/ca.pem",
+            "ssl.truststore.type=PEM",
+            "ssl.client.auth=required",
+            "listener.name.out.sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN",
+            f"listener.name.out.plain.sasl.jaas.config={USERS}",
+            "listener.name.out.plain.connections.max.reauth.ms=1000",
+        )
+    ).broker
+    between, outside = config.served
+    assert (between.name, between.advertised_host, outside.name, outside.advertised_port) == (
+        "IN",
+        "in.example",
+        "OUT",
+        22,
+    )
+    assert (config.listen_host, config.listen_port, config.inter_broker_listener) == ("127.0.0.1", 1, "IN")
+    assert outside.client_auth is ClientAuth.NONE, (
+        "with SASL only a setting of the listener alone asks for certificates"
+    )
+    assert (outside.reauthenticate_ms("PLAIN"), outside.reauthenticate_ms("SCRAM-SHA-512")) == (1000, 0)
+    assert inter_broker_dial(config) is dial_tcp
+
+
+def test_secrets_are_shown_nowhere_and_not_taken_from_a_command_line(properties: Any) -> None:
+    path = properties(*SASL, "listener.name.sasl_plaintext.plain.sasl.jaas.config=" + USERS, "ssl.key.password=hunter2")
+    config = load(config_path=path).broker
+    described = {one.name: one for one in describe_broker(config)}
+    for name in ("listener.name.sasl_plaintext.plain.sasl.jaas.config", "ssl.key.password"):
+        assert described[name].value is None
+        assert described[name].definition.sensitive
+    for shown in (repr(config), repr(list(described.values()))):
+        assert "alice-secret" not in shown
+        assert "hunter2" not in shown
+    for name in ("sasl.jaas.config", "ssl.key.password", "listener.name.sasl_plaintext.plain.sasl.jaas.config"):
+        words = complaint(path, f"{name}={USERS}")
+        assert "a command line can be read by every user of this machine" in words
+        assert "alice-secret" not in words
+
+
+def test_files_are_looked_at_before_anything_is_started(properties: Any, tmp_path: Path) -> None:
+    folder = certificates(tmp_path / "c")
+
+    def refused(*lines: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            Doors(load(config_path=properties(*TLS, *lines)).broker, ClusterImage)
+        return str(error.value)
+
+    assert "cannot be read: No such file" in refused("ssl.keystore.location=/no/such/file")
+    assert "It needs a private key and its certificate" in refused(f"ssl.keystore.location={folder / 'ca.pem'}")
+    good = f"ssl.keystore.location={folder / 'broker.pem'}"
+    assert "is not a rule" in refused(good, "ssl.principal.mapping.rules=RULE:x")
+    assert "OpenSSL knows none" in refused(good, "ssl.cipher.suites=NO-SUCH")
+    assert "for TLS 1.2 write OpenSSL's names" in refused(good, "ssl.cipher.suites=TLS_RSA_WITH_AES_128_CBC_SHA")
+    with pytest.raises(ConfigError, match="names no user of PLAIN"):
+        Doors(load(config_path=properties(*SASL, "sasl.jaas.config=x required a=b;")).broker, ClusterImage)
+
+
+@pytest.mark.parametrize(
+    ("lines", "way"),
+    [
+        (["sasl.enabled.mechanisms=PLAIN", "sasl.mechanism.inter.broker.protocol=PLAIN"], NoWay),
+        (["sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN"], NoWay),
+        (
+            [
+                "sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN",
+                'listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=x required username="b" password="p";',
+            ],
+            SecureDialer,
+        ),
+    ],
+)
+def test_brokers_reach_each_other_by_scram_and_never_by_plain(properties: Any, lines: list[str], way: type) -> None:
+    users = f"listener.name.sasl_plaintext.plain.sasl.jaas.config={USERS}"
+    assert type(inter_broker_dial(load(config_path=properties(*SASL[:2], users, *lines)).broker)) is way
+
+
+def test_settings_of_a_client_come_from_a_file_and_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nunknown=1\n")
+    found = client_security(read_settings({"FIRN_CLIENT_SASL_PASSWORD": "p"}, str(path)))
+    assert (found.mechanism, found.user, found.password) == ("PLAIN", "a", "p")
+    assert "password" not in repr(found)
+    for settings, words in (
+        ({"security.protocol": "TLS"}, "is not one of"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism=GSSAPI is not served"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "needs a user"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "needs a token"),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "x", "ssl.keystore.type": "JKS"}, "convert the file"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "no"}, "must be https"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            client_security(settings)

@@ -1,0 +1,45 @@
+"""Listeners with TLS and logins for tests, and certificates for them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app.cli.tls import issue
+from app.configs.listeners import ListenerConfig, SecurityProtocol
+
+USERS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice-secret" user_bob="bob-secret";'
+)
+
+
+def certificates(directory: Path, *clients: str) -> Path:
+    """A folder with an authority, a broker's certificate, and one of each client."""
+    issue(directory, hosts=["localhost", "127.0.0.1"], clients=list(clients) or ["client"], now=datetime.now(UTC))
+    return directory
+
+
+def listener(
+    protocol: str, folder: Path | None = None, *, mechanisms: str = "PLAIN", name: str = "", **settings: Any
+) -> ListenerConfig:
+    """A listener on a free port. ``settings`` have ``_`` for ``.``."""
+    made = SecurityProtocol(protocol)
+    texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
+    if made.tls:
+        assert folder is not None
+        texts = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(folder / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(folder / "ca.pem"),
+            **texts,
+        }
+    if made.sasl:
+        texts = {"sasl.enabled.mechanisms": mechanisms, "plain.sasl.jaas.config": USERS, **texts}
+    return ListenerConfig(name=name or protocol, protocol=made, port=0, settings=texts, own=frozenset(texts))
+
+
+def security(*listeners: ListenerConfig) -> dict[str, Any]:
+    """Settings for ``running_broker``; the first listener is the one between brokers."""
+    return {"listeners": listeners, "inter_broker_listener": listeners[0].name}

@@ -1,0 +1,140 @@
+"""Mutated bytes through the core of connections that have to log in, before and after: refused, or served, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from app.handlers.dispatch import Apis
+from app.handlers.doors import Door, LoginSession
+from app.security.login import Login, State
+from app.security.sasl import PlainServer, plain_message
+from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.metadata import MetadataRequest
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.codec import encode_request
+from app.wire.header import encode_request_header
+from tests.handlers.fakes import Bench
+from tests.support.secured import listener
+
+STREAMS = 300
+
+
+def frame(key: ApiKey, version: int, message: Any) -> bytes:
+    body = encode_request_header(key, version, 1, "test") + encode_request(key, version, message)
+    return len(body).to_bytes(4, "big") + body
+
+
+HELLO = frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("a", "1"))
+CHOICE = frame(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+LOGIN = frame(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "alice-secret")))
+WRONG = frame(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "wrong")))
+ASKED = frame(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
+
+
+def session(bench: Bench) -> LoginSession:
+    config = listener("SASL_PLAINTEXT")
+    door = Door(config, certificates=None, rules=None, new_mechanism=None)
+    made = LoginSession(bench.server, door, Login(["PLAIN"], lambda _: PlainServer({"alice": b"alice-secret"})))
+    made.abort_early = made.abort
+    made.opened("127.0.0.1", 1)
+    return made
+
+
+def feed(one: LoginSession, data: bytes, rng: random.Random) -> None:
+    """As the shell does: whatever the buffer takes, and on while the core reads."""
+    position = 0
+    while position < len(data) and one.reads and one.ending is None and not one.closed:
+        view = one.get_buffer(-1)
+        count = min(len(view), len(data) - position, rng.randint(1, 200))
+        view[:count] = data[position : position + count]
+        position += count
+        left = one.received(count, 0.0)
+        while left and one.ending is None:
+            one.out.clear()
+            one._out_bytes = 0
+            left = one.go_on()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    # What follows a login is for the tests of handlers; here it is enough that it is passed on.
+    made.server.apis = {18: Apis()[18]}
+    return made
+
+
+async def test_a_login_in_any_pieces_lets_in_and_what_follows_is_served(bench: Bench) -> None:
+    bench.server.secure({})
+    bench.server.attach()
+    for seed in range(20):
+        one = session(bench)
+        feed(one, HELLO + CHOICE + LOGIN + HELLO, random.Random(seed))
+        assert one._login.state is State.OPEN
+        assert one.caller.principal == "User:alice"
+        assert one.ending is None
+        one.lost()
+    assert len(bench.server.arrivals) == 0
+
+
+async def test_no_mutated_stream_without_the_password_is_let_in(bench: Bench) -> None:
+    bench.server.secure({})
+    bench.server.attach()
+    served: list[int] = []
+    meter = bench.server.metrics.meter
+
+    def counting(key: int) -> Any:
+        served.append(key)
+        return meter(key)
+
+    bench.server.metrics.meter = counting  # type: ignore[method-assign]
+    for seed in range(STREAMS):
+        rng = random.Random(seed)
+        data = bytearray(rng.choice([HELLO + CHOICE + WRONG + ASKED, ASKED, CHOICE + ASKED, WRONG, CHOICE + CHOICE]))
+        for _ in range(rng.randint(0, 6)):
+            position = rng.randrange(len(data))
+            match rng.randrange(3):
+                case 0:
+                    data[position] = rng.randrange(256)
+                case 1:
+                    del data[position : position + rng.randint(1, 8)]
+                case _:
+                    data[position:position] = rng.randbytes(rng.randint(1, 8))
+            if not data:
+                break
+        one = session(bench)
+        feed(one, bytes(data), rng)
+        assert one._login.state is not State.OPEN, seed
+        assert one.caller.principal == "User:ANONYMOUS"
+        assert set(served) <= {17, 18, 36}, seed
+        one.lost()
+    assert len(bench.server.arrivals) == 0
+
+
+async def test_mutated_streams_after_the_login_end_the_connection_or_are_served(bench: Bench) -> None:
+    bench.server.secure({})
+    bench.server.attach()
+    for seed in range(STREAMS):
+        rng = random.Random(seed)
+        one = session(bench)
+        feed(one, CHOICE + LOGIN, rng)
+        assert one._login.state is State.OPEN
+        data = bytearray(HELLO + CHOICE + HELLO)
+        for _ in range(rng.randint(1, 6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        feed(one, bytes(data), rng)
+        assert one.caller.principal == "User:alice"
+        one.lost()
+
+
+async def test_a_client_that_has_not_logged_in_cannot_make_the_broker_keep_much(bench: Bench) -> None:
+    bench.server.secure({})
+    bench.server.attach()
+    one = session(bench)
+    feed(one, (600_000).to_bytes(4, "big") + b"x" * 100, random.Random(1))
+    assert one.ending is not None
+    assert bench.server._frame_bytes == 0
