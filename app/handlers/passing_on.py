@@ -33,6 +33,7 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ALTER_CLIENT_QUOTAS,
     }
 )
 """What the controller alone answers."""

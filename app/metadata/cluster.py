@@ -5,10 +5,11 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
     26 feature, <name>             27 group configs, <group id>    28 counters
-    23 access control  24 quota  25 SCRAM user                      reserved: kept in snapshots, otherwise ignored
+    23 access control  25 SCRAM user                               reserved: kept in snapshots, otherwise ignored
+    24 quota, <user>, <client id>, <ip>
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
-brokers need (ADR 0023).
+brokers need (ADR 0023). Kind 24 is written from level 2 on.
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -46,8 +47,10 @@ ALL_BROKERS: Final = -1
 
 LEVEL_FEATURE: Final = "firn.version"
 """The feature whose level says what may be written."""
-LEVEL_MAX: Final = 1
-"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas."""
+LEVEL_MAX: Final = 2
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security."""
+SECURITY_LEVEL: Final = 2
+"""From this level on access control, quotas and users are written (kinds 23 to 25)."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -196,6 +199,12 @@ class ProducerIdsRecord(Versioned, array_like=True, frozen=True):
     """The broker that got the last block."""
 
 
+class QuotaRecord(Versioned, array_like=True, frozen=True):
+    """Limits of one entity (level 2)."""
+
+    limits: dict[str, float]
+
+
 class FeatureRecord(Versioned, array_like=True, frozen=True):
     """The finalised level of a feature (KIP-584)."""
 
@@ -217,6 +226,7 @@ _partitions = ValueDecoder(LossyPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
+_quotas = ValueDecoder(QuotaRecord, 1, "quota")
 _features = ValueDecoder(FeatureRecord, 1, "feature")
 _counters = ValueDecoder(CountersRecord, 1, "counters")
 
@@ -257,6 +267,27 @@ def group_configs_change(group_id: str, configs: Mapping[str, str]) -> KeyValue:
 
 def producer_ids_change(record: ProducerIdsRecord) -> KeyValue:
     return encode_key(Kind.PRODUCER_IDS), encode_value(record)
+
+
+class QuotaEntity(NamedTuple):
+    """Whose limits: by name, "" for the default of that type, None if the entity has no such part."""
+
+    user: str | None
+    client_id: str | None
+    ip: str | None
+
+
+def quota_change(entity: QuotaEntity, limits: Mapping[str, float]) -> KeyValue:
+    """In a key, a part is "" if there is none, "*" for the default, and "=" before a name."""
+    parts = ("" if one is None else f"={one}" if one else "*" for one in entity)
+    return encode_key(Kind.QUOTA, *parts), encode_value(QuotaRecord(1, dict(limits))) if limits else None
+
+
+def _quota_entity(parts: Sequence[object]) -> QuotaEntity:
+    user, client_id, ip = (
+        None if not one else "" if one == "*" else one.removeprefix("=") for one in map(_text, parts)
+    )
+    return QuotaEntity(user, client_id, ip)
 
 
 def feature_change(name: str, level: int) -> KeyValue:
@@ -415,6 +446,8 @@ class ClusterImage:
     """Dynamic overrides by node id; ``ALL_BROKERS`` for those of every broker."""
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Overrides by group id."""
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Limits of clients."""
     producer_id_next: ProducerId = FIRST_PRODUCER_ID
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalised levels by the names of features."""
@@ -423,7 +456,7 @@ class ClusterImage:
 
     @property
     def level(self) -> int:
-        """The finalised level: 0 for one broker, 1 for several."""
+        """The finalised level: 0 for one broker, 1 for several, 2 with security."""
         return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -465,6 +498,7 @@ class ImageDelta(NamedTuple):
     broker_configs: bool
     deleting: bool
     features: bool = False
+    quotas: bool = False
 
     @classmethod
     def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
@@ -482,6 +516,7 @@ class ImageDelta(NamedTuple):
             old.broker_configs is not new.broker_configs and old.broker_configs != new.broker_configs,
             old.deleting is not new.deleting and old.deleting != new.deleting,
             old.features is not new.features and old.features != new.features,
+            old.quotas is not new.quotas and old.quotas != new.quotas,
         )
 
 
@@ -509,6 +544,8 @@ class ImageDraft:
         self._brokers: dict[int, BrokerImage] = base.brokers  # type: ignore[assignment]
         self._broker_configs: dict[int, Mapping[str, str]] = base.broker_configs  # type: ignore[assignment]
         self._group_configs: dict[str, Mapping[str, str]] = base.group_configs  # type: ignore[assignment]
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] = base.quotas  # type: ignore[assignment]
+        self._quotas_owned = False
         self._topics_owned = self._deleting_owned = self._brokers_owned = self._configs_owned = False
         self._group_configs_owned = False
         self._making: dict[UUID, _TopicInTheMaking] = {}
@@ -539,6 +576,10 @@ class ImageDraft:
     @property
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
         return self._group_configs
+
+    @property
+    def quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        return self._quotas
 
     @property
     def deleting(self) -> Mapping[UUID, DeletingTopic]:
@@ -614,6 +655,7 @@ class ImageDraft:
             brokers=self._brokers,
             broker_configs=self._broker_configs,
             group_configs=self._group_configs,
+            quotas=self._quotas,
             producer_id_next=self._producer_id_next,
             features=self._features,
             next_node_id=self._next_node_id,
@@ -645,6 +687,14 @@ class ImageDraft:
                     self._group_configs.pop(_text(parts[1]), None)
                 else:
                     self._group_configs[_text(parts[1])] = _group_configs.decode(value).configs
+            case Kind.QUOTA:
+                if not self._quotas_owned:
+                    self._quotas, self._quotas_owned = dict(self._quotas), True
+                entity = _quota_entity(parts[1:])
+                if value is None:
+                    self._quotas.pop(entity, None)
+                else:
+                    self._quotas[entity] = _quotas.decode(value).limits
             case Kind.FEATURE:
                 self._features = dict(self._features)
                 if value is None:

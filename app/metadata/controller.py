@@ -32,7 +32,7 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import broker_changes, changes, features, leader_changes, reassignments
+from app.metadata import broker_changes, changes, features, leader_changes, quotas, reassignments
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
@@ -40,6 +40,7 @@ from app.metadata.cluster import (
     ClusterRecord,
     ControllerRecord,
     ImageDraft,
+    QuotaEntity,
     TopicImage,
     cluster_change,
     controller_change,
@@ -50,6 +51,7 @@ from app.metadata.decisions import Answer, Decisions
 from app.metadata.features import FeatureAsked
 from app.metadata.leader_changes import Election
 from app.metadata.log_format import KeyValue
+from app.metadata.quotas import QuotaOperation
 from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
@@ -413,6 +415,13 @@ class Controller(ClusterChanges):
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         await self.submit(
             lambda draft, around: features.update_features(draft, around, asked), validate_only=validate_only
+        )
+
+    async def alter_quotas(
+        self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
+    ) -> None:
+        await self.submit(
+            lambda draft, around: quotas.alter_quotas(draft, around, entity, operations), validate_only=validate_only
         )
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
