@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from app.configs.numbers import INT_MAX, LONG_MAX
 from app.errors import ErrorCode, RequestRejected
 from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
+from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
 
 DEFAULT: Final = ""
 """In place of a name: whoever has no quota of their own. A real name is never empty."""
@@ -109,7 +109,7 @@ def alter_quotas(
         raise RequestRejected(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"Quotas need level {SECURITY_LEVEL} of firn.version, and this cluster is at level {draft.level}: once no older "
-            "program is to read the bucket, raise it with `firn cluster features --upgrade`.",
+            f"program is to read the bucket, raise it with `firn cluster features --upgrade {LEVEL_FEATURE}={SECURITY_LEVEL}`.",
         )
     before = draft.quotas.get(entity, {})
     limits = dict(before)
