@@ -33,6 +33,7 @@ _FAMILIES: Final = {
     "group": ("group", "app"),
     "tier": ("tier", "app"),
     "cluster": ("cluster", "app"),
+    "quota": ("quota", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),
