@@ -35,6 +35,7 @@ from app.groups.share_states import StateLink
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.authorising import new_authorizer
 from app.handlers.callers import KnownRights, OpenDoor
+from app.handlers.client_quotas import ClientQuotas
 from app.handlers.context import Context, new_throttle
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
@@ -219,6 +220,7 @@ class Node:
         self.tier_views: TierViews | None = None
         """What followers know of the tier; None on a broker that is alone."""
         self.followers: Followers | None = None
+        self._quotas: ClientQuotas | None = None
         """Fetches from other leaders; None on a broker that is alone."""
         self._in_sync_sets: InSyncSets | None = None
         self._high_watermarks: HighWatermarks | None = None
@@ -433,6 +435,7 @@ class Node:
             lag_max=lambda: self.followers.lag_max() if self.followers is not None else 0,
         )
         self._apply_settings()
+        self._apply_quotas()
 
     def _connections_max(self, config: BrokerConfig) -> int:
         return min(config.max_connections, max(16, self._around.descriptors_max // 2))
@@ -440,6 +443,17 @@ class Node:
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
             self._apply_settings()
+        if delta.quotas:
+            self._apply_quotas()
+
+    def _apply_quotas(self) -> None:
+        """Without limits nothing is counted."""
+        limits = self.cluster.image.quotas
+        if limits:
+            if self._quotas is None:
+                self._quotas = ClientQuotas(self.config, self._around.elapsed_s)
+            self._quotas.follow(limits)
+        self.context.quotas = self._quotas if limits else None
 
     def _follow_acls(self, image: ClusterImage, delta: ImageDelta) -> None:
         """From now on decide by the new rules. What was remembered of callers, and who waits for records, is asked again."""

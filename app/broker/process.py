@@ -32,7 +32,7 @@ from app.configs.listeners import SecurityProtocol
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
-from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory
+from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
@@ -113,6 +113,8 @@ class Broker:
 
             Doors.check(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
+        if (stays_open := make_private(self.config.data_dir)) is not None:
+            self._log_line(stays_open)
         self._note_running()
         self._store = Child(
             "store",

@@ -34,6 +34,7 @@ _FAMILIES: Final = {
     "acl": ("acl", "app"),
     "tier": ("tier", "app"),
     "cluster": ("cluster", "app"),
+    "quota": ("quota", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),

@@ -18,6 +18,12 @@ from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.security.acls import Acl, AclFilter, Pattern, Rule
 from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -30,6 +36,7 @@ from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_acls import DescribeAclsRequest
+from app.wire.apis.describe_client_quotas import DescribeClientQuotasRequest
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
@@ -323,6 +330,37 @@ class AdminClient:
         async def ask() -> None:
             answer = await (await self._controller()).request(ApiKey.UPDATE_FEATURES, request)
             check_code(answer.error_code, answer.error_message, name)
+
+        await self._retrying(ask)
+
+    async def describe_quotas(self) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+        """Every entity with limits: its parts (None for the default of a type), and the limits. Raises: BrokerUnavailable."""
+
+        async def ask() -> list[tuple[dict[str, str | None], dict[str, float]]]:
+            connection = await self._controller()
+            answer = await connection.request(ApiKey.DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest())
+            check_code(answer.error_code, answer.error_message, "quotas")
+            return [
+                (
+                    {part.entity_type: part.entity_name for part in one.entity},
+                    {limit.key: limit.value for limit in one.values},
+                )
+                for one in answer.entries or ()
+            ]
+
+        return await self._retrying(ask)
+
+    async def alter_quotas(self, entity: Mapping[str, str | None], limits: Mapping[str, float | None]) -> None:
+        """Set limits of an entity, or (None) take them away. Raises: RequestRejected INVALID_REQUEST…, BrokerUnavailable."""
+        entry = AlterClientQuotasRequestEntryData(
+            [EntityData(*part) for part in entity.items()],
+            [OpData(key, value or 0.0, value is None) for key, value in limits.items()],
+        )
+
+        async def ask() -> None:
+            connection = await self._controller()
+            answer = await connection.request(ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest([entry]))
+            check_code(answer.entries[0].error_code, answer.entries[0].error_message, "quotas")
 
         await self._retrying(ask)
 

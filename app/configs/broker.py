@@ -38,6 +38,11 @@ class BrokerConfig:
     replication_quota_window_size_seconds: int = 1
     firn_instance_id: str = ""
     """The operator's name of this machine; may be empty."""
+    quota_window_size_seconds: int = 1
+    """How many seconds' worth of its quota a client may use in a burst."""
+    controller_quota_window_num: int = 11
+    controller_quota_window_size_seconds: int = 1
+    """With the number: how many seconds' worth of controller_mutation_rate a client may use in a burst."""
     data_dir: str = "./firn-data"
     store_url: str = ""
     """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""

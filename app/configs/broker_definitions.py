@@ -120,6 +120,24 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 minimum=1,
             ),
             _broker(
+                "quota.window.size.seconds",
+                _INT,
+                "How many seconds' worth of its quota a client may use in a burst.",
+                minimum=1,
+            ),
+            _broker(
+                "controller.quota.window.num",
+                _INT,
+                "Number of samples: a client may use so many samples' worth of controller_mutation_rate in a burst.",
+                minimum=1,
+            ),
+            _broker(
+                "controller.quota.window.size.seconds",
+                _INT,
+                "Length of one of these samples.",
+                minimum=1,
+            ),
+            _broker(
                 "broker.heartbeat.interval.ms",
                 _INT,
                 "Time between two heartbeats of a broker of several to the controller.",

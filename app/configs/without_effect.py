@@ -264,15 +264,17 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "there are no quotas",
+        "a client may use in a burst what one sample brings (quota.window.size.seconds), whatever its number",
         """
-        controller.quota.window.num int 11 1..
-        controller.quota.window.size.seconds int 1 1..
+        quota.window.num int 11 1..
+        """,
+    ),
+    _group(
+        "connections are limited together (max.connections), and by the quota connection_creation_rate of an address",
+        """
         max.connection.creation.rate int 2147483647 0.. dynamic
         max.connections.per.ip int 2147483647 0.. dynamic
         max.connections.per.ip.overrides string '' dynamic
-        quota.window.num int 11 1..
-        quota.window.size.seconds int 1 1..
         """,
     ),
     _group(

@@ -116,12 +116,41 @@ class OpenDoor:
         return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s)
 
 
-class Quotas(Protocol):
-    """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219)."""
+class Quotas:
+    """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219). This one lets everything pass."""
+
+    def begin(self) -> None:
+        """From now on requests are served, one after the other: the time until ``end`` belongs to those that are charged."""
+
+    def end(self) -> None:
+        """No request is served until the next ``begin``."""
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
-        """A client has sent (Produce) or was sent (Fetch) so many bytes of records, or made a request of so many bytes.
+        """A client has sent (Produce) or was sent (Fetch) so many bytes of records, or made a request of so many bytes. The time
+        since ``begin`` or the last call was the client's, too.
 
         Returns: the throttle time in milliseconds, which the response tells; the connection is not read for so long.
         """
-        ...
+        return 0
+
+    def spent(self, caller: Caller, client_id: str | None) -> None:
+        """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""
+
+    def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
+        """A client was sent so many bytes of the object store. Returns: as ``charge``."""
+        return 0
+
+    def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
+        """The most that one Fetch should bring, so that no answer is followed by a long wait; None without a limit."""
+        return None
+
+    def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
+        """A client makes or takes away so many partitions (KIP-599). Returns: the throttle time in milliseconds.
+
+        Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED with ``strict``, and the client is in debt already.
+        """
+        return 0
+
+    def connected(self, address: str) -> float:
+        """A client connects from ``address``. Returns: the seconds after which its connection is closed; 0 if it may stay."""
+        return 0.0

@@ -79,6 +79,11 @@ class Client(ConnectionCore):
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)
         self.caller = self.context.doorkeeper.admit(self.listener, host, port)
+        quotas = self.context.quotas
+        if quotas is not None and (wait_s := quotas.connected(host)) > 0:
+            # Closed later, so that a client which comes back at once gains nothing (KIP-612).
+            self.stop_parsing()
+            self.on_close.add(_Refused(self, wait_s))
 
     def speak_as(self, caller: Caller) -> None:
         """From now on the client is ``caller``, and nothing counts that was learnt before."""
@@ -94,7 +99,10 @@ class Client(ConnectionCore):
         quotas = self.context.quotas
         if quotas is None:
             return 0
-        throttle_time_ms = quotas.charge(self.caller, client_id, api_key, size_bytes)
+        return self.rest(quotas.charge(self.caller, client_id, api_key, size_bytes))
+
+    def rest(self, throttle_time_ms: int) -> int:
+        """Do not read the connection for so long. Returns: ``throttle_time_ms``."""
         if throttle_time_ms > 0:
             self.stop_parsing()
             self.on_close.add(_Rest(self, throttle_time_ms))
@@ -118,6 +126,25 @@ class _Rest:
     def _over(self) -> None:
         self._client.on_close.discard(self)
         self._client.parse_on()
+
+    def cancel(self) -> None:
+        """The connection has ended."""
+        self._timer.cancel()
+
+
+class _Refused:
+    """A connection that came too soon after others of its address, and is closed."""
+
+    __slots__ = ("_client", "_timer")
+
+    def __init__(self, client: Client, wait_s: float) -> None:
+        self._client = client
+        self._timer = client.server.loop.call_later(wait_s, self._over)
+
+    def _over(self) -> None:
+        client = self._client
+        client.on_close.discard(self)
+        client.fail(f"closing the connection of {client.peer}: its address opens more connections a second than it may")
 
     def cancel(self) -> None:
         """The connection has ended."""

@@ -106,6 +106,7 @@ class Attempt:
         "at_once",
         "awaits_store",
         "client",
+        "cold_bytes",
         "follower",
         "found",
         "logs",
@@ -135,6 +136,8 @@ class Attempt:
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt; None until somebody asked."""
         self.record_bytes = 0
+        self.cold_bytes = 0
+        """Those of reads that began in the object store."""
         self.offset_span = 0
         self.shareable: PartitionLog | None = None
         """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
@@ -197,6 +200,10 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         partitions_asked = list(plan.partitions) if plan.followed is None else plan.followed.to_look_at()
         shape = None
     max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
+    if context.quotas is not None and request.replica_id < 0:
+        share_bytes = context.quotas.fetch_bytes_max(connection.caller, client_id)
+        if share_bytes is not None:
+            max_bytes = min(max_bytes, share_bytes)
     if shape is None:
         rights = connection.caller.rights
         shape = learn(rights, version, client_id, frame, request, plan, partitions_asked, max_bytes)
@@ -252,7 +259,13 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
 
 def charge(connection: Client, client_id: str | None, attempt: Attempt) -> int:
     """As ``Client.charge``, for the records of an attempt. What a follower gets is no client's share."""
-    return 0 if attempt.follower is not None else connection.charge(client_id, FETCH, attempt.record_bytes)
+    quotas = connection.context.quotas
+    if quotas is None or attempt.follower is not None:
+        return 0
+    throttle_time_ms = quotas.charge(connection.caller, client_id, FETCH, attempt.record_bytes)
+    if attempt.cold_bytes:
+        throttle_time_ms = max(throttle_time_ms, quotas.read_cold(connection.caller, client_id, attempt.cold_bytes))
+    return connection.rest(throttle_time_ms)
 
 
 class ParkedFetch:
@@ -554,6 +567,8 @@ def read_partition(
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
+    if not read.is_local:
+        attempt.cold_bytes += read.length
     return Found(
         cached,
         ErrorCode.NONE,

@@ -37,6 +37,7 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ALTER_CLIENT_QUOTAS,
     }
 )
 """What the controller alone answers."""

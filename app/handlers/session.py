@@ -56,6 +56,8 @@ class Session(Client):
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
+        if quotas is not None:
+            quotas.begin()
         produced = later = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
@@ -135,6 +137,8 @@ class Session(Client):
                     (size,) = FRAME_SIZE.unpack_from(buffer, position)
                     self.check_size(size)
         finally:
+            if quotas is not None:
+                quotas.end()
             if produced:
                 meter = server.produce_meter
                 meter.requests.value += produced
@@ -182,6 +186,9 @@ class Session(Client):
             result = api.handle(self.context, request, message)
         except FirnError as error:
             result = self._refused(api.refuse, request, message, error, meter)
+        quotas = self.context.quotas
+        if quotas is not None:
+            quotas.spent(self.caller, header.client_id)
         if isinstance(result, Coroutine):
             slot = self.open_slot(meter, stops_parsing=True)
             server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self, result)

@@ -46,11 +46,12 @@ DUPLICATE: Final = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 async def create_topics(context: Context, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make each topic, or with ``validate_only`` see whether it could be made; -1 is a default of the broker."""
-    del request
     twice = repeated(topic.name for topic in message.topics)
     asked = [topic for topic in message.topics if topic.name not in twice]
+    share = _Share(context, request, strict_from=6)
 
     async def create(topic: CreatableTopic) -> TopicImage:
+        share.take(len(topic.assignments) or _count(context, topic.num_partitions))
         assignments = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         if len(assignments) != len(topic.assignments):
             raise RequestRejected(
@@ -81,7 +82,31 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
             results.append(_refused(topic.name, *answer))
         else:
             results.append(_created(context, answer, validate_only=message.validate_only))
-    return CreateTopicsResponse(topics=results)
+    return CreateTopicsResponse(topics=results, throttle_time_ms=share.throttle_time_ms)
+
+
+def _count(context: Context, partitions: int) -> int:
+    return partitions if partitions > 0 else context.effective.num_partitions
+
+
+class _Share:
+    """What a request takes of its client's quota of changes (KIP-599)."""
+
+    def __init__(self, context: Context, request: Request, *, strict_from: int) -> None:
+        self._quotas = context.quotas
+        self._request = request
+        self._strict = request.api_version >= strict_from
+        self.throttle_time_ms = 0
+        """What the response tells clients that cannot be refused."""
+
+    def take(self, partitions: int) -> None:
+        """Count the partitions that a change makes or takes away. Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED."""
+        if self._quotas is None:
+            return
+        asks = self._request
+        throttle_time_ms = self._quotas.mutate(asks.caller, asks.client_id, partitions, strict=self._strict)
+        if not self._strict:
+            self.throttle_time_ms = max(self.throttle_time_ms, throttle_time_ms)
 
 
 def _refused(name: str, code: ErrorCode, sentence: str) -> CreatableTopicResult:
@@ -135,9 +160,13 @@ async def delete_topics(context: Context, request: Request, message: DeleteTopic
             ErrorCode.TOPIC_DELETION_DISABLED,
             "Topics cannot be deleted: delete.topic.enable is false.",
         )
-    asked, responses = _told_apart(context.image, states)
+    image = context.image
+    asked, responses = _told_apart(image, states)
+    share = _Share(context, request, strict_from=5)
 
     async def delete(state: DeleteTopicState) -> TopicImage:
+        topic = image.topic_by_id(state.topic_id) if state.name is None else image.topic(state.name)
+        share.take(0 if topic is None else len(topic.partitions))
         if state.name is not None:
             return await context.controller.delete_topic(state.name)
         return await context.controller.delete_topic(topic_id=state.topic_id)
@@ -147,7 +176,7 @@ async def delete_topics(context: Context, request: Request, message: DeleteTopic
             responses.append(DeletableTopicResult(state.name, state.topic_id, answer.code, answer.sentence))
         else:
             responses.append(DeletableTopicResult(answer.name, answer.topic_id))
-    return DeleteTopicsResponse(responses=responses)
+    return DeleteTopicsResponse(responses=responses, throttle_time_ms=share.throttle_time_ms)
 
 
 def _told_apart(
@@ -214,11 +243,13 @@ async def create_partitions(
     context: Context, request: Request, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Raise each topic's partition count, or with ``validate_only`` see whether it could be raised."""
-    del request
     twice = repeated(topic.name for topic in message.topics)
     asked = [topic for topic in message.topics if topic.name not in twice]
+    share = _Share(context, request, strict_from=3)
 
     async def create(topic: CreatePartitionsTopic) -> TopicImage:
+        before = context.image.topic(topic.name)
+        share.take(0 if before is None else max(0, topic.count - len(before.partitions)))
         assignments: Sequence[Sequence[int]] | None = None
         if topic.assignments is not None:
             assignments = [assignment.broker_ids for assignment in topic.assignments]
@@ -236,7 +267,7 @@ async def create_partitions(
         if isinstance(answer, Refusal):
             result.error_code, result.error_message = answer.code, answer.sentence
         results.append(result)
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(results=results, throttle_time_ms=share.throttle_time_ms)
 
 
 def refuse_create_partitions(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +26,10 @@ from typing import Final, Protocol
 from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
 from app.machine.page_cache import all_pages_cached, finish_write_back, start_write_back
 from app.units import Buffer
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_DIRECTORY: Final = 0o700
+"""Records are read by whoever may read the files: nobody but the broker's user."""
 
 
 class File(Protocol):
@@ -381,7 +386,7 @@ class PosixFileSystem:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT
-        return PosixFile(os.open(path, flags | os.O_CLOEXEC, 0o644), self)
+        return PosixFile(os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE), self)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
@@ -408,7 +413,7 @@ class PosixFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_dirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, PRIVATE_DIRECTORY, exist_ok=True)
 
     def remove_dir(self, path: str) -> None:
         os.rmdir(path)
@@ -429,13 +434,28 @@ class PosixFileSystem:
         return stats.f_blocks * stats.f_frsize
 
     def lock(self, path: str) -> DirectoryLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             raise
         return _PosixLock(descriptor)
+
+
+def make_private(directory: str) -> str | None:
+    """Take all rights from group and others in a directory of records, which an older version or somebody else may have made.
+
+    Returns: why it stays open to them, or None.
+    """
+    mode = stat.S_IMODE(os.stat(directory).st_mode)
+    if not mode & ~PRIVATE_DIRECTORY:
+        return None
+    try:
+        os.chmod(directory, mode & PRIVATE_DIRECTORY)
+    except OSError as error:
+        return f"{directory} is open to other users of this machine (mode {mode:o}), and stays so: {error.strerror}"
+    return None
 
 
 def claim_directory(fs: FileSystem, directory: str) -> DirectoryLock:

@@ -7,7 +7,7 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     26 feature, <name>             27 group configs, <group id>    28 counters
     23 access control, <resource type>, <pattern type>, <resource name>, <principal>, <host>, <operation>, <permission>
     25 SCRAM user, <name>, <mechanism>                              25 SCRAM user                             the secret of all
-    24 quota                                                        reserved: kept in snapshots, otherwise ignored
+    24 quota, <user>, <client id>, <ip>
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
 brokers need (ADR 0023). Kinds 23 to 25 are written from level 2 on (ADR 0030 to 0032).
@@ -53,7 +53,7 @@ LEVEL_FEATURE: Final = "firn.version"
 SECURITY_LEVEL: Final = 2
 """The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
 LEVEL_MAX: Final = 2
-"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: access control."""
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -221,6 +221,12 @@ class ScramSecretRecord(Versioned, array_like=True, frozen=True):
     secret: bytes
 
 
+class QuotaRecord(Versioned, array_like=True, frozen=True):
+    """Limits of one entity (level 2)."""
+
+    limits: dict[str, float]
+
+
 class FeatureRecord(Versioned, array_like=True, frozen=True):
     """The finalised level of a feature (KIP-584)."""
 
@@ -245,6 +251,7 @@ _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
 _acls = ValueDecoder(AclRecord, 1, "access control")
 _scram = ValueDecoder(ScramRecord, 1, "SCRAM user")
 _scram_secret = ValueDecoder(ScramSecretRecord, 1, "SCRAM secret")
+_quotas = ValueDecoder(QuotaRecord, 1, "quota")
 _features = ValueDecoder(FeatureRecord, 1, "feature")
 _counters = ValueDecoder(CountersRecord, 1, "counters")
 
@@ -305,6 +312,27 @@ def scram_change(user: str, mechanism: int, credential: ScramCredential | None) 
 
 def scram_secret_change(secret: bytes) -> KeyValue:
     return encode_key(Kind.SCRAM_USER), encode_value(ScramSecretRecord(1, secret))
+
+
+class QuotaEntity(NamedTuple):
+    """Whose limits: by name, "" for the default of that type, None if the entity has no such part."""
+
+    user: str | None
+    client_id: str | None
+    ip: str | None
+
+
+def quota_change(entity: QuotaEntity, limits: Mapping[str, float]) -> KeyValue:
+    """In a key, a part is "" if there is none, "*" for the default, and "=" before a name."""
+    parts = ("" if one is None else f"={one}" if one else "*" for one in entity)
+    return encode_key(Kind.QUOTA, *parts), encode_value(QuotaRecord(1, dict(limits))) if limits else None
+
+
+def _quota_entity(parts: Sequence[object]) -> QuotaEntity:
+    user, client_id, ip = (
+        None if not one else "" if one == "*" else one.removeprefix("=") for one in map(_text, parts)
+    )
+    return QuotaEntity(user, client_id, ip)
 
 
 def feature_change(name: str, level: int) -> KeyValue:
@@ -463,6 +491,8 @@ class ClusterImage:
     """Dynamic overrides by node id; ``ALL_BROKERS`` for those of every broker."""
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Overrides by group id."""
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Limits of clients."""
     producer_id_next: ProducerId = FIRST_PRODUCER_ID
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalised levels by the names of features."""
@@ -477,7 +507,7 @@ class ClusterImage:
 
     @property
     def level(self) -> int:
-        """The finalised level: 0 for one broker, 1 for several, 2 with access control."""
+        """The finalised level: 0 for one broker, 1 for several, 2 with security."""
         return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -520,6 +550,7 @@ class ImageDelta(NamedTuple):
     deleting: bool
     features: bool = False
     acls: bool = False
+    quotas: bool = False
 
     @classmethod
     def between(cls, old: ClusterImage, new: ClusterImage) -> ImageDelta:
@@ -538,6 +569,7 @@ class ImageDelta(NamedTuple):
             old.deleting is not new.deleting and old.deleting != new.deleting,
             old.features is not new.features and old.features != new.features,
             old.acls is not new.acls and old.acls != new.acls,
+            old.quotas is not new.quotas and old.quotas != new.quotas,
         )
 
 
@@ -565,6 +597,8 @@ class ImageDraft:
         self._brokers: dict[int, BrokerImage] = base.brokers  # type: ignore[assignment]
         self._broker_configs: dict[int, Mapping[str, str]] = base.broker_configs  # type: ignore[assignment]
         self._group_configs: dict[str, Mapping[str, str]] = base.group_configs  # type: ignore[assignment]
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] = base.quotas  # type: ignore[assignment]
+        self._quotas_owned = False
         self._topics_owned = self._deleting_owned = self._brokers_owned = self._configs_owned = False
         self._group_configs_owned = self._acls_owned = False
         self._acls: dict[Pattern, dict[str, tuple[Rule, ...]]] = base.acls  # type: ignore[assignment]
@@ -601,6 +635,10 @@ class ImageDraft:
     @property
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
         return self._group_configs
+
+    @property
+    def quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        return self._quotas
 
     @property
     def deleting(self) -> Mapping[UUID, DeletingTopic]:
@@ -692,6 +730,7 @@ class ImageDraft:
             brokers=self._brokers,
             broker_configs=self._broker_configs,
             group_configs=self._group_configs,
+            quotas=self._quotas,
             producer_id_next=self._producer_id_next,
             features=self._features,
             next_node_id=self._next_node_id,
@@ -733,6 +772,14 @@ class ImageDraft:
                 self._scram_secret = _scram_secret.decode(value).secret
             case Kind.SCRAM_USER:
                 self._take_scram_user(_text(parts[1]), _number(parts[2]), value)
+            case Kind.QUOTA:
+                if not self._quotas_owned:
+                    self._quotas, self._quotas_owned = dict(self._quotas), True
+                entity = _quota_entity(parts[1:])
+                if value is None:
+                    self._quotas.pop(entity, None)
+                else:
+                    self._quotas[entity] = _quotas.decode(value).limits
             case Kind.FEATURE:
                 self._features = dict(self._features)
                 if value is None:

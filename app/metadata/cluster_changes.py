@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from app.errors import RequestRejected
     from app.metadata.broker_changes import BrokersChanged
     from app.metadata.changes import Assignments, ConfigChange
-    from app.metadata.cluster import TopicImage
+    from app.metadata.cluster import QuotaEntity, TopicImage
     from app.metadata.features import FeatureAsked
     from app.metadata.leader_changes import Election
+    from app.metadata.quotas import QuotaOperation
     from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
     from app.metadata.scram_changes import ScramAnswer, ScramAsked
     from app.security.acls import Acl, AclFilter
@@ -127,6 +128,11 @@ class ClusterChanges(Protocol):
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
         ...
+
+    async def alter_quotas(
+        self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
+    ) -> None:
+        """Change limits of an entity. Rejected with INVALID_REQUEST, or INVALID_UPDATE_VERSION below level 2."""
 
     async def create_acls(self, asked: Sequence[Acl]) -> Sequence[RequestRejected | None]:
         """Add ACLs. The answer has, for each, why it cannot be made, or None. Rejected with UNSUPPORTED_VERSION below level 2,

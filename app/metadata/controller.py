@@ -32,7 +32,7 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import acl_changes, broker_changes, changes, features, leader_changes, reassignments
+from app.metadata import acl_changes, broker_changes, changes, features, leader_changes, quotas, reassignments
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
@@ -40,6 +40,7 @@ from app.metadata.cluster import (
     ClusterRecord,
     ControllerRecord,
     ImageDraft,
+    QuotaEntity,
     TopicImage,
     cluster_change,
     controller_change,
@@ -50,6 +51,7 @@ from app.metadata.decisions import Answer, Decisions
 from app.metadata.features import FeatureAsked
 from app.metadata.leader_changes import Election
 from app.metadata.log_format import KeyValue
+from app.metadata.quotas import QuotaOperation
 from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
@@ -441,6 +443,13 @@ class Controller(ClusterChanges):
 
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
         return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
+
+    async def alter_quotas(
+        self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
+    ) -> None:
+        await self.submit(
+            lambda draft, around: quotas.alter_quotas(draft, around, entity, operations), validate_only=validate_only
+        )
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
         made = await self.submit(lambda draft, around: broker_changes.unregister_broker(draft, around, broker_id))

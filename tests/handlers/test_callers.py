@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.handlers.callers import Caller, Rights
+from app.handlers.callers import Caller, Quotas, Rights
 from app.handlers.fetch_fan_out import FanOut, FetchKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -133,7 +133,7 @@ async def test_a_caller_is_known_by_listener_principal_and_address(start, connec
     assert (caller.listener, caller.principal, caller.host, caller.port) == ("PLAINTEXT", "User:a", host, port)
 
 
-class Quotas:
+class Throttling(Quotas):
     """Throttles every request of one API by so much, and says what it was asked."""
 
     def __init__(self, key: int, throttle_time_ms: int) -> None:
@@ -192,7 +192,7 @@ async def test_a_throttle_time_is_told_on_every_way_and_the_connection_is_not_re
     client = await connect(bench)
     await on_disk(client, bench, tmp_path / "log", *[40_000] * 9)
     timers = Timers(bench, monkeypatch)
-    quotas = bench.context.quotas = Quotas(key, 250)
+    quotas = bench.context.quotas = Throttling(key, 250)
     hello = bench.context.metrics.meter(ApiKey.API_VERSIONS).requests
     for turn in range(1, 6):  # the long way, the short way, and for Fetch the answer that is kept
         answer = await one(client, bench, key, version)
@@ -217,7 +217,7 @@ async def test_a_connection_that_rests_may_end(start, connect, monkeypatch):
     bench = await start()
     bench.logs.add("t")
     timers = Timers(bench, monkeypatch)
-    bench.context.quotas = Quotas(PRODUCE, 60_000)
+    bench.context.quotas = Throttling(PRODUCE, 60_000)
     client = await connect(bench)
     await one(client, bench, PRODUCE, 9)
     await client.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, NotLeader, StorageUnavailable
+from app.handlers.callers import Quotas
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition
 from app.handlers.followers import find_follower, note_position, read
 from app.hot.reads import PageMiss
@@ -315,14 +316,14 @@ async def test_t5_a_follower_that_has_nothing_or_lacks_much_begins_in_the_tier(
 async def test_what_followers_get_is_neither_consumption_nor_charged_to_a_client(led, client):
     charged: list[int] = []
 
-    class Quotas:
+    class Counting(Quotas):
         def charge(self, caller: Any, client_id: str | None, api_key: int, size_bytes: int) -> int:
             charged.append(api_key)
             return 0
 
     led.log.append_uncommitted(batch(3))
     size = len(led.log.file.data)
-    led.bench.context.quotas = Quotas()
+    led.bench.context.quotas = Counting()
     await ask(client, VERSION, led.request())
     bench = led.bench
     assert bench.counter("firn_replication_bytes_out_total") == size

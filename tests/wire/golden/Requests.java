@@ -27,6 +27,9 @@ import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.quota.ClientQuotaAlteration;
+import org.apache.kafka.common.quota.ClientQuotaEntity;
+import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -152,6 +155,10 @@ public final class Requests {
             admin.updateFeatures(
                 Map.of("firn.version", new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE)),
                 new UpdateFeaturesOptions().validateOnly(true)).all(),
+            admin.alterClientQuotas(List.of(new ClientQuotaAlteration(
+                new ClientQuotaEntity(Map.of("user", "java")),
+                List.of(new ClientQuotaAlteration.Op("producer_byte_rate", 1e9))))).all(),
+            admin.describeClientQuotas(ClientQuotaFilter.all()).entities(),
             admin.unregisterBroker(4711).all(),
             admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(1))).all(),
             admin.deleteTopics(List.of("new")).all()));

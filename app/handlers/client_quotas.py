@@ -1,0 +1,239 @@
+"""What quotas do: says how long a client waits that asked for more than its share (KIP-13, 124, 219, 599, 612; ADR 0032).
+
+A share is a bucket that fills at the rate of its limit, and holds what one sample (``quota.window.size.seconds``) brings. Whoever
+takes more than is in it goes into debt, and waits until the debt is paid. So a client gets its rate over any while, and a burst of
+one sample besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.callers import Quotas
+from app.metadata.cluster import QuotaEntity
+from app.metadata.quotas import DEFAULT
+from app.wire.apikeys import ApiKey
+from app.wire.versions import BETWEEN_BROKERS
+
+if TYPE_CHECKING:
+    from app.configs import BrokerConfig
+    from app.handlers.callers import Caller
+
+PRODUCE: Final = int(ApiKey.PRODUCE)
+FETCH: Final = int(ApiKey.FETCH)
+SHARES_MAX: Final = 10_000
+"""Clients that are remembered. With more, shares that are full are forgotten: they say nothing."""
+FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
+"""What brokers ask of one another is nobody's share."""
+
+
+class Bucket:
+    """One share. Pure; time is an argument."""
+
+    __slots__ = ("_at_s", "_balance", "capacity", "rate")
+
+    def __init__(self, rate: float, capacity: float, now_s: float) -> None:
+        self.rate = rate
+        """What comes in each second."""
+        self.capacity = capacity
+        self._balance = capacity
+        self._at_s = now_s
+
+    def take(self, amount: float, now_s: float) -> float:
+        """Take ``amount``, into debt if need be. Returns: the seconds until the debt is paid; 0 if there is none."""
+        self._balance = balance = self.balance(now_s) - amount
+        self._at_s = now_s
+        return 0.0 if balance >= 0 else -balance / self.rate
+
+    def balance(self, now_s: float) -> float:
+        """What is in it; below 0 in debt."""
+        return min(self.capacity, self._balance + (now_s - self._at_s) * self.rate)
+
+    def change(self, rate: float, capacity: float, now_s: float) -> None:
+        """From now on it has another limit. A debt of more than a full bucket is cut to that: it was made under the old one."""
+        self._balance = max(min(self.balance(now_s), capacity), -capacity)
+        self._at_s = now_s
+        self.rate, self.capacity = rate, capacity
+
+
+class Shares(NamedTuple):
+    """The shares of one user with one client id; None where there is no limit."""
+
+    produced: Bucket | None
+    fetched: Bucket | None
+    cold: Bucket | None
+    time: Bucket | None
+    """Seconds of the broker's loop."""
+    mutations: Bucket | None
+
+
+class Meaning(NamedTuple):
+    """How the limits of a key become buckets."""
+
+    unit: float
+    """What a limit of 1 brings in a second."""
+    samples: Callable[[BrokerConfig], int]
+    """How many seconds' worth a bucket holds."""
+
+
+def _sample(config: BrokerConfig) -> int:
+    return config.quota_window_size_seconds
+
+
+def _controller_window(config: BrokerConfig) -> int:
+    return config.controller_quota_window_num * config.controller_quota_window_size_seconds
+
+
+OF_SHARES: Final[Mapping[str, Meaning]] = {
+    "producer_byte_rate": Meaning(1, _sample),
+    "consumer_byte_rate": Meaning(1, _sample),
+    "firn.cold_read_byte_rate": Meaning(1, _sample),
+    "request_percentage": Meaning(0.01, _sample),
+    "controller_mutation_rate": Meaning(1, _controller_window),
+}
+"""In the order of the fields of ``Shares``."""
+
+
+class ClientQuotas(Quotas):
+    """The quotas of one broker. Belongs to its loop."""
+
+    def __init__(self, config: BrokerConfig, now_s: Callable[[], float]) -> None:
+        self._config = config
+        self._now_s = now_s
+        self._limits: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self._shares: dict[tuple[str, str | None], Shares] = {}
+        self._buckets: dict[tuple[str, str | None, str | None], Bucket] = {}
+        """By key, and by whose share it is: user and client id, as far as the limit tells them apart."""
+        self._mark_s: float | None = None
+        """When the request that is being served began; None while none is."""
+        self._time_s_max = float(config.quota_window_size_seconds)
+
+    def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        """These are the limits from now on. What clients took already stays taken."""
+        self._limits = limits
+        self._shares.clear()
+
+    def begin(self) -> None:
+        self._mark_s = self._now_s()
+
+    def end(self) -> None:
+        self._mark_s = None
+
+    def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        if api_key in FREE:
+            self.spent(caller, None)
+            return 0
+        now_s = self._now_s()
+        shares = self._of(caller.principal, client_id, now_s)
+        wait_s = 0.0
+        if shares.time is not None:
+            if self._mark_s is not None:
+                wait_s = shares.time.take(now_s - self._mark_s, now_s)
+            else:
+                wait_s = shares.time.take(0.0, now_s)
+            wait_s = min(wait_s, self._time_s_max)
+        bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else None
+        if bucket is not None:
+            wait_s = max(wait_s, bucket.take(size_bytes, now_s))
+        if self._mark_s is not None:
+            self._mark_s = now_s
+        return math.ceil(wait_s * 1000)
+
+    def spent(self, caller: Caller, client_id: str | None) -> None:
+        if self._mark_s is None:
+            return
+        now_s = self._now_s()
+        time = self._of(caller.principal, client_id, now_s).time
+        if time is not None:
+            time.take(now_s - self._mark_s, now_s)
+        self._mark_s = now_s
+
+    def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
+        now_s = self._now_s()
+        cold = self._of(caller.principal, client_id, now_s).cold
+        return 0 if cold is None else math.ceil(cold.take(size_bytes, now_s) * 1000)
+
+    def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
+        shares = self._of(caller.principal, client_id, self._now_s())
+        return min((int(one.capacity) for one in (shares.fetched, shares.cold) if one is not None), default=None)
+
+    def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
+        now_s = self._now_s()
+        mutations = self._of(caller.principal, client_id, now_s).mutations
+        if mutations is None:
+            return 0
+        if strict and mutations.balance(now_s) < 0:
+            raise RequestRejected(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"The quota controller_mutation_rate is used up; ask again in {mutations.take(0, now_s):.1f} s.",
+            )
+        return math.ceil(mutations.take(partitions, now_s) * 1000)
+
+    def connected(self, address: str) -> float:
+        limit = None
+        for entity in (QuotaEntity(None, None, address), QuotaEntity(None, None, DEFAULT)):
+            limit = self._limits.get(entity, {}).get("connection_creation_rate")
+            if limit is not None:
+                break
+        if limit is None:
+            return 0.0
+        now_s = self._now_s()
+        bucket = self._bucket(("connection_creation_rate", address, None), limit, limit * self._time_s_max, now_s)
+        if bucket.balance(now_s) >= 1:
+            bucket.take(1, now_s)
+            return 0.0
+        return (1 - bucket.balance(now_s)) / limit
+
+    def _of(self, principal: str, client_id: str | None, now_s: float) -> Shares:
+        shares = self._shares.get((principal, client_id))
+        return self._resolve(principal, client_id, now_s) if shares is None else shares
+
+    def _resolve(self, principal: str, client_id: str | None, now_s: float) -> Shares:
+        user, client = principal.partition(":")[2], client_id or DEFAULT
+        both, alone, program = (user, client), (user, None), (None, client)
+        # From the closest on; with each, whose share it then is.
+        order = (
+            (QuotaEntity(user, client, None), both),
+            (QuotaEntity(user, DEFAULT, None), both),
+            (QuotaEntity(user, None, None), alone),
+            (QuotaEntity(DEFAULT, client, None), both),
+            (QuotaEntity(DEFAULT, DEFAULT, None), both),
+            (QuotaEntity(DEFAULT, None, None), alone),
+            (QuotaEntity(None, client, None), program),
+            (QuotaEntity(None, DEFAULT, None), program),
+        )
+        found = [(self._limits[entity], whose) for entity, whose in order if entity in self._limits]
+        buckets: list[Bucket | None] = []
+        for key, meaning in OF_SHARES.items():
+            limit, whose = next(((limits[key], whose) for limits, whose in found if key in limits), (None, both))
+            if limit is None:
+                buckets.append(None)
+            else:
+                rate = limit * meaning.unit
+                buckets.append(self._bucket((key, *whose), rate, rate * meaning.samples(self._config), now_s))
+        if len(self._shares) >= SHARES_MAX:
+            self._shares.clear()
+        shares = self._shares[principal, client_id] = Shares._make(buckets)
+        return shares
+
+    def _bucket(self, whose: tuple[str, str | None, str | None], rate: float, capacity: float, now_s: float) -> Bucket:
+        bucket = self._buckets.get(whose)
+        if bucket is None:
+            if len(self._buckets) >= SHARES_MAX:
+                self._forget(now_s)
+            bucket = self._buckets[whose] = Bucket(rate, capacity, now_s)
+        elif bucket.rate != rate or bucket.capacity != capacity:
+            bucket.change(rate, capacity, now_s)
+        return bucket
+
+    def _forget(self, now_s: float) -> None:
+        """Forget full buckets; if there are hardly any, those that are nearest to it."""
+        self._shares.clear()
+        kept = {whose: one for whose, one in self._buckets.items() if one.balance(now_s) < one.capacity}
+        if len(kept) > SHARES_MAX // 2:
+            deepest = sorted(kept, key=lambda whose: kept[whose].balance(now_s) / kept[whose].capacity)
+            kept = {whose: kept[whose] for whose in deepest[: SHARES_MAX // 2]}
+        self._buckets = kept

@@ -1,0 +1,197 @@
+"""What quotas do: whose limit counts, how long one waits, and that a rate holds whatever the requests are like."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.configs import BrokerConfig
+from app.errors import ErrorCode, RequestRejected
+from app.handlers import client_quotas
+from app.handlers.callers import Caller, Rights
+from app.handlers.client_quotas import FETCH, PRODUCE, ClientQuotas
+from app.metadata.cluster import QuotaEntity
+from app.wire.apikeys import ApiKey
+
+METADATA = int(ApiKey.METADATA)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def quotas(limits, **config: int) -> tuple[ClientQuotas, Clock]:
+    clock = Clock()
+    made = ClientQuotas(BrokerConfig(node_id=1, **config), clock)
+    made.follow(limits)
+    return made, clock
+
+
+def caller(user: str = "u") -> Caller:
+    return Caller(Rights(f"User:{user}"))
+
+
+def of_user(name: str | None, client_id: str | None = None) -> QuotaEntity:
+    return QuotaEntity(name, client_id, None)
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH])
+@given(
+    st.integers(1_000, 10_000_000),
+    st.lists(st.tuples(st.integers(0, 2_000_000), st.floats(0, 0.3)), min_size=1, max_size=40),
+)
+def test_a_client_that_waits_as_told_gets_its_rate_and_one_sample(key, rate, requests) -> None:
+    name = "producer_byte_rate" if key == PRODUCE else "consumer_byte_rate"
+    made, clock = quotas({of_user("u"): {name: float(rate)}})
+    began_s, sent = clock.now_s, 0
+    for size, pause_s in requests:
+        sent += size
+        wait_ms = made.charge(caller(), "c", key, size)
+        clock.now_s += wait_ms / 1000
+        # Once it has waited, it has no more than what came in, and what it had at first.
+        assert sent <= rate * (clock.now_s - began_s + 1) + rate * 1e-6
+        clock.now_s += pause_s
+
+
+def test_a_busy_client_has_its_rate_within_5_percent_over_30_seconds() -> None:
+    for size in (100, 16_384, 1_048_576):
+        made, clock = quotas({of_user("u"): {"producer_byte_rate": 1_000_000.0}})
+        sent = 0
+        while clock.now_s < 1030:
+            sent += size
+            clock.now_s += max(made.charge(caller(), "c", PRODUCE, size) / 1000, size / 50e6)
+        assert 0.95 < sent / 30e6 < 1.05 + size / 30e6
+
+
+ORDER = [("u", "c"), ("u", ""), ("u", None), ("", "c"), ("", ""), ("", None), (None, "c"), (None, "")]
+"""From the closest on, as Kafka's documentation of quotas lists them."""
+
+
+@pytest.mark.parametrize("present", list(product([False, True], repeat=len(ORDER))))
+def test_the_closest_limit_counts(present) -> None:
+    limits = {
+        of_user(*entity): {"producer_byte_rate": 1000.0 * (place + 1)}
+        for place, (entity, is_there) in enumerate(zip(ORDER, present, strict=True))
+        if is_there
+    }
+    made, _ = quotas(limits)
+    first = next((place for place, is_there in enumerate(present) if is_there), None)
+    if first is None:
+        assert made.charge(caller(), "c", PRODUCE, 1 << 30) == 0
+        return
+    rate = 1000 * (first + 1)
+    assert made.charge(caller(), "c", PRODUCE, rate * 3) == 2000
+
+
+@pytest.mark.parametrize(
+    ("entity", "shared_with"),
+    [
+        (("u", "c"), set()),
+        (("u", ""), set()),
+        (("u", None), {("u", "d")}),
+        (("", "c"), set()),
+        (("", ""), set()),
+        (("", None), {("u", "d")}),
+        ((None, "c"), {("v", "c")}),
+        ((None, ""), {("v", "c")}),
+    ],
+)
+def test_who_shares_a_limit_with_whom(entity, shared_with) -> None:
+    for other in (("u", "d"), ("v", "c"), ("v", "d")):
+        made, _ = quotas({of_user(*entity): {"producer_byte_rate": 1000.0}})
+        made.charge(caller("u"), "c", PRODUCE, 5000)
+        assert (made.charge(caller(other[0]), other[1], PRODUCE, 1) > 1) is (other in shared_with)
+
+
+def test_each_key_is_looked_up_for_itself() -> None:
+    made, _ = quotas({of_user("u", "c"): {"consumer_byte_rate": 10.0}, of_user("u"): {"producer_byte_rate": 1000.0}})
+    assert made.charge(caller(), "c", PRODUCE, 2000) == 1000
+    assert made.charge(caller(), "c", FETCH, 20) == 1000
+    assert made.charge(caller(), "c", METADATA, 1 << 20) == 0
+
+
+def test_a_client_without_an_id_has_the_default_of_ids() -> None:
+    made, _ = quotas({of_user(None, ""): {"producer_byte_rate": 1000.0}})
+    assert made.charge(caller(), None, PRODUCE, 2000) == 1000
+    assert made.charge(caller(), "", PRODUCE, 1000) == 2000
+
+
+def test_request_percentage_is_of_the_loop_s_time_and_waits_a_sample_at_most() -> None:
+    made, clock = quotas({of_user("u"): {"request_percentage": 10.0}})
+    made.begin()
+    clock.now_s += 0.15
+    assert made.charge(caller(), "c", METADATA, 1) == 500, "0.05 s above the 0.1 s that a second brings"
+    clock.now_s += 0.1
+    made.spent(caller(), "c")
+    made.end()
+    clock.now_s += 1
+    assert made.charge(caller(), "c", METADATA, 1) == 400, "outside of begin and end no time counts"
+    made.begin()
+    clock.now_s += 60
+    assert made.charge(caller(), "c", METADATA, 1) == 1000
+    assert made.charge(caller("v"), "c", METADATA, 1) == 0
+
+
+def test_time_of_brokers_is_nobody_s() -> None:
+    made, clock = quotas({of_user(""): {"request_percentage": 1.0}})
+    made.begin()
+    clock.now_s += 60
+    assert made.charge(caller(), "c", int(ApiKey.ENVELOPE), 1) == 0
+    made.end()
+
+
+def test_changes_of_topics_are_refused_only_in_debt_and_only_to_those_who_know() -> None:
+    made, clock = quotas({of_user("u"): {"controller_mutation_rate": 2.0}}, controller_quota_window_num=5)
+    assert made.mutate(caller(), "c", 14, strict=True) == 2000
+    with pytest.raises(RequestRejected, match=r"in 2\.0 s") as refused:
+        made.mutate(caller(), "c", 1, strict=True)
+    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert made.mutate(caller(), "c", 1, strict=False) == 2500
+    clock.now_s += 2.5
+    assert made.mutate(caller(), "c", 1, strict=True) == 500
+
+
+def test_an_address_opens_so_many_connections_a_second() -> None:
+    limits = {QuotaEntity(None, None, ""): {"connection_creation_rate": 2.0}}
+    limits[QuotaEntity(None, None, "::1")] = {"connection_creation_rate": 1.0}
+    made, clock = quotas(limits)
+    assert [made.connected("10.0.0.1") for _ in range(3)] == [0, 0, 0.5]
+    assert [made.connected("10.0.0.2") for _ in range(3)] == [0, 0, 0.5]
+    assert [made.connected("::1") for _ in range(2)] == [0, 1]
+    clock.now_s += 0.5
+    assert [made.connected("10.0.0.1") for _ in range(2)] == [0, 0.5], "who is refused pays nothing"
+
+
+def test_a_changed_limit_keeps_what_was_taken_and_no_debt_beyond_a_sample() -> None:
+    made, _ = quotas({of_user("u"): {"producer_byte_rate": 1000.0}})
+    assert made.charge(caller(), "c", PRODUCE, 1_001_000) == 1_000_000
+    made.follow({of_user("u"): {"producer_byte_rate": 2000.0}})
+    assert made.charge(caller(), "c", PRODUCE, 0) == 1000
+    made.follow({})
+    assert made.charge(caller(), "c", PRODUCE, 1 << 30) == 0
+
+
+def test_a_fetch_brings_no_more_than_a_sample() -> None:
+    made, _ = quotas({of_user("u"): {"consumer_byte_rate": 5000.0, "firn.cold_read_byte_rate": 3000.0}})
+    assert made.fetch_bytes_max(caller(), "c") == 3000
+    assert made.fetch_bytes_max(caller("v"), "c") is None
+    assert made.read_cold(caller(), "c", 6000) == 1000
+
+
+def test_clients_that_come_and_go_are_forgotten_and_debtors_last(monkeypatch) -> None:
+    monkeypatch.setattr(client_quotas, "SHARES_MAX", 100)
+    made, clock = quotas({of_user(None, ""): {"producer_byte_rate": 1000.0}})
+    made.charge(caller(), "debtor", PRODUCE, 1_000_000)
+    for number in range(5000):
+        made.charge(caller(), str(number), PRODUCE, 10)
+        clock.now_s += 0.001
+    assert len(made._buckets) <= 100
+    assert len(made._shares) <= 100
+    assert made.charge(caller(), "debtor", PRODUCE, 0) > 900_000
