@@ -24,6 +24,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
+from app.metadata.liveness import Liveness
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
@@ -83,6 +84,7 @@ async def running_broker(
     boot_id: str = "boot",
     log_line: Callable[[str], None] | None = None,
     new_link: Callable[[], NodeLink] = KafkaControlLink,
+    liveness: Liveness | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -132,6 +134,7 @@ async def running_broker(
             places=KafkaPlaces(),
             new_link=new_link,
             boot_id=boot_id,
+            liveness=liveness,
             new_level=new_level or int(config.firn_cluster_enable),
         ),
     )
