@@ -108,7 +108,7 @@ class Surroundings:
     descriptors_max: int = 1024
     """Limit of open files and sockets together."""
     liveness: Liveness | None = None
-    """None means heartbeats as objects of ``store``."""
+    """Of a broker that is alone. None means heartbeats as objects of ``store``, which those of several brokers always are."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Requests the metrics of the store process."""
@@ -269,12 +269,14 @@ class Node:
         link = None
         if around.new_link is not None:
             link = self._link = around.new_link()
+        objects = ObjectLiveness(around.store, rng=around.rng, clock=around.clock)
         self.membership = member = Membership(
             around.store,
             config=config,
             directory_id=directory_id,
             endpoints=self.endpoints,
-            liveness=around.liveness or ObjectLiveness(around.store, rng=around.rng, clock=around.clock),
+            liveness=around.liveness or objects,
+            signs=objects,
             rng=around.rng,
             clock=around.clock,
             take_over=config.take_over,

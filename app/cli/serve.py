@@ -70,7 +70,9 @@ def serve(
     redis: Annotated[
         str | None,
         typer.Option(
-            "--redis", metavar="URL", help="Redis server for a cluster of several brokers; a single broker needs none."
+            "--redis",
+            metavar="URL",
+            help="Redis server for the signs of life of a broker that is alone. None is needed.",
         ),
     ] = None,
     take_over: Annotated[

@@ -265,7 +265,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.redis.url",
                 _PASSWORD,
-                "Redis for liveness in a cluster of several brokers; a single broker needs none.",
+                "Redis for the signs of life of a broker that is alone. Without it they are objects in the store, as those of a "
+                "cluster of several brokers always are.",
                 attribute="redis_url",
             ),
             _broker(

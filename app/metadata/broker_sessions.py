@@ -24,7 +24,13 @@ PAUSE_S_MIN: Final = 0.6
 """Time beyond a tick interval in which nothing was called. From here on it counts as a pause of the controller (L1)."""
 
 MOST_SILENT_TIMEOUTS: Final = 2
-"""Session time-outs before most of the unfenced brokers are fenced for their silence alone (L4)."""
+MOST_SILENT_S_MIN: Final = 2 * SESSION_TIMEOUT_S
+"""Session time-outs, and time at least, before most of the unfenced brokers are fenced for their silence alone (L4). The others
+need time to elect another controller, which does not depend on the session time-out (``candidacy.py``)."""
+
+QUIET_TIMEOUTS: Final = 0.5
+"""Part of a session time-out after which a broker counts as silent beside one that is silent for all of it (L4): brokers that are
+cut off together have sent their last heartbeats at different times."""
 
 REFUSALS: Final = 3
 REFUSALS_WITHIN_S: Final = 0.5
@@ -51,6 +57,11 @@ class _Session:
     """The newest, at most ``REFUSALS``."""
     refused_s: float | None = None
     """Since when its address counts as refusing."""
+
+    @property
+    def may_be_cut_off(self) -> bool:
+        """Whether nothing but its silence speaks for a fence."""
+        return not self.wants_fence and self.refused_s is None
 
 
 class BrokerSessions:
@@ -148,14 +159,17 @@ class BrokerSessions:
         named later, so that they can elect another controller first (L4).
         """
         self._pass_time(now_s)
-        unfenced = {broker_id: one for broker_id, one in self._sessions.items() if not one.fenced}
-        due = {broker_id: one for broker_id, one in unfenced.items() if self._due_s(one) <= now_s}
-        silent = {broker_id for broker_id, one in due.items() if not one.wants_fence and one.refused_s is None}
-        if len(silent) < len(unfenced) // 2 + 1:
-            return list(due)
-        held_s = (MOST_SILENT_TIMEOUTS - 1) * self._session_timeout_s
+        unfenced = [one for one in self._sessions.values() if not one.fenced]
+        quiet_s = QUIET_TIMEOUTS * self._session_timeout_s
+        quiet = sum(one.may_be_cut_off and one.alive_s + quiet_s <= now_s for one in unfenced)
+        most_are_quiet = quiet >= len(unfenced) // 2 + 1
+        held_s = max(MOST_SILENT_TIMEOUTS * self._session_timeout_s, MOST_SILENT_S_MIN) if most_are_quiet else 0.0
         return [
-            broker_id for broker_id, one in due.items() if broker_id not in silent or self._due_s(one) + held_s <= now_s
+            broker_id
+            for broker_id, one in self._sessions.items()
+            if not one.fenced
+            and self._due_s(one) <= now_s
+            and not (one.may_be_cut_off and now_s < one.alive_s + held_s)
         ]
 
     def to_unfence(self) -> list[int]:

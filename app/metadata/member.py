@@ -247,7 +247,7 @@ class ClusterMember(Elsewhere):
 
     async def _join(self) -> None:
         """Raises: StartRefused, FencedError."""
-        await self._registration.prepare_member(self._image)
+        await self._registration.prepare_member(self._image, self._signs)
         refused_s: float | None = None
         told_s = self._now_s()
         while True:

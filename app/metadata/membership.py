@@ -39,6 +39,7 @@ class Membership:
         directory_id: UUID,
         endpoints: Sequence[Endpoint],
         liveness: Liveness,
+        signs: Liveness | None = None,
         rng: random.Random,
         clock: Clock,
         take_over: bool = False,
@@ -54,8 +55,9 @@ class Membership:
         new_level: int = 0,
     ) -> None:
         """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of
-        several is refused. ``new_level``: the level of a cluster that is created. The rest: as ``ClusterView``,
-        ``Registration``, ``Controller`` and ``ClusterMember``."""
+        several is refused. ``liveness`` is of a broker that is alone, and may be in Redis. ``signs`` are of several brokers, in the
+        store; the same as ``liveness`` if not given. ``new_level``: the level of a cluster that is created. The rest: as
+        ``ClusterView``, ``Registration``, ``Controller`` and ``ClusterMember``."""
         timings = timings if timings is not None else LogTimings()
         identity = Identity(BrokerId(config.node_id), directory_id, UUID(bytes=rng.randbytes(16), version=4))
         self.view = ClusterView(store, config=config, identity=identity, rng=rng, clock=clock, timings=timings)
@@ -87,7 +89,7 @@ class Membership:
                 self.registration,
                 link,
                 endpoints=endpoints,
-                signs=liveness,
+                signs=liveness if signs is None else signs,
                 places=places,
                 rng=rng,
                 clock=clock,

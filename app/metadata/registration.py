@@ -105,12 +105,14 @@ class Registration:
         # Before the registration: a rival that finds this directory bound must find its sign of life, too.
         await self._patiently(lambda: self._liveness.beat(self._view.identity))
 
-    async def prepare_member(self, image: ClusterImage) -> None:
+    async def prepare_member(self, image: ClusterImage, signs: Liveness) -> None:
         """As ``prepare``, for one broker of several: only the place of another directory with this node id is taken, and the
         controller has the last word (M11). Only where the other one may commit records by itself must it have been silent.
 
+        ``signs`` are what several brokers use from here on: a Redis that is away or was emptied must not change who starts.
         Raises: StartRefused, StorageUnavailable.
         """
+        self._liveness = signs
         mine = self._view.identity
         self.check_cluster(image)
         bound = image.brokers.get(mine.broker_id)

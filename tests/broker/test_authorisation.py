@@ -130,7 +130,9 @@ def state_of(broker: Guarded) -> Any:
 def test_every_served_api_has_an_entry_and_a_request_of_this_test() -> None:
     served = {*SERVED, *ADVERTISED, *BETWEEN_BROKERS, *map(ApiKey, OPAQUE)}
     assert served <= TABLE.keys()
-    assert {step.key for step in STEPS} == set(SERVED)
+    assert {step.key for step in STEPS} == set(SERVED) - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}, (
+        "who logs in has no rights yet"
+    )
     assert all({*step.versions()} for step in STEPS)
     for key, (first, last) in SERVED.items():
         asked = {version for step in STEPS if step.key is key for version in step.versions()}

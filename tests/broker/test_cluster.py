@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from app.machine.runtime import ThreadPool
+from app.metadata.liveness import Identity
 from app.objectstore.directory import DirectoryStore
+from app.units import BrokerId, DurationMs
 from tests.support.broker import RunningBroker, running_broker
 
 RNG = random.Random(20)
@@ -55,3 +58,26 @@ async def test_three_brokers_are_one_cluster(tmp_path: Path) -> None:
             brokers[0].node.cluster.image.cluster_id
         }
         assert {broker.node.cluster.image.controller.broker_id for broker in brokers} == {1}
+
+
+class SilentRedis:
+    """Signs of life that never answer."""
+
+    async def beat(self, identity: Identity) -> None:
+        await asyncio.Event().wait()
+
+    async def age_ms(self, broker_id: BrokerId, directory_id: UUID) -> DurationMs | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def leave(self, identity: Identity) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_several_brokers_need_no_redis(tmp_path: Path) -> None:
+    async with member(tmp_path, 1, liveness=SilentRedis()) as one:
+        await until(lambda: unfenced(one) == [1])
+        async with member(tmp_path, 2, liveness=SilentRedis()) as two:
+            await until(lambda: unfenced(two) == [1, 2])
+    signs = {path.parent.name for path in (tmp_path / "store" / "cluster" / "heartbeat").glob("*/*")}
+    assert signs == set(), "who stopped in order has taken its sign of life back"

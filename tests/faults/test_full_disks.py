@@ -6,9 +6,6 @@ import asyncio
 import json
 import os
 import random
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,43 +14,9 @@ from app.errors import ErrorCode
 from app.limits import MIB
 from tests.faults.producing import LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
 from tests.faults.served import SMALL_SEGMENTS, firn, serving, until
+from tests.support.small_disk import fill, put_ballast, small_file_system
 
-DISK_BYTES = 48 * MIB
 LOCAL_ONLY = {"remote.storage.enable": "false", "segment.bytes": "1048576", "retention.ms": "-1"}
-
-
-@contextmanager
-def small_file_system(path: Path) -> Iterator[Path]:
-    """A tmpfs of ``DISK_BYTES`` at ``path``. Skips where that takes rights that we have not."""
-    path.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system takes root")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a small file system: {done.stderr.decode().strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-def put_ballast(disk: Path, left_bytes: int) -> Path:
-    """A file that leaves only that much room."""
-    ballast = disk / "ballast"
-    stats = os.statvfs(disk)
-    with ballast.open("wb") as file:
-        for _ in range((stats.f_bavail * stats.f_frsize - left_bytes) // MIB):
-            file.write(bytes(MIB))
-    return ballast
-
-
-def fill(ballast: Path) -> None:
-    """Let it grow until there is no room for a page more."""
-    with ballast.open("ab", buffering=0) as file:
-        while os.statvfs(ballast).f_bavail:
-            file.write(bytes(os.statvfs(ballast).f_frsize))
 
 
 @pytest.mark.parametrize(

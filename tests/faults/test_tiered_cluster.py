@@ -1,28 +1,31 @@
-"""Three broker processes under a producer of a tiered topic: killed, paused and stopped while they upload (ADR 0024, T)."""
+"""Three broker processes under producers of a tiered and of a compacted topic: killed, paused and stopped while they upload and
+clean (ADR 0024, T)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from app.cli.session import connected
 from app.client import admin as firn
 from app.client.firn_api import PartitionTierStatus
-from tests.support.cluster import NODES, PARTITIONS, WAIT_S, Writing, all_in_sync, brokers_running, read, seen, until
+from tests.support.cluster import NODES, PARTITIONS, Writing, brokers_running, create_topics, until
+from tests.support.cluster_faults import Faults
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+FAULTS = 50
 CONFIG = {
-    "min.insync.replicas": "2",
-    "remote.storage.enable": "true",
-    "segment.ms": "300",
-    "local.retention.ms": "0",
-    "retention.ms": "-1",
+    "remote_storage_enable": "true",
+    "segment_ms": "300",
+    "local_retention_ms": "0",
+    "retention_ms": "-1",
 }
+COMPACTED = {"cleanup_policy": "compact", "segment_ms": "300", "min_cleanable_dirty_ratio": "0.01"}
+SETTINGS = {"remote_log_manager_task_interval_ms": 200, "log_cleaner_backoff_ms": 200}
 
 
 def tiers(bootstrap: str) -> list[PartitionTierStatus]:
@@ -44,41 +47,21 @@ def is_in_the_tier(bootstrap: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("faults", "seed"),
-    [pytest.param(faults, seed, marks=pytest.mark.slow) for faults, seed in ((4, 1), (50, 2), (50, 3))],
-)
-def test_every_acknowledged_record_is_read_from_the_tier_once_and_in_order(
-    tmp_path: Path, faults: int, seed: int
-) -> None:
-    rng = random.Random(seed)
-    with brokers_running(tmp_path, settings={"remote_log_manager_task_interval_ms": 200}) as brokers:
+@pytest.mark.parametrize("seed", [2, 3])
+def test_acknowledged_records_are_kept_in_the_tier_and_by_the_cleaner(tmp_path: Path, seed: int) -> None:
+    with brokers_running(tmp_path, settings=SETTINGS) as brokers:
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        until(lambda: len(seen(admin).brokers) == 3, "three brokers are in the cluster")
-        admin.create_topics([NewTopic("t", PARTITIONS, 3, config=CONFIG)])["t"].result(WAIT_S)
+        create_topics(admin, "t", **CONFIG)
+        create_topics(admin, "compacted", **COMPACTED)
         writing = Writing(brokers.bootstrap)
+        keyed = Writing(brokers.bootstrap, "compacted", pace_s=0.01, keys=50)
+        faults = Faults(brokers, random.Random(seed), [writing, keyed])
         try:
-            writing.wait_for_more()
-            for fault in range(faults):
-                node_id = rng.choice(NODES)
-                how = ("kill", "pause", "kill", "stop")[fault % 4]
-                if how == "pause":
-                    brokers.pause(node_id)
-                    writing.wait_for_more()
-                    brokers.go_on(node_id)
-                else:
-                    brokers.end(node_id, signal.SIGKILL if how == "kill" else signal.SIGTERM)
-                    writing.wait_for_more()
-                    brokers.start(node_id)
-                until(lambda: all_in_sync(admin), f"all are in sync after the {how} of broker {node_id}")
-                writing.wait_for_more()
+            faults.run([faults.kill, faults.pause, faults.kill, faults.stop], FAULTS)
             until(lambda: is_in_the_tier(brokers.bootstrap), "followers and leaders have left most to the tier")
         finally:
             writing.finish()
-        assert writing.refused == []
+            keyed.finish()
         assert [one.faults for one in tiers(brokers.bootstrap) if one.faults] == []
-        for partition in range(PARTITIONS):
-            found = read(brokers.bootstrap, partition)
-            assert [number for _, number in found] == sorted({number for _, number in found}), "once, in order"
-            at = {number: offset for offset, number in found}
-            assert writing.acknowledged[partition].items() <= at.items()
+        writing.check(brokers.bootstrap)
+        keyed.check(brokers.bootstrap)

@@ -74,7 +74,7 @@ def create(tools: Tools, topic: str, *arguments: object) -> None:
 
 def fill(brokers: Brokers, topic: str, count: int, size_bytes: int = 10) -> None:
     refused: list[Any] = []
-    producer = Producer({"bootstrap.servers": brokers.bootstrap, "max.in.flight": 1, "batch.size": 600_000})
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "batch.size": 600_000})
     for number in range(count):
         value = b"%d" % number
         producer.produce(

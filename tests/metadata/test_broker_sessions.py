@@ -304,6 +304,34 @@ def test_l4_most_brokers_are_fenced_for_silence_only_after_two_timeouts() -> Non
     assert hear_alone(sessions, 6.0) == [B, C]
 
 
+def test_l4_last_heartbeats_need_not_have_come_at_the_same_time() -> None:
+    sessions = BrokerSessions(3.0, 0.0)
+    sessions.follow({one: broker(one) for one in (A, B, C)}, 0.0)
+    for tick in range(1, 31):
+        sessions.heard(A, EPOCH, tick / 10, applied=EPOCH)
+        if tick <= 4:
+            sessions.heard(C, EPOCH, tick / 10, applied=EPOCH)
+    assert sessions.expired(3.0) == [], "C is silent for 2.6 s"
+    assert hear_alone(sessions, 5.9) == []
+    assert hear_alone(sessions, 6.0) == [B]
+
+
+def test_l4_a_broker_that_beats_again_holds_nobody_back() -> None:
+    sessions = alone(B, C)
+    assert sessions.expired(3.0) == []
+    sessions.heard(C, EPOCH, 3.1, applied=EPOCH)
+    assert sessions.expired(3.1) == [B]
+
+
+def test_l4_a_short_timeout_leaves_time_for_an_election() -> None:
+    sessions = BrokerSessions(1.0, 0.0)
+    sessions.follow({one: broker(one) for one in (A, B, C)}, 0.0)
+    for tick in range(1, 31):
+        sessions.heard(A, EPOCH, tick / 10, applied=EPOCH)
+    assert hear_alone(sessions, 5.9) == []
+    assert hear_alone(sessions, 6.0) == [B, C]
+
+
 def test_l4_half_of_the_brokers_are_not_held_back() -> None:
     assert alone(B).expired(3.0) == [B]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -25,9 +23,8 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId
 from tests.metadata.support import FixedClock, requests_of, uuid_of
-from tests.support.ports import free_port
+from tests.support.redis_server import RedisServer, redis_running
 
-REDIS_SERVER = shutil.which("redis-server") or "/usr/bin/redis-server"
 ONE = Identity(BrokerId(1), uuid_of(10), uuid_of(11))
 RIVAL = Identity(BrokerId(1), uuid_of(20), uuid_of(21))
 
@@ -66,41 +63,14 @@ async def test_a_directory_store_tells_ages_too(tmp_path: Path) -> None:
 # --- Redis ----------------------------------------------------------------------------------------------------------
 
 
-class Server:
-    """A Redis server of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [REDIS_SERVER, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
-            cwd=self._directory,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    if not Path(REDIS_SERVER).exists():
-        pytest.skip("redis-server is not installed")
-    server = Server(tmp_path)
-    server.start()
-    yield server
-    server.stop()
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_running(tmp_path) as server:
+        yield server
 
 
 @contextlib.asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Redis]:
+async def connected(server: RedisServer) -> AsyncIterator[Redis]:
     client = Redis(port=server.port, retry=Retry(NoBackoff(), 0))
     async with asyncio.timeout(60):
         while True:
@@ -127,7 +97,7 @@ class UpLongEnough:
         return {**await self._client.info(section), "uptime_in_seconds": self._up_s}
 
 
-async def test_redis_keeps_signs_of_life(server: Server) -> None:
+async def test_redis_keeps_signs_of_life(server: RedisServer) -> None:
     async with connected(server) as client:
         liveness: Liveness = RedisLiveness(UpLongEnough(client, 31), namespace="firn:c")  # type: ignore[arg-type]
         assert await liveness.age_ms(ONE.broker_id, ONE.directory_id) is None
@@ -145,13 +115,13 @@ async def test_redis_keeps_signs_of_life(server: Server) -> None:
         assert await liveness.age_ms(ONE.broker_id, ONE.directory_id) is None
 
 
-async def test_a_redis_that_has_just_come_up_declares_nobody_dead(server: Server) -> None:
+async def test_a_redis_that_has_just_come_up_declares_nobody_dead(server: RedisServer) -> None:
     async with connected(server) as client:
         with pytest.raises(StorageUnavailable, match="cannot tell whether broker 1 lives"):
             await RedisLiveness(client, namespace="c").age_ms(ONE.broker_id, ONE.directory_id)
 
 
-async def test_a_redis_that_is_away_declares_nobody_dead(server: Server) -> None:
+async def test_a_redis_that_is_away_declares_nobody_dead(server: RedisServer) -> None:
     async with connected(server) as client:
         liveness = RedisLiveness(client, namespace="c")
         await liveness.beat(ONE)

@@ -24,6 +24,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
+from app.metadata.liveness import Liveness
 from app.metadata.place import Places
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
@@ -85,6 +86,7 @@ async def running_broker(
     log_line: Callable[[str], None] | None = None,
     new_link: Callable[[], NodeLink] = KafkaControlLink,
     places: Places | None = None,
+    liveness: Liveness | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -134,6 +136,7 @@ async def running_broker(
             places=places or KafkaPlaces(),
             new_link=new_link,
             boot_id=boot_id,
+            liveness=liveness,
             new_level=new_level or int(config.firn_cluster_enable),
         ),
     )

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from tests.support.links import Links
 from tests.support.ports import free_port
@@ -35,7 +35,14 @@ class Brokers:
     """Brokers on one bucket directory."""
 
     def __init__(
-        self, path: Path, stack: ExitStack, nodes: Sequence[int], settings: Mapping[str, Any], *, proxied: bool
+        self,
+        path: Path,
+        stack: ExitStack,
+        nodes: Sequence[int],
+        settings: Mapping[str, Any],
+        *,
+        proxied: bool,
+        redis: str | None,
     ) -> None:
         self.path = path
         self._stack = stack
@@ -43,6 +50,7 @@ class Brokers:
         self.nodes = tuple(nodes)
         self.ports = {node_id: free_port() for node_id in nodes}
         self.settings = settings
+        self._redis = redis
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self.links = stack.enter_context(Links(self.ports)) if proxied else None
@@ -54,6 +62,8 @@ class Brokers:
             for name, value in self.settings.items()
         }
         more: dict[str, Any] = {"settings": settings}
+        if self._redis is not None:
+            more["redis"] = self._redis
         if self.links is not None:
             more["links"] = {
                 str(self.ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
@@ -101,12 +111,17 @@ class Brokers:
 
 @contextmanager
 def brokers_running(
-    path: Path, nodes: Sequence[int] = NODES, *, proxied: bool = False, settings: Mapping[str, Any] | None = None
+    path: Path,
+    nodes: Sequence[int] = NODES,
+    *,
+    proxied: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    redis: str | None = None,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
-    ``BrokerConfig``; ``{node}`` in a text stands for the node id."""
+    ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server."""
     with ExitStack() as stack:
-        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied)
+        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied, redis=redis)
         try:
             for node_id in nodes:
                 brokers.start(node_id)
@@ -118,10 +133,16 @@ def brokers_running(
 class Writing:
     """A thread that produces numbers to every partition, idempotent and ``acks=all``, and keeps what was acknowledged."""
 
-    def __init__(self, bootstrap: str) -> None:
+    name = "librdkafka's idempotent producer"
+
+    def __init__(self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002, keys: int = 0) -> None:
+        """``keys``: for a compacted topic, so many keys in turn."""
+        self.topic = topic
+        self._keys = keys
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         """Offset by number, per partition."""
         self.refused: list[str] = []
+        self._pace_s = pace_s
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -132,7 +153,7 @@ class Writing:
                 "retry.backoff.max.ms": 200,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-                "socket.timeout.ms": 5_000,
+                "socket.timeout.ms": 2_000,
             }
         )
         self._stop = threading.Event()
@@ -145,7 +166,7 @@ class Writing:
             for partition in range(PARTITIONS):
                 self._produce(partition, number)
             number += 1
-            self._producer.poll(0.002)
+            self._producer.poll(self._pace_s)
         self._producer.flush(WAIT_S)
 
     def _produce(self, partition: int, number: int) -> None:
@@ -155,27 +176,38 @@ class Writing:
             else:
                 self.refused.append(f"{partition} {number}: {error}")
 
+        key = b"%d" % (number % self._keys) if self._keys else None
         while True:
             try:
-                self._producer.produce("t", b"%d" % number, partition=partition, on_delivery=done)
+                self._producer.produce(self.topic, b"%d" % number, key, partition=partition, on_delivery=done)
             except BufferError:
                 self._producer.poll(0.05)
             else:
                 return
 
+    def more(self) -> Callable[[], bool]:
+        """Whether records that were written since this call are acknowledged in every partition."""
+        before = [len(found) for found in self.acknowledged]
+        return lambda: all(len(found) > old + 20 for found, old in zip(list(self.acknowledged), before, strict=True))
+
     def wait_for_more(self) -> None:
         """Until records that are written from now on were acknowledged in every partition."""
-        before = [len(found) for found in self.acknowledged]
-        until(
-            lambda: all(len(found) > old + 20 for found, old in zip(list(self.acknowledged), before, strict=True)),
-            "records are acknowledged in every partition",
-        )
+        until(self.more(), "records are acknowledged in every partition")
 
     def finish(self) -> None:
+        """Write no more, and wait for what was written. A second call does nothing."""
         self._stop.set()
         self._thread.join(2 * WAIT_S)
         assert not self._thread.is_alive()
         assert len(self._producer) == 0, "all was acknowledged or refused"
+
+    def check(self, bootstrap: str) -> None:
+        """After ``finish``: all that was acknowledged is there once, in order."""
+        assert self.refused == []
+        if self._keys:
+            check_compacted(bootstrap, self.topic, self.acknowledged, self._keys)
+        else:
+            check_numbers(bootstrap, self.topic, self.acknowledged)
 
 
 def until(holds: Any, what: str) -> None:
@@ -206,23 +238,48 @@ def controller_of(admin: AdminClient) -> int:
     return found[-1]
 
 
-def all_in_sync(admin: AdminClient) -> bool:
+def lacking(admin: AdminClient, nodes: Sequence[int] = NODES) -> list[str]:
+    """What is not in sync on all brokers. All topics have a replica on each."""
     found = seen(admin)
-    partitions = found.topics["t"].partitions.values() if "t" in found.topics else ()
-    return len(found.brokers) == 3 and bool(partitions) and all(len(one.isrs) == 3 for one in partitions)
+    left = [] if len(found.brokers) == len(nodes) else [f"there are {len(found.brokers)} brokers"]
+    left += [] if found.topics else ["there are no topics"]
+    return left + [
+        f"{name}-{index} has {one.isrs}"
+        for name, topic in found.topics.items()
+        for index, one in topic.partitions.items()
+        if len(one.isrs) < len(nodes)
+    ]
 
 
-def read(bootstrap: str, partition: int) -> list[tuple[int, int]]:
+def wait_until_whole(admin: AdminClient, after: str) -> None:
+    """Until all replicas of all topics are in sync."""
+    try:
+        until(lambda: not lacking(admin), f"all are in sync after {after}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but {lacking(admin)}") from None
+
+
+def create_topics(admin: AdminClient, *names: str, partitions: int = PARTITIONS, **config: str) -> None:
+    """Once all brokers are there: topics of factor 3 that need two in sync. ``config`` has ``_`` for ``.``."""
+    until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
+    settings = {"min.insync.replicas": "2"} | {name.replace("_", "."): value for name, value in config.items()}
+    made = admin.create_topics([NewTopic(name, partitions, len(NODES), config=settings) for name in names])
+    for one in made.values():
+        one.result(WAIT_S)
+    wait_until_whole(admin, f"{', '.join(names)} were created")
+
+
+def read(bootstrap: str, partition: int, topic: str = "t") -> list[tuple[int, int]]:
     """``(offset, number)`` of all that is committed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
     found: list[tuple[int, int]] = []
     try:
-        consumer.assign([TopicPartition("t", partition, 0)])
-        low, high = consumer.get_watermark_offsets(TopicPartition("t", partition), timeout=WAIT_S)
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
         assert low == 0
         end = time.monotonic() + WAIT_S
         while not found or found[-1][0] < high - 1:
-            assert time.monotonic() < end, f"partition {partition} is read to {high}"
+            assert time.monotonic() < end, f"{topic}-{partition} is read to {high}"
             for message in consumer.consume(5_000, 0.5):
                 assert message.error() is None
                 value = message.value()
@@ -233,3 +290,34 @@ def read(bootstrap: str, partition: int) -> list[tuple[int, int]]:
     finally:
         consumer.close()
     return found
+
+
+def check_numbers(bootstrap: str, topic: str, acknowledged: Sequence[Mapping[int, int]]) -> None:
+    """All numbers that were acknowledged are there once and in order. ``acknowledged``: offset by number, per partition; it is -1
+    where the client was not told."""
+    for partition, offsets in enumerate(acknowledged):
+        found = read(bootstrap, partition, topic)
+        assert [number for _, number in found] == sorted({number for _, number in found}), "once, in order"
+        at = {number: offset for offset, number in found}
+        wrong = {number: offset for number, offset in offsets.items() if at.get(number) != offset}
+        assert {number for number, offset in wrong.items() if offset >= 0 or number not in at} == set()
+
+
+def check_compacted(bootstrap: str, topic: str, acknowledged: Sequence[Mapping[int, int]], keys: int) -> None:
+    """Once something was compacted away: of each key the newest number that was acknowledged is there, at its offset; what is there
+    is there once and in order. The key of a number is its rest by ``keys``."""
+    written = sum(map(len, acknowledged))
+    found: list[list[tuple[int, int]]] = []
+
+    def is_compacted() -> bool:
+        found[:] = [read(bootstrap, partition, topic) for partition in range(len(acknowledged))]
+        return sum(map(len, found)) < written
+
+    until(is_compacted, f"{topic} is compacted")
+    for partition, offsets in enumerate(acknowledged):
+        numbers = [number for _, number in found[partition]]
+        assert numbers == sorted(set(numbers)), "once, in order"
+        at = {number: offset for offset, number in found[partition]}
+        newest = {number % keys: number for number in sorted(offsets)}
+        wrong = {number for number in newest.values() if at.get(number) != offsets[number]}
+        assert wrong == set(), f"the newest of each key of partition {partition}"

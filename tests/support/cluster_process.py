@@ -1,6 +1,6 @@
 """A broker of a cluster in a process of its own, to be killed, stopped, cut off and started again.
 
-    python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "settings": {…}}']
+    python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…}}']
 
 The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
 exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports. SIGTERM
@@ -20,10 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from redis.asyncio import Redis
+
 from app.broker.control_link import KafkaControlLink
 from app.client.connection import dial_tcp
 from app.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
+from app.metadata.liveness import Liveness
+from app.metadata.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
 from tests.support.broker import running_broker
 
@@ -53,6 +57,11 @@ def dialer(links: Mapping[str, int]) -> Any:
     return dial
 
 
+def redis_liveness(url: str) -> Liveness:
+    """As of ``firn serve --redis``."""
+    return RedisLiveness(Redis.from_url(url), namespace="firn")
+
+
 async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -71,6 +80,7 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
         node_id=node_id,
         listen_port=port,
         log_line=lambda line: print(f"{time.time():.2f} {line}", flush=True),
+        liveness=redis_liveness(more["redis"]) if "redis" in more else None,
         **more.get("settings", {}),
     ) as broker:
         print("ready", flush=True)

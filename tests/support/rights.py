@@ -276,6 +276,23 @@ def _describe_configs(version: int, ids: Ids) -> Any:
     return request(key, resources=resources)
 
 
+def _alter_quotas(version: int, ids: Ids) -> Any:
+    key = ApiKey.ALTER_CLIENT_QUOTAS
+    entity = [make(key, "EntityData", entity_type="user", entity_name="nobody")]
+    entry = make(
+        key,
+        "AlterClientQuotasRequestEntryData",
+        entity=entity,
+        ops=[make(key, "OpData", key="producer_byte_rate", value=1e9)],
+    )
+    return request(key, entries=[entry], validate_only=True)
+
+
+def _alter_scram_users(version: int, ids: Ids) -> Any:
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+    return request(key, deletions=[make(key, "ScramCredentialDeletion", name="nobody", mechanism=1)])
+
+
 def _alter_configs(key: ApiKey) -> Any:
     def build(version: int, ids: Ids) -> Any:
         operation = {"config_operation": 0} if key is ApiKey.INCREMENTAL_ALTER_CONFIGS else {}
@@ -600,6 +617,10 @@ STEPS: list[Step] = [
     Step("unregister", _K.UNREGISTER_BROKER, _plain(_K.UNREGISTER_BROKER, broker_id=99)),
     Step("features", _K.UPDATE_FEATURES, _feature),
     Step("acls", _K.DESCRIBE_ACLS, _plain(_K.DESCRIBE_ACLS, **{**_ANY_ACL, "resource_name_filter": "no such topic"})),
+    Step("quotas", _K.DESCRIBE_CLIENT_QUOTAS, _plain(_K.DESCRIBE_CLIENT_QUOTAS)),
+    Step("alter quotas", _K.ALTER_CLIENT_QUOTAS, _alter_quotas),
+    Step("SCRAM users", _K.DESCRIBE_USER_SCRAM_CREDENTIALS, _plain(_K.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[])),
+    Step("alter SCRAM users", _K.ALTER_USER_SCRAM_CREDENTIALS, _alter_scram_users),
     Step("create acls", _K.CREATE_ACLS, _create_acls),
     Step("delete acls", _K.DELETE_ACLS, _delete_acls),
     # What is deleted is deleted last.

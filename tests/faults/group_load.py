@@ -1,0 +1,189 @@
+"""Consumer groups of both protocols, which read what is written and commit, while brokers of their cluster die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing, until
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "classic": {"group.protocol": "classic", "session.timeout.ms": 30_000, "heartbeat.interval.ms": 500},
+    "cooperative": {
+        "group.protocol": "classic",
+        "session.timeout.ms": 30_000,
+        "heartbeat.interval.ms": 500,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "group.instance.id": "static",
+    },
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
+class Group:
+    """What the members of one group have read and committed, and what they found wrong."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.read: list[set[int]] = [set() for _ in range(PARTITIONS)]
+        self.committed = [0] * PARTITIONS
+        """The highest offset whose commit was acknowledged."""
+        self.wrong: list[str] = []
+        self.lock = threading.Lock()
+
+    def was_committed(self, partition: int, offset: int) -> None:
+        with self.lock:
+            self.committed[partition] = max(self.committed[partition], offset)
+
+    def check(self, found: TopicPartition, least: int) -> None:
+        """A committed offset that a coordinator told: nothing that was acknowledged before is lost."""
+        if max(found.offset, 0) < least:  # it is below 0 as long as there is none
+            self.wrong.append(f"{self.name}: partition {found.partition} went back from {least} to {found.offset}")
+
+
+class Member:
+    """A consumer in a thread: it reads, commits each batch and waits for the acknowledgement, and asks for what is committed."""
+
+    def __init__(self, bootstrap: str, group: Group, number: int) -> None:
+        self._group = group
+        self._number = number
+        settings = dict(PROTOCOLS[group.name])
+        if "group.instance.id" in settings:
+            settings["group.instance.id"] += str(number)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group.name,
+                "client.id": f"{group.name}-{number}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "socket.timeout.ms": 3_000,
+                "reconnect.backoff.max.ms": 200,
+                **settings,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        group = self._group
+        try:
+            self._consumer.subscribe(["t"])
+            rounds = 0
+            while not self._stop.is_set():
+                messages = [one for one in self._consumer.consume(500, 0.2) if one.error() is None]
+                ends: dict[int, int] = {}
+                for message in messages:
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None
+                    assert offset is not None
+                    group.read[partition].add(offset)
+                    ends[partition] = max(ends.get(partition, 0), offset + 1)
+                if ends:
+                    self._commit(ends)
+                rounds += 1
+                if rounds % 5 == 0:
+                    self._ask()
+        finally:
+            self._consumer.close()
+
+    def _commit(self, ends: dict[int, int]) -> None:
+        try:
+            done = self._consumer.commit(
+                offsets=[TopicPartition("t", partition, end) for partition, end in ends.items()], asynchronous=False
+            )
+        except KafkaException:
+            return  # not acknowledged: the partition may be another's by now, or the coordinator is gone
+        for one in done or ():
+            if one.error is None:
+                self._group.was_committed(one.partition, one.offset)
+
+    def _ask(self) -> None:
+        group = self._group
+        with group.lock:
+            least = list(group.committed)
+        try:
+            found = self._consumer.committed([TopicPartition("t", index) for index in range(PARTITIONS)], timeout=5)
+        except KafkaException:
+            return
+        for one in found:
+            if one.error is None:
+                group.check(one, least[one.partition])
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def finish(self) -> None:
+        self._thread.join(2 * WAIT_S)
+        assert not self._thread.is_alive()
+
+
+class Groups:
+    """A group of two members for each protocol."""
+
+    name = "consumer groups"
+
+    def __init__(self, bootstrap: str, writing: Writing) -> None:
+        self.groups = [Group(name) for name in PROTOCOLS]
+        self._writing = writing
+        self._members = [Member(bootstrap, group, number) for group in self.groups for number in (1, 2)]
+
+    def more(self) -> Callable[[], bool]:
+        """Whether every group has committed more of every partition since this call."""
+        before = [list(group.committed) for group in self.groups]
+        return lambda: all(
+            now > old
+            for group, olds in zip(self.groups, before, strict=True)
+            for now, old in zip(group.committed, olds, strict=True)
+        )
+
+    def finish(self) -> None:
+        """After the end of the producer: wait until everything was read. A second call does nothing."""
+        try:
+            until(lambda: not self._missing(), "groups read everything")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {self._missing()}") from None
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        for member in self._members:
+            member.stop()
+        for member in self._members:
+            member.finish()
+
+    def _missing(self) -> list[str]:
+        return [
+            f"{group.name} lacks {len(missing)} of partition {partition}, first {min(missing)}"
+            for group in self.groups
+            for partition, offsets in enumerate(self._writing.acknowledged)
+            if (missing := set(offsets.values()) - group.read[partition])
+        ]
+
+    def check(self) -> None:
+        """After ``finish``: no committed offset went back."""
+        assert [wrong for group in self.groups for wrong in group.wrong] == []
+
+
+def coordinator_of(bootstrap: str, group: str) -> int:
+    """Asked with a client of its own: an older one remembers an older coordinator."""
+    found: list[int] = []
+    refused: list[str] = []
+
+    def is_known() -> bool:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        try:
+            node = admin.describe_consumer_groups([group], request_timeout=5)[group].result(10).coordinator
+        except KafkaException as error:
+            refused.append(str(error))
+            return False
+        found.append(node.id)
+        return True
+
+    until(is_known, f"the coordinator of {group} is known: {refused}")
+    return found[-1]

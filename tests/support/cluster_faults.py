@@ -1,0 +1,193 @@
+"""What can happen to brokers of a cluster while clients work on it, and what clients must get done all the same.
+
+faults = Faults(brokers, rng, loads)
+faults.run(faults.all(), 50)
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+
+from tests.support.cluster import Brokers, controller_of, until, wait_until_whole
+
+Fault = Callable[[], None]
+
+
+class Load(Protocol):
+    """What a client does to the cluster, in threads or processes of its own."""
+
+    name: str
+
+    def more(self) -> Callable[[], bool]:
+        """Whether all of this load got something done since this call."""
+        ...
+
+
+def wait_for_more(loads: Sequence[Load]) -> None:
+    """Until each load has got something done that began now. What took how long is printed, for who reads of a failure."""
+    began_s = time.monotonic()
+    waiting = [(load.name, load.more()) for load in loads]
+    for name, holds in waiting:
+        until(holds, f"{name} get on")
+        print(f"    {name}: {time.monotonic() - began_s:.1f} s")
+
+
+class Faults:
+    """Each method does one thing to the cluster, waits until all loads get on all the same, and mends it."""
+
+    def __init__(self, brokers: Brokers, rng: random.Random, loads: Sequence[Load]) -> None:
+        self._brokers = brokers
+        self._admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        self._rng = rng
+        self._loads = loads
+        self.victim: Callable[[], int] = lambda: rng.choice(brokers.nodes)
+        """Says who is next."""
+        self.count = 0
+        """Faults so far."""
+        self._hurt = False
+
+    def phase(self) -> int:
+        """An even number while nothing is hurt, another one each time."""
+        return 2 * self.count + self._hurt
+
+    def go_on(self) -> None:
+        wait_for_more(self._loads)
+
+    def settle(self, after: str) -> None:
+        """Until all replicas are in sync."""
+        began_s = time.monotonic()
+        wait_until_whole(self._admin, after)
+        print(f"{time.time():.2f} in sync after {after}: {time.monotonic() - began_s:.1f} s")
+
+    def run(self, kinds: Sequence[Fault], count: int) -> None:
+        """Each of ``kinds`` in turn, then any of them, until there were ``count`` faults."""
+        self.go_on()
+        done = 0
+        while self.count < count:
+            fault = kinds[done] if done < len(kinds) else self._rng.choice(kinds)
+            self._hurt = True
+            print(f"{time.time():.2f} fault {self.count + 1}, {fault.__name__}")
+            fault()
+            self.settle(f"fault {self.count + 1}, {fault.__name__}")
+            self.count, self._hurt = self.count + 1, False
+            done += 1
+            self.go_on()
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _end(self, node_id: int, how: signal.Signals) -> None:
+        self._brokers.end(node_id, how)
+        self.go_on()
+
+    def kill(self) -> None:
+        node_id = self.victim()
+        self._end(node_id, signal.SIGKILL)
+        self._brokers.start(node_id)
+
+    def kill_the_controller(self) -> None:
+        node_id = controller_of(self._admin)
+        self._end(node_id, signal.SIGKILL)
+        self._brokers.start(node_id)
+
+    def stop(self) -> None:
+        node_id = self.victim()
+        self._end(node_id, signal.SIGTERM)
+        self._brokers.start(node_id)
+
+    def roll(self) -> None:
+        """Stop and start each broker in turn. Each is a fault."""
+        order = self._rng.sample(self._brokers.nodes, len(self._brokers.nodes))
+        for node_id in order:
+            self._end(node_id, signal.SIGTERM)
+            self._brokers.start(node_id)
+            if node_id != order[-1]:
+                self.count += 1
+                self.settle(f"broker {node_id} was rolled")
+
+    def pause(self) -> None:
+        node_id = self.victim()
+        self._brokers.pause(node_id)
+        self.go_on()
+        self._brokers.go_on(node_id)
+
+    def lose_the_disk(self) -> None:
+        node_id = self.victim()
+        self._end(node_id, signal.SIGKILL)
+        self._brokers.lose_disk(node_id)
+        self._brokers.start(node_id)
+
+    # --- the network and the bucket -----------------------------------------------------------------------------------
+
+    def cut_off(self) -> None:
+        """One broker and the others do not hear each other; clients and the bucket hear all."""
+        assert self._brokers.links is not None
+        ways = self._brokers.links.apart([self.victim()], self._brokers.nodes)
+        self._brokers.links.cut(ways)
+        self.go_on()
+        self._brokers.links.heal(ways)
+
+    def cut_one_way(self) -> None:
+        assert self._brokers.links is not None
+        one, other = self._rng.sample(self._brokers.nodes, 2)
+        self._brokers.links.cut([(one, other)])
+        self.go_on()
+        self._brokers.links.heal()
+
+    def reset(self) -> None:
+        assert self._brokers.links is not None
+        self._brokers.links.reset(self._brokers.links.apart([self.victim()], self._brokers.nodes))
+        self.go_on()
+
+    def lose_the_bucket(self) -> None:
+        node_id = self.victim()
+        self._brokers.cut_bucket(node_id)
+        self.go_on()
+        self._brokers.heal_bucket(node_id)
+
+    def all_lose_the_bucket(self) -> None:
+        """Nothing of the cluster can change meanwhile."""
+        for node_id in self._brokers.nodes:
+            self._brokers.cut_bucket(node_id)
+        self.go_on()
+        for node_id in self._brokers.nodes:
+            self._brokers.heal_bucket(node_id)
+
+    def isolate(self) -> None:
+        """One broker hears neither the others nor the bucket; clients hear it."""
+        assert self._brokers.links is not None
+        node_id = self.victim()
+        ways = self._brokers.links.apart([node_id], self._brokers.nodes)
+        self._brokers.cut_bucket(node_id)
+        self._brokers.links.cut(ways)
+        self.go_on()
+        self._brokers.links.heal(ways)
+        self._brokers.heal_bucket(node_id)
+
+    # --- lists --------------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Fault]:
+        """One of each kind."""
+        return [
+            self.kill,
+            self.stop,
+            self.pause,
+            self.reset,
+            self.kill_the_controller,
+            self.cut_off,
+            self.lose_the_bucket,
+            self.lose_the_disk,
+            self.all_lose_the_bucket,
+            self.isolate,
+            self.cut_one_way,
+            self.roll,
+        ]
+
+    def of_processes(self) -> list[Fault]:
+        """Those that need no proxies."""
+        return [self.kill, self.pause, self.stop]
