@@ -683,6 +683,7 @@ class Partitions:
         was_in_sync = False
         if partition is not None:
             was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
+            self._configure(partition, config)  # what is committed from here on follows the new min.insync.replicas (R2)
             self.table.note(partition, image)
         role = None if partition is None else partition.role
         match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
@@ -749,9 +750,14 @@ class Partitions:
             case Transition.DROP if partition is not None:
                 self._drop_replica(partition)
                 return False
-        if partition is not None and partition.role is not Role.OFFLINE and partition.log.config != config:
-            partition.log.update_config(config)
+        if partition is not None:
+            self._configure(partition, config)
         return made
+
+    @staticmethod
+    def _configure(partition: Partition, config: TopicConfig) -> None:
+        if partition.role is not Role.OFFLINE and partition.log.config != config:
+            partition.log.update_config(config)
 
     def _make_missing_now(self, name: str, index: int) -> None:
         """Make the log of a partition of a large topic that somebody asks for before its turn."""

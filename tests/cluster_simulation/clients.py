@@ -25,6 +25,7 @@ from tests.cluster_simulation.machine import PORT
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.history import Batch, Violation
+from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
@@ -59,10 +60,6 @@ LOST_PRODUCER = frozenset(
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     }
 )
-
-
-class Unreachable(Exception):
-    """There is nobody to connect to, or no answer."""
 
 
 class Client:

@@ -24,6 +24,7 @@ from app.tiering.store_work import InlineStoreWork
 from tests.cluster_simulation.network import Network
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.simulation.machine import SESSION_MS, SHARE_LOCK_MS
 from tests.simulation.runtime import Process, ProcessDied
 from tests.support.virtual_loop import VirtualClock, VirtualPool
 
@@ -156,6 +157,16 @@ class ClusterMachine:
             firn_log_dir_free_bytes_min=0,
             offsets_topic_num_partitions=2,
             transaction_state_log_num_partitions=2,
+            share_coordinator_state_topic_num_partitions=2,
+            log_cleaner_backoff_ms=500,
+            group_min_session_timeout_ms=100,
+            group_initial_rebalance_delay_ms=50,
+            group_consumer_session_timeout_ms=SESSION_MS,
+            group_consumer_assignment_interval_ms=200,
+            group_share_session_timeout_ms=SESSION_MS,
+            group_share_assignment_interval_ms=200,
+            group_share_record_lock_duration_ms=SHARE_LOCK_MS,
+            group_share_delivery_count_limit=1000,
         )
         node = self.node = Node(
             config,

@@ -272,8 +272,8 @@ class World:
         except Violation as violation:
             self.fail(violation)
 
-    def expect(self, code: int, allowed: Set[ErrorCode], what: str, wire: Wire | None = None) -> None:
-        """Raises: Violation for an answer that nobody should get. A connection whose answer was an error is given up."""
+    def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
+        """Raises: Violation for an answer that nobody should get."""
         if ErrorCode(code) not in allowed:
             raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
 

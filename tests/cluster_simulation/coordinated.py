@@ -1,0 +1,299 @@
+"""Clients of coordinators in a simulated cluster, and what they and their checkers need to know of it.
+
+The clients and the checkers are those of the simulation of one broker. Here each request goes to whom a client would send it: to the
+coordinator that was found last, or to the leader of a partition.
+
+What was acknowledged counts whoever acknowledged it, since nobody can commit without the replicas. What a broker only tells (an
+offset, an assignment, records of a share group) counts if it led before it was asked and when the answer came: a broker that does
+not know yet that it was replaced may tell what was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from app.coordinator.topics import CONSUMER_OFFSETS, INTERNAL, TRANSACTION_STATE, partition_for
+from app.configs import Durability
+from app.errors import ErrorCode
+from app.metadata.cluster import ClusterImage
+from app.units import PartitionIndex, TopicId
+from app.wire.apikeys import ApiKey
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.cluster_simulation.checkers import Replication
+from tests.cluster_simulation.clients import Client
+from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.simulation.actors import Actor
+from tests.simulation.groups import COORDINATOR_TROUBLE, CommittedOffsets
+from tests.simulation.history import Batch, Violation
+from tests.simulation.machine import Unreachable
+from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
+
+if TYPE_CHECKING:
+    from tests.cluster_simulation.machine import ClusterMachine
+    from tests.cluster_simulation.world import World
+
+ACTORS: Final = ("transactions",)
+"""What a run may have beside plain producers and readers."""
+STABLE_S: Final = 60.0
+"""After everything has healed, until no transaction is open."""
+
+GROUP, TRANSACTIONAL_ID = 0, 1
+"""Types of coordinators."""
+Key = tuple[int, str]
+"""What a coordinator is looked for by."""
+_COORDINATED_BY: Final[dict[int, Callable[[Any], Key]]] = {
+    ApiKey.INIT_PRODUCER_ID: lambda asked: (TRANSACTIONAL_ID, asked.transactional_id),
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda asked: (TRANSACTIONAL_ID, asked.v3_and_below_transactional_id),
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda asked: (TRANSACTIONAL_ID, asked.transactional_id),
+    ApiKey.END_TXN: lambda asked: (TRANSACTIONAL_ID, asked.transactional_id),
+    ApiKey.TXN_OFFSET_COMMIT: lambda asked: (GROUP, asked.group_id),
+    ApiKey.JOIN_GROUP: lambda asked: (GROUP, asked.group_id),
+    ApiKey.SYNC_GROUP: lambda asked: (GROUP, asked.group_id),
+    ApiKey.HEARTBEAT: lambda asked: (GROUP, asked.group_id),
+    ApiKey.LEAVE_GROUP: lambda asked: (GROUP, asked.group_id),
+    ApiKey.OFFSET_COMMIT: lambda asked: (GROUP, asked.group_id),
+    ApiKey.OFFSET_FETCH: lambda asked: (GROUP, asked.groups[0].group_id),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda asked: (GROUP, asked.group_id),
+    ApiKey.SHARE_GROUP_HEARTBEAT: lambda asked: (GROUP, asked.group_id),
+}
+
+
+def error_codes(answer: Any) -> Iterator[ErrorCode]:
+    """All that an answer names."""
+    if is_dataclass(answer):
+        for each in fields(answer):
+            value = getattr(answer, each.name)
+            if each.name.endswith("error_code"):
+                yield ErrorCode(value)
+            else:
+                yield from error_codes(value)
+    elif isinstance(answer, list):
+        for one in answer:
+            yield from error_codes(one)
+
+
+class Routed(Actor):
+    """A client of the simulation of one broker, before all others in the order of its classes: it finds whom to ask."""
+
+    world: World  # type: ignore[assignment] # what these actors need of a world this one has
+
+    def __init__(self, world: World, name: str, *args: Any, **named: Any) -> None:
+        super().__init__(world, name, *args, **named)  # type: ignore[arg-type]
+        self.client = Client(world, name)
+        self._coordinators: dict[Key, int] = {}
+        self._asked_of: tuple[int, int, int, ReplicatedHistory | None] = (-1, -1, -1, None)
+        """Node, leader epoch, losses of the world and partition of the last request."""
+        self._history_losses = 0
+
+    async def ask(self, key: int, version: int, message: Any) -> Any:
+        """Raises: Unreachable, Violation."""
+        if key == ApiKey.FIND_COORDINATOR:
+            return await self._find(message)
+        by = _COORDINATED_BY.get(key)
+        if by is None:
+            return await self.ask_leader(self._history_of(key, message), key, version, message)
+        coordinator = by(message)
+        if coordinator not in self._coordinators:
+            await self._find(FindCoordinatorRequest(key_type=coordinator[0], coordinator_keys=[coordinator[1]]))
+        node_id = self._coordinators.get(coordinator)
+        if node_id is None:
+            raise Unreachable(f"nobody coordinates {coordinator[1]}")
+        self._note(node_id, self.world.coordinated.partition_of(*coordinator))
+        try:
+            answer = await self.client.ask(node_id, ApiKey(key), message, version)
+        except Unreachable:
+            self._coordinators.pop(coordinator, None)
+            raise
+        if COORDINATOR_TROUBLE.intersection(error_codes(answer)):
+            self._coordinators.pop(coordinator, None)
+        return answer
+
+    async def _find(self, message: FindCoordinatorRequest) -> Any:
+        found = await self.client.ask_any(ApiKey.FIND_COORDINATOR, message, 4)
+        first = found.coordinators[0]
+        self.world.expect(first.error_code, COORDINATOR_TROUBLE, f"FindCoordinator of {first.key}")
+        if first.error_code == 0:
+            self._coordinators[message.key_type, first.key] = first.node_id
+        return found
+
+    def _history_of(self, key: int, message: Any) -> ReplicatedHistory:
+        topic = message.topics[0]
+        for history in self.world.histories.values():
+            if key == ApiKey.FETCH and (history.topic_id, history.index) == (
+                topic.topic_id,
+                topic.partitions[0].partition,
+            ):
+                return history
+            if key == ApiKey.LIST_OFFSETS and (history.topic, history.index) == (
+                topic.name,
+                topic.partitions[0].partition_index,
+            ):
+                return history
+        raise AssertionError(ApiKey(key).name)
+
+    async def ask_leader(self, history: ReplicatedHistory, key: int, version: int, message: Any) -> Any:
+        """Raises: Unreachable."""
+        leader = await self.client.leader_of(history)
+        self._note(leader, history)
+        try:
+            answer = await self.client.ask(leader, ApiKey(key), message, version)
+        except Unreachable:
+            self.client.forget_leader(history)
+            raise
+        if any(error_codes(answer)):
+            self.client.forget_leader(history)
+        return answer
+
+    async def ask_to_produce(
+        self, history: Any, version: int, data: bytes, *, transactional_id: str | None
+    ) -> Any:
+        partition = PartitionProduceData(index=history.index, records=data)
+        topic = TopicProduceData(partition_data=[partition])
+        if version >= 13:
+            topic.topic_id = history.topic_id
+        else:
+            topic.name = history.topic
+        request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=3000, topic_data=[topic])
+        self._history_losses = history.losses
+        answer = await self.ask_leader(history, ApiKey.PRODUCE, version, request)
+        return answer.responses[0].partition_responses[0]
+
+    def _note(self, node_id: int, partition: ReplicatedHistory | None) -> None:
+        epoch = self.world.coordinated.led_by(partition)[1]
+        self._asked_of = node_id, epoch, self.world.coordinated.losses, partition
+
+    def sure(self) -> bool:
+        return self._asked_of[2] == self.world.coordinated.losses
+
+    def current(self) -> bool:
+        node_id, epoch, losses, partition = self._asked_of
+        led_by = self.world.coordinated.led_by(partition)
+        return led_by == (node_id, epoch) and losses == self.world.coordinated.losses
+
+    def owns(self) -> bool:
+        return True
+
+    def acknowledged(self, history: Any, batch: Batch, base: int) -> None:
+        Replication.acked(history, batch, base, self._history_losses)
+
+
+class RoutedTransactionalProducer(Routed, TransactionalProducer):
+    """See its bases."""
+
+
+class RoutedCommittedReader(Routed, CommittedReader):
+    """See its bases."""
+
+
+class Coordinated:
+    """What a run has of coordinators: who asks them, who checks them, and what is known of their partitions."""
+
+    def __init__(self, world: World, actors: tuple[str, ...]) -> None:
+        self._world, self._actors = world, actors
+        self.internal: dict[tuple[UUID, int], ReplicatedHistory] = {}
+        """Partitions of internal topics."""
+        self.losses = 0
+        """How often a partition of any kind has lost records in a way that is allowed."""
+        self.transactions = Transactions(world)  # type: ignore[arg-type] # needs of a world what this one has
+        self.committed_offsets = CommittedOffsets(world)  # type: ignore[arg-type]
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def changed(self, before: ClusterImage, image: ClusterImage, broker_epochs: dict[int, int]) -> None:
+        """An entry of the cluster log is durable."""
+        disk = self._world.topic_defaults.firn_durability is Durability.DISK
+        for name in INTERNAL:
+            topic = image.topic(name)
+            if topic is None or topic is before.topic(name):
+                continue
+            for partition in topic.partitions:
+                index = int(partition.partition_index)
+                history = self.internal.get((topic.topic_id, index))
+                if history is None:
+                    history = ReplicatedHistory(name, topic.topic_id, index, disk, False)
+                    self.internal[topic.topic_id, index] = history
+                self._world.trace("image", history.name, *partition[1:])
+                excused = history.excused
+                history.replicas = tuple(int(one) for one in partition.replicas)
+                history.note_image(partition, broker_epochs)
+                self.noticed(history, excused=excused)
+                if history.excused_above is not None and int(partition.leader_epoch) > history.excused_above:
+                    if partition.leader >= 0:
+                        history.excused_above = None
+
+    def noticed(self, history: ReplicatedHistory, *, excused: bool) -> None:
+        """Something has happened to a partition; whether its loss was ``excused`` before that."""
+        if history.excused and not excused:
+            self._world.trace("may be lost", history.name)
+            self.losses += 1
+            self.transactions.lost()
+            self.committed_offsets.lost()
+
+    def partition_of(self, kind: int, key: str) -> ReplicatedHistory | None:
+        """Whose leader coordinates."""
+        topic = self._world.newest.topic((CONSUMER_OFFSETS, TRANSACTION_STATE)[kind].name)
+        if topic is None:
+            return None
+        return self.internal.get((topic.topic_id, int(partition_for(key, len(topic.partitions)))))
+
+    def led_by(self, history: ReplicatedHistory | None) -> tuple[int, int]:
+        """Leader and leader epoch, as is durable."""
+        image = self._world.partition_image(history) if history is not None else None
+        return (int(image.leader), int(image.leader_epoch)) if image is not None else (-1, -1)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        world = self._world
+        if "transactions" in self._actors:
+            rng = world.new_rng()
+            for number in range(rng.randint(1, 3)):
+                name = f"x{number}"
+                producer = RoutedTransactionalProducer(
+                    world, name, rng.choice(("x", name)), second_protocol=rng.random() < 0.5
+                )
+                producer.pause_s = rng.choice((0.05, 0.15))
+                world.go(producer.run())
+                reader = RoutedCommittedReader(world, f"c{number}")
+                world.go(reader.run())
+
+    async def finish(self) -> None:
+        """Everything has healed. Raises: Violation."""
+        if "transactions" in self._actors:
+            if not self.losses:
+                await self._world.until(self._is_stable, STABLE_S, "the last transactions to end", "INV-9")
+            await self._read_committed()
+
+    def _is_stable(self) -> bool:
+        return all(
+            history.deleting or self._stable_at(self._world.machine(self.led_by(history)[0]), history)
+            for history in self._world.all_histories()
+        )
+
+    @staticmethod
+    def _stable_at(machine: ClusterMachine, history: ReplicatedHistory) -> bool:
+        node = machine.node
+        log = node.logs.get(history.topic, history.index) if machine.up and node is not None else None
+        return log is not None and log.last_stable_offset >= log.high_watermark
+
+    async def _read_committed(self) -> None:
+        """Every transaction is there or is not. Raises: Violation."""
+        reader = RoutedCommittedReader(self._world, "all committed")
+        reader.bytes_choices = (2000, 100_000)
+        for _ in range(40):
+            try:
+                seen = await reader.read_all()
+            except Unreachable:
+                seen = None
+            if seen is not None:
+                if not self.losses:
+                    self.transactions.whole(seen)
+                return
+            await asyncio.sleep(0.5)
+        if not self.losses:
+            raise Violation("INV-9", "what is committed cannot be read to its end")
