@@ -11,6 +11,7 @@ not know yet that it was replaced may tell what was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,17 +28,19 @@ from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicPro
 from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.clients import Client
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.simulation import assigned
 from tests.simulation.actors import Actor
-from tests.simulation.groups import COORDINATOR_TROUBLE, CommittedOffsets
-from tests.simulation.history import Batch, Violation
+from tests.simulation.assigned import AssignedMember, OneOwner
+from tests.simulation.groups import COORDINATOR_TROUBLE, CommittedOffsets, Member
+from tests.simulation.history import Batch, PartitionHistory, Violation
 from tests.simulation.machine import Unreachable
-from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
+from tests.simulation.transactions import GROUP_ID, CommittedReader, TransactionalProducer, Transactions
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
 
-ACTORS: Final = ("transactions",)
+ACTORS: Final = ("transactions", "groups", "assigned")
 """What a run may have beside plain producers and readers."""
 STABLE_S: Final = 60.0
 """After everything has healed, until no transaction is open."""
@@ -183,7 +186,33 @@ class Routed(Actor):
 
 
 class RoutedTransactionalProducer(Routed, TransactionalProducer):
+    """Each transactional id commits offsets of a group of its own: of two, nobody could say which was committed last."""
+
+    def __init__(self, world: World, name: str, transactional_id: str, *, second_protocol: bool) -> None:
+        super().__init__(world, name, transactional_id, second_protocol=second_protocol)
+        self.group_id = f"{GROUP_ID} {transactional_id}"
+
+
+def _lasting(world: World) -> list[PartitionHistory]:
+    """Partitions of topics that stay: with the others their offsets go."""
+    return [one for one in world.histories.values() if not one.deleting and one.topic.startswith("t")]
+
+
+class RoutedMember(Routed, Member):
     """See its bases."""
+
+    def partitions(self) -> list[PartitionHistory]:
+        return _lasting(self.world)
+
+
+class RoutedAssignedMember(Routed, AssignedMember):
+    """See its bases."""
+
+    def partitions(self) -> list[PartitionHistory]:
+        return _lasting(self.world)
+
+    def topics(self) -> list[str]:
+        return sorted({one.topic for one in self.partitions()})
 
 
 class RoutedCommittedReader(Routed, CommittedReader):
@@ -201,6 +230,9 @@ class Coordinated:
         """How often a partition of any kind has lost records in a way that is allowed."""
         self.transactions = Transactions(world)  # type: ignore[arg-type] # needs of a world what this one has
         self.committed_offsets = CommittedOffsets(world)  # type: ignore[arg-type]
+        self.one_owner = OneOwner(world)  # type: ignore[arg-type]
+        self._group_ids: list[str] = []
+        """Groups whose committed offsets are read in the end."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -233,6 +265,7 @@ class Coordinated:
             self.losses += 1
             self.transactions.lost()
             self.committed_offsets.lost()
+            self.one_owner.lost()
 
     def partition_of(self, kind: int, key: str) -> ReplicatedHistory | None:
         """Whose leader coordinates."""
@@ -250,17 +283,27 @@ class Coordinated:
 
     async def begin(self) -> None:
         world = self._world
+        if not self._actors:
+            return
+        rng = world.new_rng()
         if "transactions" in self._actors:
-            rng = world.new_rng()
             for number in range(rng.randint(1, 3)):
                 name = f"x{number}"
                 producer = RoutedTransactionalProducer(
-                    world, name, rng.choice(("x", name)), second_protocol=rng.random() < 0.5
+                    world, name, rng.choice(("x", name, name)), second_protocol=rng.random() < 0.5
                 )
                 producer.pause_s = rng.choice((0.05, 0.15))
                 world.go(producer.run())
-                reader = RoutedCommittedReader(world, f"c{number}")
-                world.go(reader.run())
+                world.go(RoutedCommittedReader(world, f"c{number}").run())
+                self._group_ids.append(producer.group_id)
+        if "groups" in self._actors:
+            for group_id in ("g", "h")[: rng.randint(1, 2)]:
+                self._group_ids.append(group_id)
+                for number in range(rng.randint(1, 3)):
+                    world.go(RoutedMember(world, f"{group_id}{number}", group_id).run())
+        if "assigned" in self._actors:
+            for number in range(rng.randint(2, 3)):
+                world.go(RoutedAssignedMember(world, f"m{number}").run())
 
     async def finish(self) -> None:
         """Everything has healed. Raises: Violation."""
@@ -268,6 +311,22 @@ class Coordinated:
             if not self.losses:
                 await self._world.until(self._is_stable, STABLE_S, "the last transactions to end", "INV-9")
             await self._read_committed()
+        for group_id in dict.fromkeys(self._group_ids):
+            await self._read_offsets(group_id)
+        if "assigned" in self._actors:
+            await assigned.settle(self._world, lambda name: RoutedAssignedMember(self._world, name))  # type: ignore[arg-type]
+
+    async def _read_offsets(self, group_id: str) -> None:
+        """A new member gets its part in time, and reads what was committed. Raises: Violation."""
+        member = RoutedMember(self._world, f"{group_id} all", group_id)
+        for step in (member.join, member.read_offsets):
+            for _ in range(20):
+                with contextlib.suppress(Unreachable):
+                    if await step():
+                        break
+                await asyncio.sleep(0.5)
+            else:
+                raise Violation("alive", f"no new member of {group_id} can {step.__name__.replace('_', ' ')}")
 
     def _is_stable(self) -> bool:
         return all(

@@ -166,6 +166,7 @@ class World:
         self.coordinated = Coordinated(self, self.shape.actors)
         self.transactions = self.coordinated.transactions
         self.committed_offsets = self.coordinated.committed_offsets
+        self.one_owner = self.coordinated.one_owner
         self.codec = 0
         self.administrator = Administrator(self, "admin")
         self.producing = True

@@ -11,6 +11,7 @@ that was answered. It gives a partition up by sending a heartbeat that does not 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -170,10 +171,10 @@ class AssignedMember(Actor):
         self.world.expect(answer.error_code, MEMBER_EXPECTED, "ConsumerGroupHeartbeat, leaving")
 
 
-async def settle(world: World) -> None:
+async def settle(world: World, new: Callable[[str], AssignedMember]) -> None:
     """Two new members have all partitions between them before long. Raises: Violation."""
-    members = [AssignedMember(world, f"last {number}") for number in range(2)]
-    wanted = {place for place, history in world.histories.items() if not history.deleting}
+    members = [new(f"last {number}") for number in range(2)]
+    wanted = {(history.topic_id, history.index) for history in members[0].partitions()}
     end_s = world.loop.time() + 60
     while True:
         for member in members:

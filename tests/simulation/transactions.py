@@ -81,6 +81,8 @@ class Transaction:
     fate: Fate = Fate.OPEN
     batches: list[tuple[PartitionHistory, Batch]] = field(default_factory=list)
     offsets: list[tuple[Place, Commit]] = field(default_factory=list)
+    unsure: list[Commit] = field(default_factory=list)
+    """Offsets that it may have."""
     torn: bool = False
     """Some of it may be lost in a way that is allowed."""
 
@@ -173,6 +175,7 @@ class TransactionalProducer(Actor):
         self.transactional_id = transactional_id
         self.second = second_protocol
         self.timeout_ms = TIMEOUT_MS
+        self.group_id = GROUP_ID
         self.pause_s = world.rng.choice((0.02, 0.08))
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[UUID, int], tuple[int, int]] = {}
@@ -234,7 +237,7 @@ class TransactionalProducer(Actor):
                 self._forget()
 
     async def identify(self) -> None:
-        for kind, key in ((1, self.transactional_id), (0, GROUP_ID)):
+        for kind, key in ((1, self.transactional_id), (0, self.group_id)):
             found = await self.ask(
                 ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             )
@@ -331,14 +334,14 @@ class TransactionalProducer(Actor):
         assert transaction is not None
         history = self.rng.choice(self.partitions())
         if not self.second:
-            adding = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, GROUP_ID)
+            adding = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, self.group_id)
             added = await self.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, adding)
             if self._told("AddOffsetsToTxn", added.error_code) is not ErrorCode.NONE:
                 return
-        place, number = (GROUP_ID, history.topic, history.index), self.world.next_number()
+        place, number = (self.group_id, history.topic, history.index), self.world.next_number()
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
-            group_id=GROUP_ID,
+            group_id=self.group_id,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             topics=[
@@ -348,6 +351,7 @@ class TransactionalProducer(Actor):
         # Not committed before its transaction is; until somebody asks for that it must not be read.
         commit = self.world.committed_offsets.sent(place, number, -1)
         commit.refused = True
+        transaction.unsure.append(commit)
         answer = await self.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if self.second else 3, request)
         code = self._told(f"TxnOffsetCommit {number}", answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.NONE:
@@ -364,8 +368,10 @@ class TransactionalProducer(Actor):
         assert commits is not None
         if commits and transaction.fate is Fate.OPEN:
             transaction.fate = Fate.ASKED
+            for commit in transaction.unsure:
+                commit.refused = False
             for _, commit in transaction.offsets:
-                commit.refused, commit.sent_s = False, self.world.loop.time()
+                commit.sent_s = self.world.loop.time()
         request = EndTxnRequest(self.transactional_id, self._producer_id, self._epoch, commits)
         answer: EndTxnResponse = await self.ask(ApiKey.END_TXN, 5 if self.second else 3, request)
         what = "commit" if commits else "abort"

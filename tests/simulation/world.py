@@ -806,7 +806,7 @@ class World:
     async def _read_shared(self) -> None:
         """New members of the group that the broker assigns get everything, and everything is delivered to share groups."""
         if self.assigned:
-            await assigned.settle(self)
+            await assigned.settle(self, lambda name: AssignedMember(self, name))
         if self.sharing:
             await sharing.drain(self)
 
