@@ -1,7 +1,7 @@
 """Clients of coordinators in a simulated cluster, and what they and their checkers need to know of it.
 
-The clients and the checkers are those of the simulation of one broker. Here each request goes to whom a client would send it: to the
-coordinator that was found last, or to the leader of a partition.
+The clients and the checkers are those of the simulation of one broker. Here each request goes to whom a client would send it: to
+the coordinator that was found last, or to the leader of a partition.
 
 What was acknowledged counts whoever acknowledged it, since nobody can commit without the replicas. What a broker only tells (an
 offset, an assignment, records of a share group) counts if it led before it was asked and when the answer came: a broker that does
@@ -12,41 +12,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from app.coordinator.topics import CONSUMER_OFFSETS, INTERNAL, TRANSACTION_STATE, partition_for
+from app.client.connection import KafkaConnection
 from app.configs import Durability
-from app.errors import ErrorCode
+from app.coordinator.topics import CONSUMER_OFFSETS, INTERNAL, TRANSACTION_STATE, partition_for
+from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
 from app.metadata.cluster import ClusterImage
-from app.units import PartitionIndex, TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.cluster_simulation.checkers import Replication
-from tests.cluster_simulation.clients import Client
+from tests.cluster_simulation.clients import ANSWER_MS, Client
 from tests.cluster_simulation.truth import ReplicatedHistory
-from tests.simulation import assigned
+from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor
 from tests.simulation.assigned import AssignedMember, OneOwner
 from tests.simulation.groups import COORDINATOR_TROUBLE, CommittedOffsets, Member
 from tests.simulation.history import Batch, PartitionHistory, Violation
 from tests.simulation.machine import Unreachable
+from tests.simulation.sharing import Place, SharedOnce, Worker
 from tests.simulation.transactions import GROUP_ID, CommittedReader, TransactionalProducer, Transactions
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
 
-ACTORS: Final = ("transactions", "groups", "assigned")
+ACTORS: Final = ("transactions", "groups", "assigned", "sharing")
 """What a run may have beside plain producers and readers."""
 STABLE_S: Final = 60.0
 """After everything has healed, until no transaction is open."""
 
 GROUP, TRANSACTIONAL_ID = 0, 1
 """Types of coordinators."""
+Led = tuple[int, int]
+"""Leader and leader epoch."""
 Key = tuple[int, str]
 """What a coordinator is looked for by."""
 _COORDINATED_BY: Final[dict[int, Callable[[Any], Key]]] = {
@@ -89,8 +92,10 @@ class Routed(Actor):
         super().__init__(world, name, *args, **named)  # type: ignore[arg-type]
         self.client = Client(world, name)
         self._coordinators: dict[Key, int] = {}
-        self._asked_of: tuple[int, int, int, ReplicatedHistory | None] = (-1, -1, -1, None)
-        """Node, leader epoch, losses of the world and partition of the last request."""
+        self._asked_of: dict[ReplicatedHistory | None, Led] = {}
+        """What the last request was about, and who led."""
+        self._losses = -1
+        """Of the world, when it left."""
         self._history_losses = 0
 
     async def ask(self, key: int, version: int, message: Any) -> Any:
@@ -98,6 +103,8 @@ class Routed(Actor):
         if key == ApiKey.FIND_COORDINATOR:
             return await self._find(message)
         by = _COORDINATED_BY.get(key)
+        if key == ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            return await self.client.ask_any(ApiKey(key), message, version)
         if by is None:
             return await self.ask_leader(self._history_of(key, message), key, version, message)
         coordinator = by(message)
@@ -106,7 +113,7 @@ class Routed(Actor):
         node_id = self._coordinators.get(coordinator)
         if node_id is None:
             raise Unreachable(f"nobody coordinates {coordinator[1]}")
-        self._note(node_id, self.world.coordinated.partition_of(*coordinator))
+        self._note(node_id, [self.world.coordinated.partition_of(*coordinator)])
         try:
             answer = await self.client.ask(node_id, ApiKey(key), message, version)
         except Unreachable:
@@ -142,7 +149,7 @@ class Routed(Actor):
     async def ask_leader(self, history: ReplicatedHistory, key: int, version: int, message: Any) -> Any:
         """Raises: Unreachable."""
         leader = await self.client.leader_of(history)
-        self._note(leader, history)
+        self._note(leader, [history])
         try:
             answer = await self.client.ask(leader, ApiKey(key), message, version)
         except Unreachable:
@@ -152,9 +159,7 @@ class Routed(Actor):
             self.client.forget_leader(history)
         return answer
 
-    async def ask_to_produce(
-        self, history: Any, version: int, data: bytes, *, transactional_id: str | None
-    ) -> Any:
+    async def ask_to_produce(self, history: Any, version: int, data: bytes, *, transactional_id: str | None) -> Any:
         partition = PartitionProduceData(index=history.index, records=data)
         topic = TopicProduceData(partition_data=[partition])
         if version >= 13:
@@ -166,17 +171,23 @@ class Routed(Actor):
         answer = await self.ask_leader(history, ApiKey.PRODUCE, version, request)
         return answer.responses[0].partition_responses[0]
 
-    def _note(self, node_id: int, partition: ReplicatedHistory | None) -> None:
-        epoch = self.world.coordinated.led_by(partition)[1]
-        self._asked_of = node_id, epoch, self.world.coordinated.losses, partition
+    def _note(self, node_id: int, partitions: Iterable[ReplicatedHistory | None]) -> None:
+        known = self.world.coordinated
+        self._losses = known.losses
+        self._asked_of = {one: known.led_by(one) for one in partitions if known.knows(node_id, one)}
 
     def sure(self) -> bool:
-        return self._asked_of[2] == self.world.coordinated.losses
+        return self._losses == self.world.coordinated.losses
 
     def current(self) -> bool:
-        node_id, epoch, losses, partition = self._asked_of
-        led_by = self.world.coordinated.led_by(partition)
-        return led_by == (node_id, epoch) and losses == self.world.coordinated.losses
+        return all(map(self._led_on, self._asked_of)) if self._asked_of else False
+
+    def _led_on(self, history: ReplicatedHistory | None) -> bool:
+        """Whether who was asked about a partition has led it for as long as the last request lasted, and has known it."""
+        known, led_by = self.world.coordinated, self._asked_of.get(history)
+        return (
+            led_by is not None and self.sure() and known.led_by(history) == led_by and known.knows(led_by[0], history)
+        )
 
     def owns(self) -> bool:
         return True
@@ -215,6 +226,96 @@ class RoutedAssignedMember(Routed, AssignedMember):
         return sorted({one.topic for one in self.partitions()})
 
 
+@dataclass(frozen=True, slots=True)
+class _Grip:
+    """What a worker of a share group has lasts as long as its connection and the leadership."""
+
+    connection: KafkaConnection
+    led_by: Led
+    now_led_by: Callable[[], Led] = field(compare=False)
+
+    @property
+    def open(self) -> bool:
+        return self.connection.usable and self.led_by == self.now_led_by()
+
+
+class RoutedWorker(Routed, Worker):
+    """It has a session with one leader at a time, and moves on to another one now and then."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._leader = -1
+        self._connection: KafkaConnection | None = None
+
+    async def turn(self) -> None:
+        if self.rng.random() < 0.1:
+            self.move_on()
+        await super().turn()
+
+    def partitions(self) -> list[PartitionHistory]:
+        return _lasting(self.world)
+
+    def topics(self) -> list[str]:
+        return sorted({one.topic for one in self.partitions()})
+
+    def move_on(self) -> None:
+        self.hang_up()
+        self._leader = -1
+
+    def hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self.world.go(connection.close())
+
+    def _histories(self) -> list[ReplicatedHistory]:
+        return [self.world.histories[place] for place in self.places]
+
+    async def session_connection(self) -> KafkaConnection:
+        if self._leader < 0:
+            if not self.places:
+                raise Unreachable("it has no partitions")
+            history = self.rng.choice(self._histories())
+            self.client.forget_leader(history)
+            self._leader = await self.client.leader_of(history)
+        if self._connection is None or not self._connection.usable:
+            self.hang_up()
+            try:
+                self._connection = await self.client.connect(self._leader)
+            except BaseException:
+                self._leader = -1
+                raise
+        return self._connection
+
+    def places_here(self) -> list[Place]:
+        # Of who leads the others it will hear when they refuse.
+        led_by = self.world.coordinated.led_by
+        return [(one.topic_id, one.index) for one in self._histories() if led_by(one)[0] == self._leader]
+
+    async def ask(self, key: int, version: int, message: Any) -> Any:
+        if key not in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
+            return await super().ask(key, version, message)
+        connection = self._connection
+        assert connection is not None
+        self._note(self._leader, self._histories())
+        try:
+            answer = await connection.request(ApiKey(key), message, version=version, timeout_ms=ANSWER_MS)
+        except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
+            self.move_on()
+            raise Unreachable(str(error)) from None
+        if ErrorCode.NOT_LEADER_OR_FOLLOWER in error_codes(answer):
+            self._leader = -1  # with the next connection
+        return answer
+
+    def current_in(self, place: Place) -> bool:
+        return self._led_on(self.world.histories[place])
+
+    def grip(self, place: Place) -> _Grip:
+        history = self.world.histories[place]
+        assert self._connection is not None
+        led_by = self.world.coordinated.led_by
+        return _Grip(self._connection, led_by(history), lambda: led_by(history))
+
+
 class RoutedCommittedReader(Routed, CommittedReader):
     """See its bases."""
 
@@ -231,6 +332,7 @@ class Coordinated:
         self.transactions = Transactions(world)  # type: ignore[arg-type] # needs of a world what this one has
         self.committed_offsets = CommittedOffsets(world)  # type: ignore[arg-type]
         self.one_owner = OneOwner(world)  # type: ignore[arg-type]
+        self.shared_once = SharedOnce(world)  # type: ignore[arg-type]
         self._group_ids: list[str] = []
         """Groups whose committed offsets are read in the end."""
 
@@ -254,9 +356,9 @@ class Coordinated:
                 history.replicas = tuple(int(one) for one in partition.replicas)
                 history.note_image(partition, broker_epochs)
                 self.noticed(history, excused=excused)
-                if history.excused_above is not None and int(partition.leader_epoch) > history.excused_above:
-                    if partition.leader >= 0:
-                        history.excused_above = None
+                above = history.excused_above
+                if above is not None and int(partition.leader_epoch) > above and partition.leader >= 0:
+                    history.excused_above = None
 
     def noticed(self, history: ReplicatedHistory, *, excused: bool) -> None:
         """Something has happened to a partition; whether its loss was ``excused`` before that."""
@@ -266,6 +368,7 @@ class Coordinated:
             self.transactions.lost()
             self.committed_offsets.lost()
             self.one_owner.lost()
+            self.shared_once.lost()
 
     def partition_of(self, kind: int, key: str) -> ReplicatedHistory | None:
         """Whose leader coordinates."""
@@ -274,10 +377,19 @@ class Coordinated:
             return None
         return self.internal.get((topic.topic_id, int(partition_for(key, len(topic.partitions)))))
 
-    def led_by(self, history: ReplicatedHistory | None) -> tuple[int, int]:
-        """Leader and leader epoch, as is durable."""
+    def led_by(self, history: ReplicatedHistory | None) -> Led:
+        """Who leads, as is durable."""
         image = self._world.partition_image(history) if history is not None else None
         return (int(image.leader), int(image.leader_epoch)) if image is not None else (-1, -1)
+
+    def knows(self, node_id: int, history: ReplicatedHistory | None) -> bool:
+        """Whether a broker leads a partition, and in the epoch that is durable."""
+        leader, epoch = self.led_by(history)
+        node = self._world.machine(node_id).node
+        if history is None or leader != node_id or node is None:
+            return False
+        partition = node.partitions.table.get(history.topic, history.index)
+        return partition is not None and partition.leads and int(partition.leader_epoch) == epoch
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -304,6 +416,10 @@ class Coordinated:
         if "assigned" in self._actors:
             for number in range(rng.randint(2, 3)):
                 world.go(RoutedAssignedMember(world, f"m{number}").run())
+        if "sharing" in self._actors:
+            await sharing.begin(Routed(world, "share configs"))
+            for number in range(rng.randint(1, 3)):
+                world.go(RoutedWorker(world, f"s{number}").run())
 
     async def finish(self) -> None:
         """Everything has healed. Raises: Violation."""
@@ -315,6 +431,8 @@ class Coordinated:
             await self._read_offsets(group_id)
         if "assigned" in self._actors:
             await assigned.settle(self._world, lambda name: RoutedAssignedMember(self._world, name))  # type: ignore[arg-type]
+        if "sharing" in self._actors:
+            await sharing.drain(RoutedWorker(self._world, "last worker"))
 
     async def _read_offsets(self, group_id: str) -> None:
         """A new member gets its part in time, and reads what was committed. Raises: Violation."""

@@ -167,6 +167,7 @@ class World:
         self.transactions = self.coordinated.transactions
         self.committed_offsets = self.coordinated.committed_offsets
         self.one_owner = self.coordinated.one_owner
+        self.shared_once = self.coordinated.shared_once
         self.codec = 0
         self.administrator = Administrator(self, "admin")
         self.producing = True

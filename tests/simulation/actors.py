@@ -619,9 +619,7 @@ class Administrator(Actor):
         result = answer.topics[0].partitions[0]
         code = ErrorCode(result.error_code)
         self.world.trace("truncated", history.name, offset, code.name, result.low_watermark)
-        self.world.expect(
-            code, EXPECTED | {ErrorCode.OFFSET_OUT_OF_RANGE}, f"DeleteRecords of {history.name}"
-        )
+        self.world.expect(code, EXPECTED | {ErrorCode.OFFSET_OUT_OF_RANGE}, f"DeleteRecords of {history.name}")
         if code is ErrorCode.NONE and self.owns() and not history.deleting and losses == history.losses:
             history.log_start_acked = max(history.log_start_acked, offset)
 

@@ -28,7 +28,7 @@ from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.units import TimestampMs, TopicId
 from tests.simulation import assigned, sharing
-from tests.simulation.actors import Administrator, Consumer, Producer
+from tests.simulation.actors import Actor, Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import (
@@ -602,7 +602,7 @@ class World:
         for number in range(self.assigned):
             go(AssignedMember(self, f"m{number}").run())
         if self.sharing:
-            await sharing.begin(self)
+            await sharing.begin(Actor(self, "share configs"))
         for number in range(self.sharing):
             go(sharing.Worker(self, f"s{number}").run())
         for number in range(self.transactional):
@@ -808,7 +808,7 @@ class World:
         if self.assigned:
             await assigned.settle(self, lambda name: AssignedMember(self, name))
         if self.sharing:
-            await sharing.drain(self)
+            await sharing.drain(sharing.Worker(self, "last worker"))
 
     async def _read_committed(self) -> None:
         """Read everything at read_committed: every transaction is there or is not."""
