@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
 
-ACTORS: Final = ("transactions", "groups", "assigned", "sharing")
+ACTORS: Final = ("transactions", "groups", "assigned", "sharing", "upgrade")
 """What a run may have beside plain producers and readers."""
 STABLE_S: Final = 60.0
 """After everything has healed, until no transaction is open."""

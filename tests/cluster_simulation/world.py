@@ -24,7 +24,8 @@ from uuid import UUID
 from app.configs import TierCompression, TopicConfig
 from app.errors import ErrorCode
 from app.metadata import layout
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.cluster import LEVEL_MAX, ClusterImage, PartitionImage
+from app.metadata.log_format import Entry
 from app.metadata.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
 from app.units import TopicId
@@ -34,6 +35,7 @@ from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Replicati
 from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Producer, Reader
 from tests.cluster_simulation.coordinated import ACTORS, Coordinated
 from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.truth import ReplicatedHistory
@@ -90,7 +92,9 @@ class Shape:
     unclean: bool
     lag_ms: int
     actors: tuple[str, ...] = ()
-    """Of ``ACTORS``: what coordinators are asked for."""
+    """Of ``ACTORS``: what coordinators are asked for, and whether programs are upgraded."""
+    from_0: bool = False
+    """The cluster begins as one broker of level 0."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -129,7 +133,7 @@ class World:
         self._rngs = random.Random(f"cluster rngs {seed}")
         self.shape = replace(Shape.of(self.rng, faults), **shape)
         if faults is None and "actors" not in shape:
-            self.shape = replace(self.shape, actors=actors_of(seed))
+            self.shape = replace(self.shape, **actors_of(seed))
         self.clock = VirtualClock(loop)
         self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())
@@ -163,6 +167,7 @@ class World:
         self.machines = [ClusterMachine(self, node_id) for node_id in range(1, self.shape.brokers + 1)]
         for machine in self.machines:
             machine.clock.skew_ms = rng.choice((0, 0, -5000, 400, 3_600_000))
+        self.levels = Levels(self)
         self.coordinated = Coordinated(self, self.shape.actors)
         self.transactions = self.coordinated.transactions
         self.committed_offsets = self.coordinated.committed_offsets
@@ -307,9 +312,10 @@ class World:
             self.one_writer.removed(key, data)
             self.bucket_is_enough.removed(key, data)
 
-    def _changed(self, before: ClusterImage, image: ClusterImage, is_seal: bool) -> None:
+    def _changed(self, before: ClusterImage, image: ClusterImage, entry: Entry) -> None:
         """An entry of the cluster log is durable."""
-        self.calm_checker.entry(is_seal=is_seal)
+        self.calm_checker.entry(is_seal=entry.is_seal)
+        self.levels.entry(entry.records, before, image)
         registered: set[int] = set()
         if before.brokers is not image.brokers:
             for machine in self.machines:
@@ -445,7 +451,7 @@ class World:
             configs["unclean.leader.election.enable"] = "true"
         for _ in range(30):
             with contextlib.suppress(Unreachable):
-                factor = min(shape.factor, shape.brokers)
+                factor = min(shape.factor, shape.brokers, max(1, len(self.newest.brokers)))
                 made = await self.administrator.create_topic(
                     name,
                     shape.partitions if first else 1,
@@ -497,27 +503,38 @@ class World:
 
     async def _script(self) -> None:
         shape = self.shape
+        if shape.from_0:
+            self.machines[0].program = self.rng.choice((0, LEVEL_MAX))
         self.machines[0].start()
         await self.until(lambda: self.machines[0].up, 60, "the first start")
         self.go(self._keep_running())
         self.go(self._look())
-        await self.until(self._all_unfenced, 60, "all brokers to join")
+        if not shape.from_0:
+            await self.until(self._all_unfenced, 60, "all brokers to join")
         await self.topic_comes(first=True)
         for number in range(shape.producers):
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
             self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
         for number in range(2):
             self.go(Reader(self, f"r{number}").run())
+        if shape.from_0:
+            await self.levels.rise_from_0()
+            await self.levels.spread()
         await self.coordinated.begin()
+        upgrade = self.go(self.levels.upgrade()) if "upgrade" in shape.actors else None
         trouble = self.go(self._make_trouble())
         await asyncio.sleep(shape.seconds)
-        trouble.cancel()
-        await asyncio.wait([trouble])
+        for task in (trouble, upgrade):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         await self.calm()
         await self._heal()
         await self._write_all()
         await self._read_all()
         await self.coordinated.finish()
+        if upgrade is not None:
+            await self.levels.finish()
         await self.bucket_is_enough.prove()
 
     async def _look(self) -> None:
@@ -606,10 +623,11 @@ class World:
         self.trace("read all")
 
 
-def actors_of(seed: int) -> tuple[str, ...]:
-    """What a seed's coordinators are asked for: nothing in every other run."""
+def actors_of(seed: int) -> dict[str, Any]:
+    """What the shape of a seed has beside plain clients: nothing in every other run."""
     rng = random.Random(f"cluster actors {seed}")
-    return tuple(rng.sample(ACTORS, rng.choice((0, 0, 0, 1, 1, 2))))
+    actors = tuple(rng.sample(ACTORS, rng.choice((0, 0, 0, 1, 1, 2))))
+    return {"actors": actors, "from_0": rng.random() < 0.15}
 
 
 def run_seed(
@@ -651,7 +669,8 @@ def run_seed(
         # Snapshots and compaction are for long logs; here they come after a few entries.
         NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
     try:
-        loop.run_until_complete(start())
+        with programs():
+            loop.run_until_complete(start())
     except Violation as found:
         violation = found
     except Deadlock as stuck:

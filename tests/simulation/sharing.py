@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
@@ -129,9 +130,10 @@ class SharedOnce:
         if code is ErrorCode.NONE and kind != RELEASE:
             self._of(place).done_s.update(dict.fromkeys(range(first, end), now_s))
 
-    def finished(self) -> None:
-        """Nothing is left to be delivered. Raises: Violation."""
-        for place, history in self._world.histories.items():
+    def finished(self, places: Iterable[Place]) -> None:
+        """Nothing of these partitions is left to be delivered. Raises: Violation."""
+        for place in places:
+            history = self._world.histories[place]
             if history.deleting or history.losses or history.rotten_from is not None or history.expires:
                 continue
             delivered = self._of(place).delivered
@@ -339,4 +341,4 @@ async def drain(worker: Worker) -> None:
             raise Violation("liveness", f"{GROUP} has not been given everything")
         await asyncio.sleep(0.1)
     if not world.committed_offsets.losses:
-        world.shared_once.finished()
+        world.shared_once.finished(wanted)
