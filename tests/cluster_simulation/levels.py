@@ -76,7 +76,8 @@ def programs() -> Iterator[None]:
 
     member.RegistrationAsked = asked_by_program  # type: ignore[assignment, misc]
     features.update_features = update_by_program
-    membership.LEVEL_MAX = _Understood(known)  # type: ignore[misc]
+    if known == LEVEL_MAX:  # else somebody has planted a fault there
+        membership.LEVEL_MAX = _Understood(known)  # type: ignore[misc]
     try:
         yield
     finally:
@@ -238,7 +239,7 @@ class Levels:
         return code is ErrorCode.NONE
 
     async def finish(self) -> None:
-        """Everything has healed: upgrade what is left, raise the level, and start a program of one level less. Raises: Violation."""
+        """Everything has healed: upgrade the rest, raise the level, and start a program of one level less. Raises: Violation."""
         world = self._world
         for machine in world.machines:
             machine.program = NEXT

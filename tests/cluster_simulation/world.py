@@ -465,7 +465,8 @@ class World:
                     return
             await asyncio.sleep(0.2)
 
-    async def elect(self, history: ReplicatedHistory, *, unclean: bool) -> None:
+    async def elect(self, history: ReplicatedHistory, *, unclean: bool) -> bool:
+        """Whether there was an answer."""
         request = ElectLeadersRequest(
             election_type=int(unclean),
             topic_partitions=[TopicPartitions(topic=history.topic, partitions=[history.index])],
@@ -474,6 +475,8 @@ class World:
         with contextlib.suppress(Unreachable):
             answer = await self.administrator.ask_any(ApiKey.ELECT_LEADERS, request)
             self.trace("elect", history.name, unclean, ErrorCode(answer.error_code).name)
+            return True
+        return False
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -576,7 +579,10 @@ class World:
             image = self.partition_image(history)
             if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
                 # Nobody has all records: an operator says that any may lead.
-                await self.elect(history, unclean=True)
+                for _ in range(20):
+                    if await self.elect(history, unclean=True):
+                        break
+                    await asyncio.sleep(0.2)
         await self.until(self._all_in_sync, HEALED_S, "every partition to have a leader and all replicas in sync")
 
     def _all_in_sync(self) -> bool:
