@@ -683,7 +683,9 @@ class Partitions:
         was_in_sync = False
         if partition is not None:
             was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
-            self._configure(partition, config)  # what is committed from here on follows the new min.insync.replicas (R2)
+            self._configure(
+                partition, config
+            )  # what is committed from here on follows the new min.insync.replicas (R2)
             self.table.note(partition, image)
         role = None if partition is None else partition.role
         match TRANSITIONS[role, wanted_by(image, self._broker_id)]:

@@ -536,6 +536,8 @@ def read_partition(
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
+        # What the tier has is committed and stable, also if a new leader does not know that of it yet.
+        high_watermark, stable = max(high_watermark, read.end_offset), max(stable, read.end_offset)
     return Found(
         cached,
         ErrorCode.NONE,

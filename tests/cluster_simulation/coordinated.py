@@ -386,7 +386,7 @@ class Coordinated:
         """Whether a broker leads a partition, and in the epoch that is durable."""
         leader, epoch = self.led_by(history)
         node = self._world.machine(node_id).node
-        if history is None or leader != node_id or node is None:
+        if history is None or leader != node_id or node is None or node.load_report is None:
             return False
         partition = node.partitions.table.get(history.topic, history.index)
         return partition is not None and partition.leads and int(partition.leader_epoch) == epoch

@@ -11,13 +11,9 @@ from typing import Any, Final
 import pytest
 
 from app.coordinator.partition import CoordinatedLog
-from app.coordinator.shell import Coordinator
 from app.groups.share_leader import ShareLeader
-from app.groups.share_state import ShareStateShard
 from app.metadata import broker_changes, features, membership, registration
 from app.metadata.cluster import BrokerRecord, MemberRecord
-from app.replication.partition import Partition
-from app.transactions import ending
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import _Answered
 from app.transactions.link import AddAnswer
@@ -39,15 +35,6 @@ def gives_a_marker_up_on_a_refusal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Answered, "__await__", given_up)
 
 
-def sends_markers_of_a_decision_that_may_be_lost(patch: pytest.MonkeyPatch) -> None:
-    perform = Coordinator.perform
-
-    def hasty(coordinator: Any, partition: Any, event: Any) -> Any:
-        return None if event is ending._nothing else perform(coordinator, partition, event)
-
-    patch.setattr(Coordinator, "perform", hasty)
-
-
 def does_not_ask_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     async def add(_others: OtherBrokers, _asked: Any) -> AddAnswer:
         return AddAnswer({}, -1)
@@ -55,40 +42,12 @@ def does_not_ask_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OtherBrokers, "add", add)
 
 
-def answers_before_the_end_is_known(patch: pytest.MonkeyPatch) -> None:
-    def to_read(coordinator: Any, seat: Any) -> Partition | None:
-        partition: Partition | None = coordinator._partitions.get(coordinator.topic.name, seat.partition)
-        return partition if partition is not None and partition.leads else None
-
-    stored = CoordinatedLog.stored
-
-    def of_this_leadership(log: Any, end: Any) -> Any:
-        counting = log._partition.counting
-        return None if counting is not None and end <= counting._epoch_start else stored(log, end)
-
-    patch.setattr(Coordinator, "_to_read", to_read)
-    patch.setattr(CoordinatedLog, "stored", of_this_leadership)
-
-
 def answers_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatedLog, "stored", lambda _log, _end: None)
 
 
-def goes_on_with_what_is_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "wait_stored_as_leader", Partition.wait_stored)
-
-
-def takes_writes_of_older_leaders(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareStateShard, "_check_leader", lambda *_: None)
-
-
 def says_done_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareLeader, "stored", lambda _leader, _key: None)
-
-
-def does_not_read_the_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareLeader, "_leads", lambda _leader, _key, _epoch: True)
-    patch.setattr(ShareLeader, "find", lambda leader, key, _epoch=None: leader.core.partitions.get(key))
 
 
 def raises_over_older_programs(patch: pytest.MonkeyPatch) -> None:
@@ -117,13 +76,6 @@ PLANTED: Final[dict[str, Planted]] = {
     "X3 a marker given up on a refusal": Planted(
         gives_a_marker_up_on_a_refusal, "INV-9", 20, ("kill leader", "restart", "reassign"), _TRANSACTIONS | _LONG
     ),
-    "X1 markers of a decision that may be lost": Planted(
-        sends_markers_of_a_decision_that_may_be_lost,
-        "INV-9",
-        40,
-        ("kill leader", "slow network", "kill"),
-        _TRANSACTIONS | _LONG,
-    ),
     "X3 a transaction committed in one of its partitions": Planted(
         commits_what_is_to_be_aborted_in_a_second_partition,
         "INV-9",
@@ -133,12 +85,6 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "V1 the coordinator is not asked": Planted(
         does_not_ask_the_coordinator, "INV-9", 10, ("kill leader",), _TRANSACTIONS
-    ),
-    "G2 the coordinator answers before its log's end is known": Planted(
-        answers_before_the_end_is_known, "INV-8", 30, ("kill leader", "slow network"), _GROUPS | _LONG
-    ),
-    "G3 a wait outlives the leadership": Planted(
-        goes_on_with_what_is_over, "INV-8", 30, ("pause leader", "isolate", "partition"), _GROUPS | _LONG
     ),
     "G4 a commit answered before it is committed": Planted(
         answers_before_it_is_committed, "INV-8", 20, ("kill leader", "slow network"), _GROUPS | _LONG
@@ -152,18 +98,12 @@ PLANTED: Final[dict[str, Planted]] = {
     "G8 assignments forgotten by the next coordinator": Planted(
         forgets_who_has_what_with_every_restart, "INV-11", 30, ("kill leader", "restart"), _ASSIGNED | _LONG
     ),
-    "H1 a state of an older leader accepted": Planted(
-        takes_writes_of_older_leaders, "INV-12", 60, ("pause leader", "isolate", "partition"), _SHARING | _LONG
-    ),
     "H2 a record shared twice": Planted(shares_what_somebody_has, "INV-12", 20, ("kill leader",), _SHARING),
     "H6 acknowledged records not written down": Planted(
         does_not_write_down_what_was_acknowledged, "INV-12", 20, ("kill leader",), _SHARING | _LONG
     ),
     "H6 acknowledged before it is stored": Planted(
         says_done_before_it_is_stored, "INV-12", 40, ("kill leader", "slow network"), _SHARING | _LONG
-    ),
-    "H8 a leader goes on with its older window": Planted(
-        does_not_read_the_state, "INV-12", 30, ("pause leader", "restart", "elect preferred"), _SHARING | _LONG
     ),
     "a level that a registered program does not understand": Planted(
         raises_over_older_programs, "INV-14", 5, ("kill",), SHORT | {"actors": ("upgrade",)}

@@ -4,7 +4,7 @@ Every commit is of a number that nobody else commits, so an offset that is read 
 
 - **Kept**: an acknowledged commit is read again, or a later one, as long as what the internal topic was promised to survive is
   all that happens.
-- **In order**: once a commit was acknowledged, none is read that had been acknowledged before it was even sent.
+- **In order**: once a commit was acknowledged, or read, none is read that had been acknowledged or read before it was even sent.
 - **Fenced**: a commit that was refused is never read, and a member of an older generation is refused once a newer one is known
   to be synced.
 - **One assignment**: a member is given what the leader of its generation gave it.
@@ -128,6 +128,8 @@ class CommittedOffsets:
                     "INV-8",
                     f"{place}: {number} was read, though {later.number} was committed after it and acknowledged",
                 )
+        if known is not None:
+            known.acked_s = min(known.acked_s, self._world.loop.time())  # and it stays
 
     # --- generations ------------------------------------------------------------------------------------------------
 
