@@ -35,7 +35,7 @@ from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_nam
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
-from app.units import LeaderEpoch
+from app.units import LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
     ENDPOINTS,
@@ -536,8 +536,9 @@ def read_partition(
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
-        # What the tier has is committed and stable, also if a new leader does not know that of it yet.
-        high_watermark, stable = max(high_watermark, read.end_offset), max(stable, read.end_offset)
+        if read.end_offset > end_offset:
+            # What the tier has is committed and stable, also if a new leader does not know that of it yet.
+            high_watermark, stable = Offset(max(high_watermark, read.end_offset)), Offset(max(stable, read.end_offset))
     return Found(
         cached,
         ErrorCode.NONE,
