@@ -722,6 +722,9 @@ class Partitions:
         was_in_sync = False
         if partition is not None:
             was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
+            self._configure(
+                partition, config
+            )  # what is committed from here on follows the new min.insync.replicas (R2)
             self.table.note(partition, image)
         role = None if partition is None else partition.role
         match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
@@ -790,14 +793,22 @@ class Partitions:
                 return False
         if partition is None:
             return made
-        if partition.role is not Role.OFFLINE and partition.log.config is not config:
-            if partition.log.config != config:
-                partition.log.update_config(config)
-                self.table.note(partition, image)  # the settings say how many have to be in sync
-            partition.log.config = config
+        if self._configure(partition, config):
+            self.table.note(partition, image)  # the settings say how many have to be in sync
         if self._started and TRANSITIONS[partition.role, wanted_by(image, self._broker_id)] in SETTLED:
             partition.followed = image
         return made
+
+    @staticmethod
+    def _configure(partition: Partition, config: TopicConfig) -> bool:
+        """Give a log its settings. Returns: whether they differ from those that it had."""
+        if partition.role is Role.OFFLINE or partition.log.config is config:
+            return False
+        changed = partition.log.config != config
+        if changed:
+            partition.log.update_config(config)
+        partition.log.config = config  # logs with the same settings share one object
+        return changed
 
     def _make_missing_now(self, name: str, index: int) -> None:
         """Bring a partition of a large topic in line that somebody asks for before its turn: make its log, or lead it."""

@@ -39,7 +39,7 @@ from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
 from app.security.acls import Operation, ResourceType
-from app.units import LeaderEpoch
+from app.units import LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
     ENDPOINTS,
@@ -567,6 +567,9 @@ def read_partition(
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
+        if read.end_offset > end_offset:
+            # What the tier has is committed and stable, also if a new leader does not know that of it yet (T1).
+            high_watermark, stable = Offset(max(high_watermark, read.end_offset)), Offset(max(stable, read.end_offset))
     if not read.is_local:
         attempt.cold_bytes += read.length
     return Found(

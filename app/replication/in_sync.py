@@ -160,6 +160,11 @@ class InSync:
     # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
+    def leader_epoch(self) -> int:
+        """Of the leadership in which it counts."""
+        return self._leader_epoch
+
+    @property
     def high_watermark(self) -> int:
         """Everything below it is committed. It never goes back (R1)."""
         return self._high_watermark

@@ -450,8 +450,8 @@ class PartitionTable:
         return partition
 
     def note(self, partition: Partition, image: PartitionImage) -> None:
-        """Who leads by now, whoever that is, and who is in sync. If no other replica is in sync any more, all that is stored is
-        committed."""
+        """Who leads by now, whoever that is, and who is in sync. If this broker goes on leading in its epoch, and no other replica
+        is in sync any more, all that is stored is committed."""
         if partition.leader != image.leader or partition.leader_epoch != image.leader_epoch:
             self._touch(partition)
         partition.leader, partition.leader_epoch = image.leader, image.leader_epoch
@@ -462,10 +462,12 @@ class PartitionTable:
         sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
         partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)
-        if not partition.leads:
-            return
-        partition.log.commit_alone(partition.commits_alone)
         counting = partition.counting
+        if not partition.leads or image.leader != self._broker_id:
+            return
+        if counting is not None and image.leader_epoch != counting.leader_epoch:
+            return  # what is known of the others is of a leadership that is over: they may have cut it away since (R1, A2)
+        partition.log.commit_alone(partition.commits_alone)
         if partition.commits_alone:
             self._stop_counting(partition)
         elif counting is None:

@@ -14,7 +14,7 @@ from app.errors import CorruptionError
 from app.hot.log import PartitionLog
 from app.metadata import layout
 from app.metadata.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
-from app.metadata.log_format import decode_entry
+from app.metadata.log_format import Entry, decode_entry
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
 from tests.simulation.history import Batch, Violation
 
@@ -41,8 +41,8 @@ class OneOrder:
         """What is durable."""
         return self._state.image
 
-    def stored(self, key: str, data: bytes) -> tuple[ClusterImage, ClusterImage, bool] | None:
-        """An object was stored. Returns, for the next entry of the cluster log: the image before and after, and if it seals."""
+    def stored(self, key: str, data: bytes) -> tuple[ClusterImage, ClusterImage, Entry] | None:
+        """An object was stored. Returns, for the next entry of the cluster log: the image before and after, and the entry."""
         named = layout.parse_numbered_key(key)
         if named is None or named.is_snapshot or named.prefix != layout.CLUSTER_PREFIX or named.sequence != self._next:
             return None
@@ -55,7 +55,7 @@ class OneOrder:
         self._images[self._next] = self._state.image
         self._images.pop(self._next - 400, None)
         self._next += 1
-        return before, self._state.image, entry.is_seal
+        return before, self._state.image, entry
 
     def look(self, machine: ClusterMachine) -> None:
         node, process = machine.node, machine.process

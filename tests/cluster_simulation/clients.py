@@ -25,6 +25,7 @@ from tests.cluster_simulation.machine import PORT
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.history import Batch, Violation
+from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
@@ -61,10 +62,6 @@ LOST_PRODUCER = frozenset(
 )
 
 
-class Unreachable(Exception):
-    """There is nobody to connect to, or no answer."""
-
-
 class Client:
     """Something with connections to all brokers."""
 
@@ -85,10 +82,15 @@ class Client:
                 if connection is None or not connection.usable:
                     if connection is not None:
                         await connection.close()
-                    connection = self._connections[node_id] = await open_connection(
-                        f"n{node_id}", PORT, client_id=self.name, timeout_ms=1_000, dial=self._dial
-                    )
+                    connection = self._connections[node_id] = await self.connect(node_id)
             return await connection.request(key, message, version=version, timeout_ms=ANSWER_MS)
+        except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
+            raise Unreachable(str(error)) from None
+
+    async def connect(self, node_id: int) -> KafkaConnection:
+        """A connection of its own. Raises: Unreachable."""
+        try:
+            return await open_connection(f"n{node_id}", PORT, client_id=self.name, timeout_ms=1_000, dial=self._dial)
         except (BrokerUnavailable, RequestRejected, ProtocolError) as error:
             raise Unreachable(str(error)) from None
 

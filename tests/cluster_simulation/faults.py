@@ -19,9 +19,9 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.cluster_simulation.clients import Unreachable
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import LATENCY_S
+from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World

@@ -17,13 +17,15 @@ from app.configs import BrokerConfig
 from app.errors import FirnError
 from app.handlers.server import KafkaServer
 from app.hot.log import PartitionLog
-from app.metadata.cluster import BrokerImage, Endpoint
+from app.metadata.cluster import LEVEL_MAX, BrokerImage, Endpoint
 from app.metadata.control import RegisterRequest, RegisterResponse
 from app.metadata.numbered_log import LogTimings
 from app.tiering.store_work import InlineStoreWork
+from tests.cluster_simulation.levels import PROGRAM
 from tests.cluster_simulation.network import Network
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.simulation.machine import SESSION_MS, SHARE_LOCK_MS
 from tests.simulation.runtime import Process, ProcessDied
 from tests.support.virtual_loop import VirtualClock, VirtualPool
 
@@ -97,6 +99,8 @@ class ClusterMachine:
         """Somebody is to start it again when it is down."""
         self.exit: BaseException | None = None
         self.starts = 0
+        self.program = self.runs = LEVEL_MAX
+        """The level that the program understands that is installed, and the one that was started last."""
         self.descriptors_max = 256
         self.ends: dict[tuple[UUID, int], int] = {}
         """What its replicas had stored when its process died last."""
@@ -132,7 +136,9 @@ class ClusterMachine:
         self.starts += 1
         self.exit = None
         self.powered = True
+        self.runs = self.program
         process = self.process = Process(world.loop, f"{self.name}.{self.starts}")
+        process.context.run(PROGRAM.set, self.runs)
         world.processes.append(process)
         world.trace("start", process.name)
         rng = world.new_rng()
@@ -156,6 +162,16 @@ class ClusterMachine:
             firn_log_dir_free_bytes_min=0,
             offsets_topic_num_partitions=2,
             transaction_state_log_num_partitions=2,
+            share_coordinator_state_topic_num_partitions=2,
+            log_cleaner_backoff_ms=500,
+            group_min_session_timeout_ms=100,
+            group_initial_rebalance_delay_ms=50,
+            group_consumer_session_timeout_ms=SESSION_MS,
+            group_consumer_assignment_interval_ms=200,
+            group_share_session_timeout_ms=SESSION_MS,
+            group_share_assignment_interval_ms=200,
+            group_share_record_lock_duration_ms=SHARE_LOCK_MS,
+            group_share_delivery_count_limit=1000,
         )
         node = self.node = Node(
             config,
@@ -181,7 +197,7 @@ class ClusterMachine:
                 places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
                 new_link=lambda: SimLink(self, world.network, process),
                 boot_id=f"{self.name}-{self.boots}",
-                new_level=1,
+                new_level=0 if world.shape.from_0 else 1,
             ),
         )
         process.spawn(self._serve(node, process))
@@ -197,6 +213,8 @@ class ClusterMachine:
             self.world.trace("stopped", process.name)
         except FirnError as error:
             self.exit = error
+            with self.world.judging():
+                self.world.levels.ended(self, error)
             self.world.trace("exit", process.name, type(error).__name__, str(error))
         except ProcessDied:
             raise
@@ -213,6 +231,8 @@ class ClusterMachine:
     def _ready(self, process: Process) -> None:
         process.check()
         self.world.trace("serves", process.name)
+        with self.world.judging():
+            self.world.levels.serves(self)
         self.up = True
 
     def stop(self) -> None:

@@ -24,21 +24,25 @@ from uuid import UUID
 from app.configs import TierCompression, TopicConfig
 from app.errors import ErrorCode
 from app.metadata import layout
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.cluster import LEVEL_MAX, ClusterImage, PartitionImage
+from app.metadata.log_format import Entry
 from app.metadata.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
 from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Replication
-from tests.cluster_simulation.clients import Administrator, Producer, Reader, Unreachable
+from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Producer, Reader
+from tests.cluster_simulation.coordinated import ACTORS, Coordinated
 from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
 from tests.simulation.history import Violation
+from tests.simulation.machine import Unreachable
 from tests.simulation.runtime import Process, ProcessDied, SimLoop
 from tests.support.virtual_loop import Deadlock, VirtualClock
 
@@ -87,6 +91,10 @@ class Shape:
     tiered: bool
     unclean: bool
     lag_ms: int
+    actors: tuple[str, ...] = ()
+    """Of ``ACTORS``: what coordinators are asked for, and whether programs are upgraded."""
+    from_0: bool = False
+    """The cluster begins as one broker of level 0."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -124,6 +132,8 @@ class World:
         self.rng = random.Random(f"cluster {seed}")
         self._rngs = random.Random(f"cluster rngs {seed}")
         self.shape = replace(Shape.of(self.rng, faults), **shape)
+        if faults is None and "actors" not in shape:
+            self.shape = replace(self.shape, **actors_of(seed))
         self.clock = VirtualClock(loop)
         self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())
@@ -157,6 +167,13 @@ class World:
         self.machines = [ClusterMachine(self, node_id) for node_id in range(1, self.shape.brokers + 1)]
         for machine in self.machines:
             machine.clock.skew_ms = rng.choice((0, 0, -5000, 400, 3_600_000))
+        self.levels = Levels(self)
+        self.coordinated = Coordinated(self, self.shape.actors)
+        self.transactions = self.coordinated.transactions
+        self.committed_offsets = self.coordinated.committed_offsets
+        self.one_owner = self.coordinated.one_owner
+        self.shared_once = self.coordinated.shared_once
+        self.codec = 0
         self.administrator = Administrator(self, "admin")
         self.producing = True
         self.acks = self.reads = self.leaders = 0
@@ -215,7 +232,7 @@ class World:
 
     def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
         """Raises: Violation for an answer that nobody should get."""
-        if ErrorCode(code) not in allowed:
+        if ErrorCode(code) not in allowed and ErrorCode(code) not in FOUND_BY_ITSELF:
             raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
 
     def machine(self, node_id: int) -> ClusterMachine:
@@ -237,6 +254,10 @@ class World:
 
     def broker_epochs(self) -> dict[int, int]:
         return {int(broker_id): one.broker_epoch for broker_id, one in self.newest.brokers.items()}
+
+    def all_histories(self) -> list[ReplicatedHistory]:
+        """Those of internal topics too."""
+        return [*self.histories.values(), *self.coordinated.internal.values()]
 
     def any_history(self) -> ReplicatedHistory | None:
         alive = [one for one in self.histories.values() if not one.deleting]
@@ -291,9 +312,10 @@ class World:
             self.one_writer.removed(key, data)
             self.bucket_is_enough.removed(key, data)
 
-    def _changed(self, before: ClusterImage, image: ClusterImage, is_seal: bool) -> None:
+    def _changed(self, before: ClusterImage, image: ClusterImage, entry: Entry) -> None:
         """An entry of the cluster log is durable."""
-        self.calm_checker.entry(is_seal=is_seal)
+        self.calm_checker.entry(is_seal=entry.is_seal)
+        self.levels.entry(entry.records, before, image)
         registered: set[int] = set()
         if before.brokers is not image.brokers:
             for machine in self.machines:
@@ -308,6 +330,7 @@ class World:
                     self.members.changed(old, new)
                     self.calm_checker.changed(old, new)
         epochs = self.broker_epochs()
+        self.coordinated.changed(before, image, epochs)
         for history in self.histories.values():
             topic = image.topics_by_id.get(TopicId(history.topic_id))
             old_topic = before.topics_by_id.get(TopicId(history.topic_id))
@@ -320,7 +343,9 @@ class World:
             if topic is old_topic:
                 continue
             self.trace("image", history.name, *partition[1:])
+            excused = history.excused
             history.note_image(partition, epochs)
+            self.coordinated.noticed(history, excused=excused)
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
@@ -348,7 +373,7 @@ class World:
         """A machine went down: somebody will start it again."""
         self.disturb([machine], 0.0)
         if how == "power":
-            self._damaged(machine, [one for one in self.histories.values() if not one.disk])
+            self._damaged(machine, [one for one in self.all_histories() if not one.disk])
         self._restart_s[machine.name] = self.loop.time() + self.rng.choice((0.05, 0.5, 2.0, 5.0))
 
     def lose_disk(self, machine: ClusterMachine) -> None:
@@ -358,18 +383,20 @@ class World:
             machine.crash("kill")
             self.crashed(machine, "kill")
         machine.lose_disk()
-        self._damaged(machine, list(self.histories.values()))
+        self._damaged(machine, self.all_histories())
 
     def _damaged(self, machine: ClusterMachine, histories: Sequence[ReplicatedHistory]) -> None:
         """What this machine had stored of these partitions is lost."""
         registered = self.newest.brokers.get(machine.node_id)  # type: ignore[call-overload]
         for history in histories:
+            excused = history.excused
             image = self.partition_image(history)
             history.note_damage(
                 machine.node_id,
                 registered.broker_epoch if registered is not None else -1,
                 int(image.leader_epoch) if image is not None else -1,
             )
+            self.coordinated.noticed(history, excused=excused)
 
     async def _keep_running(self) -> None:
         """Whoever supervises brokers: start those again that are down."""
@@ -424,7 +451,7 @@ class World:
             configs["unclean.leader.election.enable"] = "true"
         for _ in range(30):
             with contextlib.suppress(Unreachable):
-                factor = min(shape.factor, shape.brokers)
+                factor = min(shape.factor, shape.brokers, max(1, len(self.newest.brokers)))
                 made = await self.administrator.create_topic(
                     name,
                     shape.partitions if first else 1,
@@ -438,7 +465,8 @@ class World:
                     return
             await asyncio.sleep(0.2)
 
-    async def elect(self, history: ReplicatedHistory, *, unclean: bool) -> None:
+    async def elect(self, history: ReplicatedHistory, *, unclean: bool) -> bool:
+        """Whether there was an answer."""
         request = ElectLeadersRequest(
             election_type=int(unclean),
             topic_partitions=[TopicPartitions(topic=history.topic, partitions=[history.index])],
@@ -447,6 +475,8 @@ class World:
         with contextlib.suppress(Unreachable):
             answer = await self.administrator.ask_any(ApiKey.ELECT_LEADERS, request)
             self.trace("elect", history.name, unclean, ErrorCode(answer.error_code).name)
+            return True
+        return False
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -476,25 +506,38 @@ class World:
 
     async def _script(self) -> None:
         shape = self.shape
+        if shape.from_0:
+            self.machines[0].program = self.rng.choice((0, LEVEL_MAX))
         self.machines[0].start()
         await self.until(lambda: self.machines[0].up, 60, "the first start")
         self.go(self._keep_running())
         self.go(self._look())
-        await self.until(self._all_unfenced, 60, "all brokers to join")
+        if not shape.from_0:
+            await self.until(self._all_unfenced, 60, "all brokers to join")
         await self.topic_comes(first=True)
         for number in range(shape.producers):
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
             self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
         for number in range(2):
             self.go(Reader(self, f"r{number}").run())
+        if shape.from_0:
+            await self.levels.rise_from_0()
+            await self.levels.spread()
+        await self.coordinated.begin()
+        upgrade = self.go(self.levels.upgrade()) if "upgrade" in shape.actors else None
         trouble = self.go(self._make_trouble())
         await asyncio.sleep(shape.seconds)
-        trouble.cancel()
-        await asyncio.wait([trouble])
+        for task in (trouble, upgrade):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         await self.calm()
         await self._heal()
         await self._write_all()
         await self._read_all()
+        await self.coordinated.finish()
+        if upgrade is not None:
+            await self.levels.finish()
         await self.bucket_is_enough.prove()
 
     async def _look(self) -> None:
@@ -520,27 +563,30 @@ class World:
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
-    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Raises: Violation if the time is up."""
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str, invariant: str = "alive") -> None:
+        """Raises: Violation of ``invariant`` if the time is up."""
         end_s = self.loop.time() + seconds
         while not condition():
             if self.loop.time() > end_s:
-                raise Violation("alive", f"waited {seconds:g} s in vain for {what}")
+                raise Violation(invariant, f"waited {seconds:g} s in vain for {what}")
             await asyncio.sleep(0.1)
 
     async def _heal(self) -> None:
         """Everything works again within a stated time."""
         await self.until(lambda: all(one.up for one in self.machines), HEALED_S, "all brokers to serve")
         await self.until(self._all_unfenced, HEALED_S, "all brokers to be unfenced")
-        for history in self.histories.values():
+        for history in self.all_histories():
             image = self.partition_image(history)
             if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
                 # Nobody has all records: an operator says that any may lead.
-                await self.elect(history, unclean=True)
+                for _ in range(20):
+                    if await self.elect(history, unclean=True):
+                        break
+                    await asyncio.sleep(0.2)
         await self.until(self._all_in_sync, HEALED_S, "every partition to have a leader and all replicas in sync")
 
     def _all_in_sync(self) -> bool:
-        for history in self.histories.values():
+        for history in self.all_histories():
             image = self.partition_image(history)
             if history.deleting or image is None:
                 continue
@@ -583,6 +629,15 @@ class World:
         self.trace("read all")
 
 
+def actors_of(seed: int) -> dict[str, Any]:
+    """What the shape of a seed has beside plain clients: one of each in the first seeds, nothing in every other run after them."""
+    if seed <= len(ACTORS):
+        return {"actors": ACTORS[seed : seed + 1], "from_0": seed == len(ACTORS)}
+    rng = random.Random(f"cluster actors {seed}")
+    actors = tuple(rng.sample(ACTORS, rng.choice((0, 0, 0, 1, 1, 2))))
+    return {"actors": actors, "from_0": rng.random() < 0.15}
+
+
 def run_seed(
     seed: int,
     *,
@@ -622,7 +677,8 @@ def run_seed(
         # Snapshots and compaction are for long logs; here they come after a few entries.
         NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
     try:
-        loop.run_until_complete(start())
+        with programs():
+            loop.run_until_complete(start())
     except Violation as found:
         violation = found
     except Deadlock as stuck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,28 @@ async def test_while_another_replica_is_in_sync_nothing_is_committed_by_this_dis
         await asyncio.wait_for(waiting, 60)
         assert (log.high_watermark, partition.commits_alone) == (end, False)
         assert partition.wait_stored(end) is None
+    await manager.close()
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param({"leader": OTHER, "isr": (OTHER,), "leader_epoch": LeaderEpoch(2)}, id="another leads"),
+        pytest.param({"leader": BrokerId(-1), "isr": (ME,), "leader_epoch": LeaderEpoch(2)}, id="nobody leads"),
+        pytest.param({"isr": (ME,), "leader_epoch": LeaderEpoch(3)}, id="it leads again, after another"),
+    ],
+)
+async def test_r1_the_image_of_a_later_leadership_commits_nothing_of_this_one(later: dict[str, Any]) -> None:
+    """What only a part of its in-sync set has stored may have been cut away by whoever led after it."""
+    manager = manager_over(sim())
+    table = PartitionTable(ME, ClusterImage)
+    partition = table.hold(new_log(manager))
+    table.note(partition, two_in_sync())
+    table.lead(partition, LeaderEpoch(1))
+    partition.log.append_as_leader(batch(3), now_ms=NOW)
+    await partition.log.flush()
+    table.note(partition, two_in_sync()._replace(partition_epoch=2, **later))
+    assert partition.log.high_watermark == 0
     await manager.close()
 
 

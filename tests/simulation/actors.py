@@ -68,6 +68,8 @@ class Actor:
         self.rng = world.rng
         self.wire: Wire | None = None
         self.machine: Machine | None = None
+        self._asked: tuple[object, ...] = ()
+        """Whom the last request went to, and how often records had been lost by then."""
 
     def connect(self) -> Wire:
         """The open connection, or a new one. Raises: Unreachable."""
@@ -83,7 +85,48 @@ class Actor:
     async def ask(self, key: int, version: int, message: Any) -> Any:
         """Raises: Unreachable: no connection, or no answer in time."""
         wire = self.connect()
+        self.note()
         return await self.answered(wire, wire.ask(key, version, message))
+
+    async def ask_to_produce(
+        self, history: PartitionHistory, version: int, data: bytes, *, transactional_id: str | None
+    ) -> Any:
+        """Send one batch with acks=all. Returns: the answer for its partition. Raises: Unreachable."""
+        wire = self.connect()
+        self.note()
+        topic = history.topic_id if version >= 13 else history.topic
+        frame = encode_produce_request(
+            version,
+            wire.next_correlation_id(),
+            self.name,
+            [(topic, [(history.index, data)])],
+            acks=-1,
+            timeout_ms=3000,
+            transactional_id=transactional_id,
+        )
+        future = wire.send(ApiKey.PRODUCE, version, b"".join(bytes(piece) for piece in frame))
+        return (await self.answered(wire, future)).responses[0].partition_responses[0]
+
+    def note(self) -> None:
+        """A request is about to leave."""
+        self._asked = (self.machine, self.world.committed_offsets.losses, self.world.transactions.losses)
+
+    def sure(self) -> bool:
+        """Whether what the last answer says is done can be lost in no way that is allowed."""
+        return self._asked == (self.world.owner, self.world.committed_offsets.losses, self.world.transactions.losses)
+
+    def current(self) -> bool:
+        """Whether the last answer came from the broker that all others took for the one to ask."""
+        return self.sure()
+
+    def acknowledged(self, history: PartitionHistory, batch: Batch, base: int) -> None:
+        """``ask_to_produce`` was told so."""
+        assert self.machine is not None
+        self.world.acked_means_kept.acked(history, batch, base, self.machine)
+
+    def partitions(self) -> list[PartitionHistory]:
+        """What there is to read and write."""
+        return [one for one in self.world.histories.values() if not one.deleting]
 
     async def answered(self, wire: Wire, future: asyncio.Future[Any]) -> Any:
         """The answer to a request on ``wire``. Raises: Unreachable."""
@@ -272,7 +315,7 @@ class Producer(Actor):
                 self._producer_id = -1
                 self._broken = True
                 return
-            self.world.expect(code, EXPECTED, f"Produce to {history.name} ({result.error_message})", wire=wire)
+            self.world.expect(code, EXPECTED, f"Produce to {history.name} ({result.error_message})")
             if code in GONE:
                 if not history.deleting and machine is self.world.owner:
                     raise Violation("INV-1", f"{history.name} is not there any more")
@@ -393,7 +436,7 @@ class Consumer(Actor):
         if gone and owner and code is ErrorCode.NONE:
             raise Violation("INV-1", f"{history.name} was deleted and can be read")
         if code is not ErrorCode.NONE:
-            self.world.expect(code, EXPECTED, f"Fetch of {history.name}", wire=self.wire)
+            self.world.expect(code, EXPECTED, f"Fetch of {history.name}")
             return None
         ends: list[int] = []
         at = offset
@@ -449,7 +492,7 @@ class Consumer(Actor):
         answer = await self.ask(ApiKey.LIST_OFFSETS, 9, request)
         part = answer.topics[0].partitions[0]
         self.world.trace("offset", self.name, history.name, timestamp, part.offset, part.error_code)
-        self.world.expect(part.error_code, EXPECTED, f"ListOffsets of {history.name}", wire=self.wire)
+        self.world.expect(part.error_code, EXPECTED, f"ListOffsets of {history.name}")
         return None if part.error_code else (part.offset, part.timestamp)
 
     async def by_time(self, history: PartitionHistory) -> None:
@@ -541,7 +584,7 @@ class Administrator(Actor):
         if code is ErrorCode.NONE and self.machine is world.owner and owner is world.owner:
             world.know_topic(name, result.topic_id, partitions, disk=disk, expires=expires)
             return True
-        world.expect(code, EXPECTED | {ErrorCode.TOPIC_ALREADY_EXISTS}, "CreateTopics", wire=self.wire)
+        world.expect(code, EXPECTED | {ErrorCode.TOPIC_ALREADY_EXISTS}, "CreateTopics")
         return False
 
     async def delete_topic(self, history: PartitionHistory) -> None:
@@ -553,7 +596,7 @@ class Administrator(Actor):
         answer = await self.ask(ApiKey.DELETE_TOPICS, 6, request)
         code = ErrorCode(answer.responses[0].error_code)
         world.trace("deleted", history.topic, code.name)
-        world.expect(code, EXPECTED, "DeleteTopics", wire=self.wire)
+        world.expect(code, EXPECTED, "DeleteTopics")
         if code is ErrorCode.NONE and self.owns():
             for one in all_of_it:
                 one.gone = True
@@ -576,9 +619,7 @@ class Administrator(Actor):
         result = answer.topics[0].partitions[0]
         code = ErrorCode(result.error_code)
         self.world.trace("truncated", history.name, offset, code.name, result.low_watermark)
-        self.world.expect(
-            code, EXPECTED | {ErrorCode.OFFSET_OUT_OF_RANGE}, f"DeleteRecords of {history.name}", wire=self.wire
-        )
+        self.world.expect(code, EXPECTED | {ErrorCode.OFFSET_OUT_OF_RANGE}, f"DeleteRecords of {history.name}")
         if code is ErrorCode.NONE and self.owns() and not history.deleting and losses == history.losses:
             history.log_start_acked = max(history.log_start_acked, offset)
 
@@ -605,4 +646,4 @@ class Administrator(Actor):
         )
         answer = await self.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
         self.world.trace("altered", history.topic, name, answer.responses[0].error_code)
-        self.world.expect(answer.responses[0].error_code, EXPECTED, "IncrementalAlterConfigs", wire=self.wire)
+        self.world.expect(answer.responses[0].error_code, EXPECTED, "IncrementalAlterConfigs")

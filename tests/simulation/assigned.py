@@ -11,6 +11,7 @@ that was answered. It gives a partition up by sending a heartbeat that does not 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -114,7 +115,7 @@ class AssignedMember(Actor):
         request = ConsumerGroupHeartbeatRequest(GROUP, self.member_id, epoch, topic_partitions=None)
         if self.says_all or epoch == 0:
             request.rebalance_timeout_ms = REBALANCE_MS
-            request.subscribed_topic_names = sorted({one.topic for one in self.world.histories.values()})
+            request.subscribed_topic_names = self.topics()
         return request
 
     async def beat(self, *, slow: bool = False) -> bool:
@@ -134,14 +135,13 @@ class AssignedMember(Actor):
         for topic_id, index in sorted(self.reads):
             by_topic.setdefault(topic_id, []).append(index)
         request.topic_partitions = [TopicPartitions(topic_id, parts) for topic_id, parts in by_topic.items()]
-        self.connect()
-        machine, losses, sent_s = self.machine, world.committed_offsets.losses, world.loop.time()
+        sent_s = world.loop.time()
         world.one_owner.gave_up(self.member_id, self.reads)
         answer: ConsumerGroupHeartbeatResponse = await self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
         code = ErrorCode(answer.error_code)
         world.trace("assigned", self.member_id, self.epoch, answer.member_epoch, code.name)
         world.expect(code, MEMBER_EXPECTED, "ConsumerGroupHeartbeat")
-        if machine is not world.owner or losses != world.committed_offsets.losses:
+        if not self.current():
             self._be_new()  # somebody who does not know better has answered
             return False
         if code in FENCING:
@@ -159,6 +159,10 @@ class AssignedMember(Actor):
         world.one_owner.told(self.member_id, sent_s + SESSION_MS / 1000, self.told)
         return self.reads == self.told
 
+    def topics(self) -> list[str]:
+        """What it subscribes to."""
+        return sorted({one.topic for one in self.world.histories.values()})
+
     async def leave(self) -> None:
         """Raises: Unreachable."""
         request = self._request(-1)
@@ -167,10 +171,10 @@ class AssignedMember(Actor):
         self.world.expect(answer.error_code, MEMBER_EXPECTED, "ConsumerGroupHeartbeat, leaving")
 
 
-async def settle(world: World) -> None:
+async def settle(world: World, new: Callable[[str], AssignedMember]) -> None:
     """Two new members have all partitions between them before long. Raises: Violation."""
-    members = [AssignedMember(world, f"last {number}") for number in range(2)]
-    wanted = {place for place, history in world.histories.items() if not history.deleting}
+    members = [new(f"last {number}") for number in range(2)]
+    wanted = {(history.topic_id, history.index) for history in members[0].partitions()}
     end_s = world.loop.time() + 60
     while True:
         for member in members:

@@ -4,7 +4,7 @@ Every commit is of a number that nobody else commits, so an offset that is read 
 
 - **Kept**: an acknowledged commit is read again, or a later one, as long as what the internal topic was promised to survive is
   all that happens.
-- **In order**: once a commit was acknowledged, none is read that had been acknowledged before it was even sent.
+- **In order**: once a commit was acknowledged, or read, none is read that had been acknowledged or read before it was even sent.
 - **Fenced**: a commit that was refused is never read, and a member of an older generation is refused once a newer one is known
   to be synced.
 - **One assignment**: a member is given what the leader of its generation gave it.
@@ -128,6 +128,8 @@ class CommittedOffsets:
                     "INV-8",
                     f"{place}: {number} was read, though {later.number} was committed after it and acknowledged",
                 )
+        if known is not None:
+            known.acked_s = min(known.acked_s, self._world.loop.time())  # and it stays
 
     # --- generations ------------------------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Member(Actor):
         synced = await self.ask(ApiKey.SYNC_GROUP, 5, request_sync)
         if self._told("SyncGroup", synced.error_code) is not ErrorCode.NONE:
             return False
-        if self.owns():
+        if self.current():
             self.world.committed_offsets.synced(self.group_id, generation, self.member_id, synced.assignment)
         self.generation = generation
         self.owned = _partitions(synced.assignment)
@@ -239,7 +241,7 @@ class Member(Actor):
 
     def _assign(self, joined: JoinGroupResponse, generation: int) -> dict[str, bytes]:
         members = sorted(member.member_id for member in joined.members)
-        places = sorted({(one.topic, one.index) for one in self.world.histories.values() if not one.deleting})
+        places = sorted({(one.topic, one.index) for one in self.partitions()})
         given = {
             member: ",".join(f"{topic}/{index}" for topic, index in places[number :: len(members)]).encode()
             for number, member in enumerate(members)
@@ -263,12 +265,10 @@ class Member(Actor):
             member_id=self.member_id,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=[OffsetCommitRequestPartition(index, number)])],
         )
-        self.connect()
-        machine, losses = self.machine, offsets.losses
         commit = offsets.sent(place, number, generation)
         answer = await self.ask(ApiKey.OFFSET_COMMIT, 8, request)
         code = self._told(f"OffsetCommit {number}", answer.topics[0].partitions[0].error_code)
-        if machine is self.world.owner and losses == offsets.losses:
+        if self.sure():
             offsets.answered(place, commit, code)
 
     async def heartbeat(self) -> None:
@@ -286,7 +286,7 @@ class Member(Actor):
     async def read_offsets(self) -> bool:
         """Read all that the group has committed, and hold it against the truth. Raises: Unreachable, Violation."""
         offsets = self.world.committed_offsets
-        places = sorted({(one.topic, one.index) for one in self.world.histories.values() if not one.deleting})
+        places = sorted({(one.topic, one.index) for one in self.partitions()})
         topics = {
             topic: [index for other, index in places if other == topic]
             for topic in sorted({topic for topic, _ in places})
@@ -301,12 +301,11 @@ class Member(Actor):
                 )
             ]
         )
-        self.connect()
-        machine, losses, asked_s = self.machine, offsets.losses, self.world.loop.time()
+        asked_s = self.world.loop.time()
         (group,) = (await self.ask(ApiKey.OFFSET_FETCH, 8, request)).groups
         if self._told("OffsetFetch", group.error_code) is not ErrorCode.NONE:
             return False
-        if machine is not self.world.owner or losses != offsets.losses:
+        if not self.current():
             return False
         for topic in group.topics:
             for part in topic.partitions:

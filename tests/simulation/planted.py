@@ -275,8 +275,8 @@ def writes_the_marker_of_one_partition_alone(patch: pytest.MonkeyPatch) -> None:
 def commits_what_is_to_be_aborted_in_a_second_partition(patch: pytest.MonkeyPatch) -> None:
     write = MarkerWriter.write
 
-    def torn(writer: MarkerWriter, marker: Any, partition: Any) -> Any:
-        return write(writer, marker._replace(commit=True) if partition.partition else marker, partition)
+    def torn(writer: MarkerWriter, marker: Any, partition: Any, *rest: Any) -> Any:
+        return write(writer, marker._replace(commit=True) if partition.partition else marker, partition, *rest)
 
     patch.setattr(MarkerWriter, "write", torn)
 

@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from app.errors import ErrorCode
@@ -33,8 +34,7 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, Shar
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.groups import COORDINATOR_TROUBLE
 from tests.simulation.history import Violation
-from tests.simulation.machine import SHARE_LOCK_MS, Machine, Unreachable
-from tests.simulation.network import Wire
+from tests.simulation.machine import SHARE_LOCK_MS, Unreachable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -51,12 +51,19 @@ REFUSALS = frozenset({ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST}
 WORKER_EXPECTED = EXPECTED | COORDINATOR_TROUBLE | FENCING | NO_SESSION | REFUSALS
 
 
+class Grip(Protocol):
+    """On which a worker has what it was given: its connection, and what else must stay."""
+
+    @property
+    def open(self) -> bool: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Held:
     """A record that a worker was given."""
 
     worker: str
-    wire: Wire
+    grip: Grip
     until_s: float
 
 
@@ -89,7 +96,7 @@ class SharedOnce:
         for progress in self._partitions.values():
             progress.held.clear()
 
-    def delivered(self, place: Place, first: int, end: int, worker: str, wire: Wire, sent_s: float) -> None:
+    def delivered(self, place: Place, first: int, end: int, worker: str, grip: Grip, sent_s: float) -> None:
         """A worker is given ``[first, end)``, which it asked for at ``sent_s``. Raises: Violation."""
         progress, now_s = self._of(place), self._world.loop.time()
         progress.delivered.update(range(first, end))
@@ -100,16 +107,16 @@ class SharedOnce:
             if progress.done_s.get(offset, inf) < sent_s:
                 raise Violation("INV-12", f"{place}: {offset} was done with and is delivered to {worker}")
             held = progress.held.get(offset)
-            if held is not None and held.worker != worker and held.until_s > now_s and held.wire.open:
+            if held is not None and held.worker != worker and held.until_s > now_s and held.grip.open:
                 raise Violation("INV-12", f"{place}: {offset} is delivered to {worker} while {held.worker} has it")
-            progress.held[offset] = _Held(worker, wire, until_s)
+            progress.held[offset] = _Held(worker, grip, until_s)
 
-    def says(self, place: Place, first: int, end: int, worker: str, wire: Wire) -> float:
+    def says(self, place: Place, first: int, end: int, worker: str, grip: Grip) -> float:
         """A worker is about to say something of what it was given; until when it may be sure to have it."""
         held = self._of(place).held
         sure = [held.pop(offset, None) for offset in range(first, end)]
         return min(
-            one.until_s if one is not None and one.worker == worker and one.wire is wire else -1.0 for one in sure
+            one.until_s if one is not None and one.worker == worker and one.grip == grip else -1.0 for one in sure
         )
 
     def answered(self, place: Place, first: int, end: int, kind: int, code: ErrorCode, sure_until_s: float) -> None:
@@ -123,9 +130,10 @@ class SharedOnce:
         if code is ErrorCode.NONE and kind != RELEASE:
             self._of(place).done_s.update(dict.fromkeys(range(first, end), now_s))
 
-    def finished(self) -> None:
-        """Nothing is left to be delivered. Raises: Violation."""
-        for place, history in self._world.histories.items():
+    def finished(self, places: Iterable[Place]) -> None:
+        """Nothing of these partitions is left to be delivered. Raises: Violation."""
+        for place in places:
+            history = self._world.histories[place]
             if history.deleting or history.losses or history.rotten_from is not None or history.expires:
                 continue
             delivered = self._of(place).delivered
@@ -144,7 +152,7 @@ class Worker(Actor):
         self.epoch = 0
         self.places: list[Place] = []
         self.session_epoch = 0
-        self.session_wire: Wire | None = None
+        self.session_wire: Any = None
         self.given: list[tuple[Place, int, int]] = []
 
     async def run(self) -> None:
@@ -180,7 +188,7 @@ class Worker(Actor):
             world.expect(found.error_code, WORKER_EXPECTED, "FindCoordinator")
             if found.error_code:
                 return False
-        names = sorted({one.topic for one in world.histories.values()})
+        names = self.topics()
         request = ShareGroupHeartbeatRequest(GROUP, self.name, self.epoch, None, names)
         answer: ShareGroupHeartbeatResponse = await self.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, request)
         code = ErrorCode(answer.error_code)
@@ -196,17 +204,36 @@ class Worker(Actor):
             self.places = sorted((topic.topic_id, index) for topic in parts for index in topic.partitions)
         return True
 
-    def _known(self, machine: Machine | None, losses: int) -> bool:
-        """Whether an answer is of somebody who knows."""
-        return machine is self.world.owner and losses == self.world.committed_offsets.losses
+    def topics(self) -> list[str]:
+        """What it subscribes to."""
+        return sorted({one.topic for one in self.world.histories.values()})
+
+    async def session_connection(self) -> Any:
+        """That of the session, or a new one. Raises: Unreachable."""
+        return self.connect()
+
+    def places_here(self) -> list[Place]:
+        """Its partitions at the broker to which ``session_connection`` leads."""
+        return self.places
+
+    def grip(self, place: Place) -> Grip:
+        assert self.wire is not None
+        return self.wire
+
+    def current_in(self, place: Place) -> bool:
+        """As ``current``, for one partition of the last request."""
+        return self.current()
+
+    def move_on(self) -> None:
+        """To another broker, if there are several."""
 
     async def fetch(self, *, max_records: int, max_wait_ms: int) -> int:
         """Ask for records; how many there were. Raises: Unreachable, Violation."""
-        world, wire = self.world, self.connect()
+        world, wire = self.world, await self.session_connection()
         if wire is not self.session_wire:
             self.session_epoch, self.session_wire, self.given = 0, wire, []
         by_topic: dict[UUID, list[int]] = {}
-        for topic_id, index in self.places if self.session_epoch == 0 else ():
+        for topic_id, index in self.places_here() if self.session_epoch == 0 else ():
             by_topic.setdefault(topic_id, []).append(index)
         request = ShareFetchRequest(
             GROUP,
@@ -219,7 +246,7 @@ class Worker(Actor):
             topics=[FetchTopic(topic, [FetchPartition(index) for index in parts]) for topic, parts in by_topic.items()],
             forgotten_topics_data=list[ForgottenTopic](),
         )
-        machine, losses, sent_s = self.machine, world.committed_offsets.losses, world.loop.time()
+        sent_s = world.loop.time()
         answer = await self.ask(ApiKey.SHARE_FETCH, 2, request)
         code = ErrorCode(answer.error_code)
         world.trace("share fetch", self.name, self.session_epoch, code.name)
@@ -241,14 +268,14 @@ class Worker(Actor):
                     first, end = run.first_offset, run.last_offset + 1
                     world.trace("shared", self.name, part.partition_index, first, end, run.delivery_count)
                     count += end - first
-                    if self._known(machine, losses):
-                        world.shared_once.delivered(place, first, end, self.name, wire, sent_s)
+                    if self.current_in(place):
+                        world.shared_once.delivered(place, first, end, self.name, self.grip(place), sent_s)
                         self.given.append((place, first, end))
         return count
 
     async def say(self, kind: int) -> None:
         """Say one thing of some that was given. Raises: Unreachable, Violation."""
-        world, wire = self.world, self.connect()
+        world, wire = self.world, await self.session_connection()
         if wire is not self.session_wire or self.session_epoch == 0:
             self.given = []
             return
@@ -257,8 +284,7 @@ class Worker(Actor):
         request = ShareAcknowledgeRequest(
             GROUP, self.name, self.session_epoch, False, [AcknowledgeTopic(place[0], [partition])]
         )
-        machine, losses = self.machine, world.committed_offsets.losses
-        sure_until_s = world.shared_once.says(place, first, end, self.name, wire)
+        sure_until_s = world.shared_once.says(place, first, end, self.name, self.grip(place))
         answer = await self.ask(ApiKey.SHARE_ACKNOWLEDGE, 2, request)
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE:
@@ -268,13 +294,14 @@ class Worker(Actor):
             self.hang_up()
         world.trace("said", self.name, place[1], first, end, kind, code.name)
         world.expect(code, WORKER_EXPECTED, "ShareAcknowledge")
-        if self._known(machine, losses):
+        if self.sure():
+            if not self.current_in(place):
+                sure_until_s = -1.0
             world.shared_once.answered(place, first, end, kind, code, sure_until_s)
 
 
-async def begin(world: World) -> None:
+async def begin(actor: Actor) -> None:
     """Have the group begin at the start of each partition, before anybody joins it."""
-    actor = Actor(world, "share configs")
     config = AlterableConfig("share.auto.offset.reset", 0, "earliest")
     request = IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP_RESOURCE, GROUP, [config])])
     while True:
@@ -287,13 +314,14 @@ async def begin(world: World) -> None:
         await asyncio.sleep(0.2)
 
 
-async def drain(world: World) -> None:
+async def drain(worker: Worker) -> None:
     """A last worker is given all that is left, and accepts it. Raises: Violation."""
-    worker = Worker(world, "last worker")
+    world = worker.world
     empty_since_s, end_s = world.loop.time(), world.loop.time() + 60
-    wanted = sorted(place for place, history in world.histories.items() if not history.deleting)
+    wanted = sorted((one.topic_id, one.index) for one in worker.partitions())
     while True:
         count = 0
+        worker.move_on()
         try:
             await worker.beat()
             if [place for place in worker.places if place in wanted] == wanted:
@@ -313,4 +341,4 @@ async def drain(world: World) -> None:
             raise Violation("liveness", f"{GROUP} has not been given everything")
         await asyncio.sleep(0.1)
     if not world.committed_offsets.losses:
-        world.shared_once.finished()
+        world.shared_once.finished(wanted)

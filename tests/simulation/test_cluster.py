@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster_simulation import planted, planted_coordinators
 from tests.cluster_simulation.faults import FAULTS
-from tests.cluster_simulation.planted import PLANTED
 from tests.cluster_simulation.world import Outcome, run_seed
 
 ROOT = Path(__file__).parents[2]
+PLANTED = planted.PLANTED | planted_coordinators.PLANTED
 SEEDS = 6
-"""Of the default suite."""
+"""Of the default suite: each meets another kind of client of coordinators, or an upgrade, or begins as one broker."""
 SLOW_SEEDS = 120
 SLOW_SEEDS_FROM = 1_000
 QUICK = frozenset(
@@ -24,9 +25,34 @@ QUICK = frozenset(
         "R2 a set of any size commits",
         "S1 what is fetched counts as stored",
         "E2 one epoch for two leaders",
+        "X3 a transaction committed in one of its partitions",
+        "G4 a commit answered before it is committed",
+        "G7 a partition assigned before it is given up",
+        "H2 a record shared twice",
+        "a level that a registered program does not understand",
     }
 )
 """Planted faults of the default suite; the others are found by the slow tests."""
+
+
+FOUND = {
+    "min.insync.replicas that was changed counted with the next change only": (
+        0,
+        None,
+        {"actors": ("transactions",), "from_0": False},
+    ),
+    "the image of the next leadership committed what the last one had only half stored": (
+        26,
+        ("pause leader", "isolate", "partition"),
+        planted.SHORT | {"seconds": 10.0, "pause_s": 0.5, "actors": ("groups",)},
+    ),
+    "more was read from the tier than the high watermark that was told": (
+        25,
+        ("isolate", "partition"),
+        planted.SHORT | {"seconds": 15.0, "pause_s": 1.5, "actors": ("groups",)},
+    ),
+}
+"""Runs that once broke an invariant."""
 
 
 def describe(outcome: Outcome) -> str:
@@ -67,6 +93,14 @@ def test_no_invariant_of_a_cluster_breaks_in_many_runs(start: int) -> None:
     assert len({kind for outcome in outcomes for kind in outcome.faults}) > len(FAULTS) // 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_in_clusters_stays_mended(what: str) -> None:
+    seed, faults, shape = FOUND[what]
+    outcome = run_seed(seed, faults=faults, shape=shape)
+    assert outcome.violation is None, describe(outcome)
+
+
 def test_a_wished_number_of_seeds_of_clusters_breaks_no_invariant(request: pytest.FixtureRequest) -> None:
     wished = request.config.getoption("seeds", default=None)
     if wished is None:
@@ -100,13 +134,13 @@ def test_a_seed_of_a_cluster_gives_the_same_trace_again_in_another_process_and_h
 def test_a_fault_planted_into_a_cluster_is_found_by_the_checker_meant_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted = PLANTED[name]
-    planted.plant(monkeypatch)
+    fault = PLANTED[name]
+    fault.plant(monkeypatch)
     others: list[str] = []
-    for seed in range(planted.seeds):
-        violation = run_seed(seed, faults=planted.faults, shape=planted.shape).violation
+    for seed in range(fault.seeds):
+        violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
         if violation is not None:
-            if violation.invariant == planted.found_by:
+            if violation.invariant == fault.found_by:
                 return
             others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{planted.found_by} did not find it in {planted.seeds} seeds; what was found:", *others]))
+    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))

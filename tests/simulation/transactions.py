@@ -35,7 +35,6 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from app.wire.produce import encode_produce_request
 from tests.simulation.actors import EXPECTED, LOST_PRODUCER, Actor, Consumer
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.groups import COORDINATOR_TROUBLE, Commit, Place
@@ -82,6 +81,8 @@ class Transaction:
     fate: Fate = Fate.OPEN
     batches: list[tuple[PartitionHistory, Batch]] = field(default_factory=list)
     offsets: list[tuple[Place, Commit]] = field(default_factory=list)
+    unsure: list[Commit] = field(default_factory=list)
+    """Offsets that it may have."""
     torn: bool = False
     """Some of it may be lost in a way that is allowed."""
 
@@ -174,6 +175,7 @@ class TransactionalProducer(Actor):
         self.transactional_id = transactional_id
         self.second = second_protocol
         self.timeout_ms = TIMEOUT_MS
+        self.group_id = GROUP_ID
         self.pause_s = world.rng.choice((0.02, 0.08))
         self._producer_id = self._epoch = -1
         self._sequences: dict[tuple[UUID, int], tuple[int, int]] = {}
@@ -235,21 +237,19 @@ class TransactionalProducer(Actor):
                 self._forget()
 
     async def identify(self) -> None:
-        for kind, key in ((1, self.transactional_id), (0, GROUP_ID)):
+        for kind, key in ((1, self.transactional_id), (0, self.group_id)):
             found = await self.ask(
                 ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             )
             if self._told("FindCoordinator", found.coordinators[0].error_code) is not ErrorCode.NONE:
                 return
         request = InitProducerIdRequest(self.transactional_id, self.timeout_ms)
-        self.connect()
-        machine, losses = self.machine, self.world.transactions.losses
         answer: InitProducerIdResponse = await self.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
         if self._told("InitProducerId", answer.error_code) is not ErrorCode.NONE:
             return
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
-        if machine is self.world.owner and losses == self.world.transactions.losses:
+        if self.sure():
             self.world.transactions.identified(self.transactional_id, self._producer_id, self._epoch)
 
     # --- within a transaction ---------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class TransactionalProducer(Actor):
         world, transaction = self.world, self._transaction
         assert transaction is not None
         if history is None:
-            history = self.rng.choice([one for one in world.histories.values() if not one.deleting])
+            history = self.rng.choice(self.partitions())
         place = (history.topic_id, history.index)
         if not self.second and not await self.add(history):
             return
@@ -314,29 +314,15 @@ class TransactionalProducer(Actor):
         return batch, data
 
     async def _send(self, history: PartitionHistory, batch: Batch, data: bytes) -> ErrorCode:
-        world = self.world
-        wire = self.connect()
-        machine, losses, sent_s = self.machine, world.transactions.losses, world.loop.time()
-        assert machine is not None
+        world, sent_s = self.world, self.world.loop.time()
         identity = (self._producer_id, self._epoch)
         version = 13 if self.second else 11
-        topic = history.topic_id if self.second else history.topic
-        frame = encode_produce_request(
-            version,
-            wire.next_correlation_id(),
-            self.name,
-            [(topic, [(history.index, data)])],
-            acks=-1,
-            timeout_ms=3000,
-            transactional_id=self.transactional_id,
-        )
-        future = wire.send(ApiKey.PRODUCE, version, b"".join(bytes(piece) for piece in frame))
-        result = (await self.answered(wire, future)).responses[0].partition_responses[0]
+        result = await self.ask_to_produce(history, version, data, transactional_id=self.transactional_id)
         code = self._told(f"Produce {batch.number}", result.error_code, of_ours=False)
         if code is ErrorCode.NONE:
-            if machine is world.owner and losses == world.transactions.losses:
+            if self.sure():
                 world.transactions.wrote(self.transactional_id, *identity, sent_s)
-                world.acked_means_kept.acked(history, batch, result.base_offset, machine)
+                self.acknowledged(history, batch, result.base_offset)
                 world.acks += 1
             else:
                 batch.retired = True
@@ -346,16 +332,16 @@ class TransactionalProducer(Actor):
         """Raises: Unreachable, Violation."""
         transaction = self._transaction
         assert transaction is not None
-        history = self.rng.choice([one for one in self.world.histories.values() if not one.deleting])
+        history = self.rng.choice(self.partitions())
         if not self.second:
-            adding = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, GROUP_ID)
+            adding = AddOffsetsToTxnRequest(self.transactional_id, self._producer_id, self._epoch, self.group_id)
             added = await self.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, adding)
             if self._told("AddOffsetsToTxn", added.error_code) is not ErrorCode.NONE:
                 return
-        place, number = (GROUP_ID, history.topic, history.index), self.world.next_number()
+        place, number = (self.group_id, history.topic, history.index), self.world.next_number()
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
-            group_id=GROUP_ID,
+            group_id=self.group_id,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             topics=[
@@ -365,14 +351,12 @@ class TransactionalProducer(Actor):
         # Not committed before its transaction is; until somebody asks for that it must not be read.
         commit = self.world.committed_offsets.sent(place, number, -1)
         commit.refused = True
-        self.connect()
-        machine, losses = self.machine, self.world.transactions.losses
+        transaction.unsure.append(commit)
         answer = await self.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if self.second else 3, request)
         code = self._told(f"TxnOffsetCommit {number}", answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.NONE:
-            ours = machine is self.world.owner and losses == self.world.transactions.losses
             transaction.offsets = [one for one in transaction.offsets if one[0] != place]
-            if ours:
+            if self.sure():
                 transaction.offsets.append((place, commit))
 
     async def end(self, *, commit: bool | None = None) -> None:
@@ -384,16 +368,16 @@ class TransactionalProducer(Actor):
         assert commits is not None
         if commits and transaction.fate is Fate.OPEN:
             transaction.fate = Fate.ASKED
+            for commit in transaction.unsure:
+                commit.refused = False
             for _, commit in transaction.offsets:
-                commit.refused, commit.sent_s = False, self.world.loop.time()
-        self.connect()
-        machine, losses = self.machine, self.world.transactions.losses
+                commit.sent_s = self.world.loop.time()
         request = EndTxnRequest(self.transactional_id, self._producer_id, self._epoch, commits)
         answer: EndTxnResponse = await self.ask(ApiKey.END_TXN, 5 if self.second else 3, request)
         what = "commit" if commits else "abort"
         if self._told(f"EndTxn {transaction.number} {what}", answer.error_code) is not ErrorCode.NONE:
             return
-        if machine is self.world.owner and losses == self.world.transactions.losses:
+        if self.sure():
             transaction.fate = Fate.COMMITTED if commits else Fate.ABORTED
             if commits:
                 for _, commit in transaction.offsets:

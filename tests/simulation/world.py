@@ -28,7 +28,7 @@ from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.units import TimestampMs, TopicId
 from tests.simulation import assigned, sharing
-from tests.simulation.actors import Administrator, Consumer, Producer
+from tests.simulation.actors import Actor, Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import (
@@ -272,8 +272,8 @@ class World:
         except Violation as violation:
             self.fail(violation)
 
-    def expect(self, code: int, allowed: Set[ErrorCode], what: str, wire: Wire | None = None) -> None:
-        """Raises: Violation for an answer that nobody should get. A connection whose answer was an error is given up."""
+    def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
+        """Raises: Violation for an answer that nobody should get."""
         if ErrorCode(code) not in allowed:
             raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
 
@@ -602,7 +602,7 @@ class World:
         for number in range(self.assigned):
             go(AssignedMember(self, f"m{number}").run())
         if self.sharing:
-            await sharing.begin(self)
+            await sharing.begin(Actor(self, "share configs"))
         for number in range(self.sharing):
             go(sharing.Worker(self, f"s{number}").run())
         for number in range(self.transactional):
@@ -806,9 +806,9 @@ class World:
     async def _read_shared(self) -> None:
         """New members of the group that the broker assigns get everything, and everything is delivered to share groups."""
         if self.assigned:
-            await assigned.settle(self)
+            await assigned.settle(self, lambda name: AssignedMember(self, name))
         if self.sharing:
-            await sharing.drain(self)
+            await sharing.drain(sharing.Worker(self, "last worker"))
 
     async def _read_committed(self) -> None:
         """Read everything at read_committed: every transaction is there or is not."""
