@@ -585,7 +585,7 @@ def read_followed(
             diverging=refused.diverging,
         )
     if notes_position:
-        note_position(partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
+        note_position(context, partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
     marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
     if context.selects_by_rack and 0 <= cached.high_watermark < log.high_watermark:
         # Consumers may wait at this follower for the high watermark (V4). Without a session it is not known what was told.
