@@ -35,7 +35,7 @@ from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_nam
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
-from app.units import LeaderEpoch
+from app.units import LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
     ENDPOINTS,
@@ -536,6 +536,10 @@ def read_partition(
         attempt.shareable = log
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
+        if read.end_offset > end_offset:
+            # What is in the tier is committed and decided (T1), also where this replica has not heard so yet.
+            stable = max(stable, Offset(read.end_offset))
+            high_watermark = max(high_watermark, stable)
     return Found(
         cached,
         ErrorCode.NONE,

@@ -21,7 +21,7 @@ from app.wire.apis.incremental_alter_configs import (
 )
 from tests.cluster_simulation.clients import Unreachable
 from tests.cluster_simulation.machine import ClusterMachine
-from tests.cluster_simulation.network import LATENCY_S
+from tests.cluster_simulation.network import AGAIN_S, LATENCY_S
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
@@ -206,6 +206,33 @@ async def answers_lost(world: World) -> None:
         world.network.latency_s = LATENCY_S
 
 
+async def late_requests(world: World) -> None:
+    """What a machine sent last arrives when it, or another one, has died and come back. New connections are not late."""
+    machine = _victim(world)
+    others = [one for one in world.machines if one is not machine]
+    dies = world.rng.choice((machine, machine, world.rng.choice(others)))
+    how = world.rng.choice(("kill", "power"))
+    world.disturb(world.machines, 8.0)
+    if world.rng.random() < 0.3:  # what a start sends is late too
+        world.crash(machine, how)
+        while not machine.alive:
+            await asyncio.sleep(0.02)
+    ways = [(machine.name, other.name) for other in others]
+    world.trace("late", machine.name, dies.name, how)
+    world.network.cut(ways)
+    world.network.again_s = (1.0, 4.0)
+    world.network.latency_s = world.rng.choice((LATENCY_S, (0.05, 0.3)))
+    try:
+        try:
+            await asyncio.sleep(world.rng.uniform(0.05, 0.8))
+            world.crash(dies, how)
+        finally:
+            world.network.heal(ways)
+        await asyncio.sleep(4.0)
+    finally:
+        world.network.again_s, world.network.latency_s = AGAIN_S, LATENCY_S
+
+
 async def slow_network(world: World) -> None:
     world.disturb(world.machines, 4.0)
     world.network.latency_s = world.rng.choice(((0.01, 0.05), (0.0001, 0.4), (0.1, 0.3)))
@@ -354,6 +381,7 @@ FAULTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "partition": partition,
     "reset": reset,
     "answers lost": answers_lost,
+    "late requests": late_requests,
     "slow network": slow_network,
     "bucket cut": bucket_cut,
     "bucket away": bucket_away,

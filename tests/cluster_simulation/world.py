@@ -87,6 +87,8 @@ class Shape:
     tiered: bool
     unclean: bool
     lag_ms: int
+    anywhere: bool
+    """Whether readers ask any replica."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -105,6 +107,7 @@ class Shape:
             tiered=rng.random() < TIERED_SHARE,
             unclean=rng.random() < 0.1,
             lag_ms=rng.choice((1000, 3000, 30_000)),
+            anywhere=False,
         )
 
 
@@ -123,7 +126,7 @@ class World:
         self.seed, self.loop = seed, loop
         self.rng = random.Random(f"cluster {seed}")
         self._rngs = random.Random(f"cluster rngs {seed}")
-        self.shape = replace(Shape.of(self.rng, faults), **shape)
+        self.shape = replace(Shape.of(self.rng, faults), **{"anywhere": seed % 4 == 3} | dict(shape))
         self.clock = VirtualClock(loop)
         self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())
@@ -486,7 +489,7 @@ class World:
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
             self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
         for number in range(2):
-            self.go(Reader(self, f"r{number}").run())
+            self.go(Reader(self, f"r{number}", anywhere=shape.anywhere and number > 0).run())
         trouble = self.go(self._make_trouble())
         await asyncio.sleep(shape.seconds)
         trouble.cancel()
@@ -532,12 +535,17 @@ class World:
         """Everything works again within a stated time."""
         await self.until(lambda: all(one.up for one in self.machines), HEALED_S, "all brokers to serve")
         await self.until(self._all_unfenced, HEALED_S, "all brokers to be unfenced")
-        for history in self.histories.values():
-            image = self.partition_image(history)
-            if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
-                # Nobody has all records: an operator says that any may lead.
-                await self.elect(history, unclean=True)
+        self.go(self._elect_where_all_is_lost())
         await self.until(self._all_in_sync, HEALED_S, "every partition to have a leader and all replicas in sync")
+
+    async def _elect_where_all_is_lost(self) -> None:
+        """Nobody has all records: an operator says that any may lead, until somebody does."""
+        while not self._all_in_sync():
+            for history in self.histories.values():
+                image = self.partition_image(history)
+                if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
+                    await self.elect(history, unclean=True)
+            await asyncio.sleep(1.0)
 
     def _all_in_sync(self) -> bool:
         for history in self.histories.values():
