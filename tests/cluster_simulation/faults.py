@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode
+from app.broker.control_link import KafkaControlLink
+from app.errors import ErrorCode, FirnError
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -20,8 +21,8 @@ from app.wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.cluster_simulation.clients import Unreachable
-from tests.cluster_simulation.machine import ClusterMachine
-from tests.cluster_simulation.network import AGAIN_S, LATENCY_S
+from tests.cluster_simulation.machine import ClusterMachine, last_fetches
+from tests.cluster_simulation.network import LATENCY_S
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
@@ -207,30 +208,34 @@ async def answers_lost(world: World) -> None:
 
 
 async def late_requests(world: World) -> None:
-    """What a machine sent last arrives when it, or another one, has died and come back. New connections are not late."""
-    machine = _victim(world)
-    others = [one for one in world.machines if one is not machine]
-    dies = world.rng.choice((machine, machine, world.rng.choice(others)))
-    how = world.rng.choice(("kill", "power"))
-    world.disturb(world.machines, 8.0)
-    if world.rng.random() < 0.3:  # what a start sends is late too
-        world.crash(machine, how)
-        while not machine.alive:
-            await asyncio.sleep(0.02)
-    ways = [(machine.name, other.name) for other in others]
-    world.trace("late", machine.name, dies.name, how)
-    world.network.cut(ways)
-    world.network.again_s = (1.0, 4.0)
-    world.network.latency_s = world.rng.choice((LATENCY_S, (0.05, 0.3)))
+    """What a process sent last arrives after its successor has registered: the network had held it, or has doubled it."""
+    machine = _any(world)
+    node, link = machine.node, machine.link
+    if node is None or link is None or not machine.up or machine.paused or node.followers is None:
+        return
+    epoch = node.followers.broker_epoch()
+    sent = [*link.sent, *last_fetches(node)]
+    world.disturb(world.machines, 6.0)
+    world.crash(machine, world.rng.choice(("kill", "power")))
+    late = KafkaControlLink(dial=world.network.dialer(machine.name, None))
+    world.network.latency_s = world.rng.choice((LATENCY_S, (0.05, 0.3), (0.2, 0.3)))
     try:
-        try:
-            await asyncio.sleep(world.rng.uniform(0.05, 0.8))
-            world.crash(dies, how)
-        finally:
-            world.network.heal(ways)
-        await asyncio.sleep(4.0)
+        await late.connection(machine.controller(), "beat")
+        async with asyncio.timeout(20):
+            while (found := world.newest.brokers.get(machine.node_id)) is None or found.broker_epoch == epoch:  # type: ignore[call-overload]
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(world.rng.choice((0.0, 0.0, 0.5)))
+        for send in sent:
+            try:
+                world.trace("late", machine.name, await send(late))
+            except FirnError as error:
+                world.trace("late", machine.name, str(error))
+        await asyncio.sleep(1.0)
+    except (TimeoutError, FirnError):
+        return  # something else is wrong with it
     finally:
-        world.network.again_s, world.network.latency_s = AGAIN_S, LATENCY_S
+        world.network.latency_s = LATENCY_S
+        await late.close()
 
 
 async def slow_network(world: World) -> None:

@@ -41,7 +41,6 @@ class Network:
     ) -> None:
         self.loop, self.rng, self.outside, self.machine_of = loop, rng, outside, machine_of
         self.latency_s = LATENCY_S
-        self.again_s = AGAIN_S
         self.connections: list[_Connection] = []
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._numbers = 0
@@ -128,7 +127,7 @@ class _Way:
     def go_on(self) -> None:
         if self._held and not self._flushes and not self._network.is_cut(self._source, self._target):
             self._flushes = True
-            wait_s = self._network.rng.uniform(*self._network.again_s)
+            wait_s = self._network.rng.uniform(*AGAIN_S)
             self._network.loop.call_later(wait_s, self._flush, context=self._network.outside)
 
     def _flush(self) -> None:
