@@ -568,7 +568,7 @@ def read_partition(
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
         if read.end_offset > end_offset:
-            # What the tier has is committed and stable, also if a new leader does not know that of it yet (T1).
+            # What the tier has is committed and stable (T1), also if a new leader does not know that of it yet.
             high_watermark, stable = Offset(max(high_watermark, read.end_offset)), Offset(max(stable, read.end_offset))
     if not read.is_local:
         attempt.cold_bytes += read.length
@@ -621,7 +621,7 @@ def read_followed(
             diverging=refused.diverging,
         )
     if notes_position:
-        note_position(partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
+        note_position(context, partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
     marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
     if context.selects_by_rack and 0 <= cached.high_watermark < log.high_watermark:
         # Consumers may wait at this follower for the high watermark (V4). Without a session it is not known what was told.

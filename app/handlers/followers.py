@@ -174,14 +174,16 @@ class FollowerRead(NamedTuple):
     """Whether only an append can add to it."""
 
 
-def note_position(partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int) -> None:
+def note_position(
+    context: Context, partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int
+) -> None:
     """Count what a follower says that it has. Call it once a request, when its history was found to be this log's (A2, R7).
 
-    A follower that names no epoch has no records, or a history that cannot be compared. The first is sure at the log start alone;
-    elsewhere it is counted with its next fetch, which names an epoch. More than it fetched it cannot have stored.
+    A follower that names no epoch has no records on its disk. It counts where it needs none (R10). More than it fetched it cannot
+    have stored.
     """
     log = partition.log
-    if partition.counting is None or (asked.last_fetched_epoch < 0 and asked.fetch_offset > log.log_start_offset):
+    if partition.counting is None or (asked.last_fetched_epoch < 0 and not needs_no_record(context, log, asked)):
         return
     partition.note_follower(
         follower.broker_id,
@@ -192,6 +194,19 @@ def note_position(partition: Partition, follower: Follower, asked: CachedPartiti
         log_end=log.log_end_offset,
         now_ms=now_ms,
     )
+
+
+def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
+    """Whether a follower without a local record lacks none (R10): everything below what it asks for is deleted, or in the store.
+
+    The tier's history is this log's (T2, T10), and stays so: no later leader gives these offsets to other records.
+    """
+    if asked.fetch_offset <= log.log_start_offset:
+        return True
+    if not log.config.tiered:
+        return False
+    manifest = context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+    return manifest is not None and asked.fetch_offset <= manifest.tiered_end
 
 
 def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:

@@ -7,7 +7,7 @@ adds the records to the draft, so the next change of the same group is checked a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -41,7 +41,7 @@ from app.metadata.cluster import (
 )
 from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.log_format import NOTHING_APPLIED, KeyValue
-from app.metadata.placement import place
+from app.metadata.placement import place, staying
 from app.metadata.replica_changes import clear_eligible
 from app.units import (
     BrokerId,
@@ -192,7 +192,8 @@ def create_topic(
             replication_factor = min(replication_factor, max(1, len(available)))
         _check_count(partitions)
         start, fenced = around.placement_start, _fenced(draft)
-        placed = place(draft.brokers, available, partitions, replication_factor, start, fenced=fenced)
+        chosen = staying(available, _partitions(draft), replication_factor)
+        placed = place(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
     validate_topic_configs(configs, broker=broker)
     overrides = {key: value for key, value in configs.items() if value is not None}
     images = _new_partitions(draft, placed)
@@ -245,8 +246,8 @@ def create_partitions(
     else:
         factor = _factor(topic.partitions[0])
         start = around.placement_start + before
-        available = _available(draft, around)
-        placed = place(draft.brokers, available, count - before, factor, start, fenced=_fenced(draft))
+        chosen = staying(_available(draft, around), _partitions(draft), factor)
+        placed = place(draft.brokers, chosen, count - before, factor, start, fenced=_fenced(draft))
     added = _new_partitions(draft, placed, before)
     records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
     records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
@@ -329,6 +330,11 @@ def _available(draft: ImageDraft, around: Surroundings) -> Sequence[BrokerId]:
         return around.live_brokers
     brokers = draft.brokers
     return [each for each in around.live_brokers if (broker := brokers.get(each)) is not None and broker.active]
+
+
+def _partitions(draft: ImageDraft) -> Iterator[PartitionImage]:
+    """All partitions, of several brokers."""
+    return (each for topic in draft.topics for each in topic.partitions) if draft.level else iter(())
 
 
 def _fenced(draft: ImageDraft) -> Sequence[BrokerId]:

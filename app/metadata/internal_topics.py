@@ -14,6 +14,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import BrokerImage, ClusterImage, ImageDraft, TopicImage
+from app.metadata.placement import staying
 from app.metadata.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
 from app.units import BrokerId
 
@@ -124,7 +125,8 @@ def add_replicas(
             continue
         wanted = min(getattr(config, internal.replication_factor_field), len(live))
         chosen = [index for topic_id, index in places if topic_id == topic.topic_id and index < len(topic.partitions)]
-        for index, targets in _targets(topic, chosen, draft.brokers, live, wanted).items():
+        new = staying(live, (partition for each in draft.topics for partition in each.partitions), wanted)
+        for index, targets in _targets(topic, chosen, draft.brokers, new, wanted).items():
             asked.append(ReassignmentAsked(topic.name, index, targets))
     return alter_reassignments(draft, around, asked)
 

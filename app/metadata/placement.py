@@ -12,17 +12,34 @@ What Kafka's StripedReplicaPlacer is for, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage
+from app.metadata.cluster import BrokerImage, PartitionImage
 from app.units import BrokerId
 
 ROUNDS_MAX: Final = 12
 """Turns of leaderships over all brokers until the placement repeats itself, so that 10,000 partitions on 100 brokers are placed in
 time. After as many turns as there are other brokers, each of them was second once, so small clusters need fewer."""
+
+
+def staying(available: Sequence[BrokerId], partitions: Iterable[PartitionImage], factor: int) -> Sequence[BrokerId]:
+    """The brokers among ``available`` that get new replicas: not those that replicas are leaving and none are coming to, because
+    such a broker is being drained. Where the others are too few for ``factor``, all are available.
+
+    What is being moved is all that is known of a drain: once it is over, the broker is as any other until it is stopped.
+    """
+    leaving: set[BrokerId] = set()
+    coming: set[BrokerId] = set()
+    for partition in partitions:
+        if partition.removing or partition.adding:
+            leaving.update(partition.removing)
+            coming.update(partition.adding)
+    leaving -= coming
+    found = [each for each in available if each not in leaving] if leaving else available
+    return found if len(found) >= factor else available
 
 
 def place(

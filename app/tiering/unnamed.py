@@ -11,10 +11,11 @@ until an operator has decided: restore the manifest, ``adopt`` the segments, or 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
@@ -24,6 +25,8 @@ from app.tiering.segment_format import SegmentFooter
 from app.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
+CHECK_S: Final = 30.0
+"""Nobody leads the partition while its objects are listed."""
 
 
 class UnnamedSegment(NamedTuple):
@@ -101,9 +104,13 @@ async def find_unnamed(store: ObjectStore, manifest: SegmentManifest) -> list[Un
 async def check_nothing_is_unnamed(store: ObjectStore, manifest: SegmentManifest, name: str) -> None:
     """Refuse to lead a partition whose manifest has lost its last entries. ``name``: of the partition, for people.
 
-    Raises: CorruptionError (says how to repair it), StorageUnavailable.
+    Raises: CorruptionError (says how to repair it), StorageUnavailable, also when the store has not answered in time.
     """
-    found = await find_unnamed(store, manifest)
+    try:
+        async with asyncio.timeout(CHECK_S):
+            found = await find_unnamed(store, manifest)
+    except TimeoutError:
+        raise StorageUnavailable(f"{name} is not led yet: its objects were not listed within {CHECK_S:g} s") from None
     if found:
         topic, _, partition = name.rpartition("-")
         prefix = layout.manifest_prefix(manifest.topic_id, manifest.partition)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,33 @@ async def test_a_move_that_is_under_way_is_shown_and_cancelled(tmp_path: Path, c
         assert (await told(capfd, first, "topic", "move", "t", "--cancel"))["cancelled"] == ["t-0"]
         assert sorted(replicas(first)[0]) == [1, 2]
         assert (await told(capfd, first, "topic", "move", "t", "--cancel"))["cancelled"] == []
+
+
+async def test_a_move_goes_on_when_its_command_is_interrupted_and_it_says_how_to_cancel_it(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_on(tmp_path) as (first, second, third):
+        await first.node.membership.controller.create_topic("t", assignments={0: [1, 2]})
+        await until(lambda: replicas(second))
+
+        async def cut(*_: Any) -> Any:
+            raise NotSent("cut")
+
+        monkeypatch.setattr(third.node._link, "fetch", cut)
+        moved = [sys.executable, "-m", "app.cli", "topic", "move", "t", "--to", "1,3", "--yes"]
+        command = await asyncio.create_subprocess_exec(
+            *moved, "--bootstrap", first.bootstrap, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        await until(lambda: len(replicas(second)[0]) == 3)
+        command.send_signal(signal.SIGINT)
+        said = (await command.communicate())[1]
+        assert command.returncode == 130
+        assert b"The moves go on. `firn cluster status` shows them, `firn topic move t --cancel` cancels them." in said
+        assert b"Traceback" not in said
+        status = await told(capfd, second, "cluster", "status")
+        assert [(one["adding"], one["removing"]) for one in status["reassignments"]] == [([3], [2])]
+        monkeypatch.undo()
+        await until(lambda: sorted(replicas(second)[0]) == [1, 3])
 
 
 async def test_wrong_moves_are_refused_in_a_sentence_and_change_nothing(tmp_path: Path, capfd: Capture) -> None:

@@ -263,6 +263,12 @@ class Producer(Client):
                 return  # one before it failed: all of them again, in order
             newest = self.world.partition_image(history)
             follows = 0 <= stream.acked_place == one.batch.place - 1 and not history.deleting and self.acks == -1
+            if self.world.shape.tiered and any(
+                bound.batch.stream == stream.number and bound.batch.place > one.batch.place
+                for bound in history.bound.values()
+            ):
+                # A replica that begins at the tiered end knows the last batch of each producer alone, as in Kafka.
+                follows = False
             if (
                 follows
                 and stream.losses == history.losses
@@ -283,6 +289,11 @@ class Producer(Client):
 
 class Reader(Client):
     """Reads partitions from somewhere on, and asks for their ends."""
+
+    def __init__(self, world: World, name: str, *, anywhere: bool = False) -> None:
+        """``anywhere``: from any replica, as consumers with a rack do (KIP-392)."""
+        super().__init__(world, name)
+        self.anywhere = anywhere
 
     async def run(self) -> None:
         pause_s = self.rng.choice((0.1, 0.3))
@@ -341,6 +352,9 @@ class Reader(Client):
         """One Fetch: ranges of the batches, the high watermark, and the log start. None for now. Raises: Unreachable."""
         losses = history.losses
         leader = await self.leader_of(history)
+        image = self.world.partition_image(history)
+        if self.anywhere and image is not None:
+            leader = int(self.rng.choice(image.replicas))
         request = FetchRequest(
             max_wait_ms=self.rng.choice((0, 100)),
             min_bytes=1,

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode
+from app.broker.control_link import KafkaControlLink
+from app.errors import ErrorCode, FirnError
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -19,7 +20,7 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.cluster_simulation.machine import ClusterMachine
+from tests.cluster_simulation.machine import ClusterMachine, last_fetches
 from tests.cluster_simulation.network import LATENCY_S
 from tests.simulation.machine import Unreachable
 
@@ -206,6 +207,37 @@ async def answers_lost(world: World) -> None:
         world.network.latency_s = LATENCY_S
 
 
+async def late_requests(world: World) -> None:
+    """What a process sent last arrives after its successor has registered: the network had held it, or has doubled it."""
+    machine = _any(world)
+    node, link = machine.node, machine.link
+    if node is None or link is None or not machine.up or machine.paused or node.followers is None:
+        return
+    epoch = node.followers.broker_epoch()
+    sent = [*link.sent, *last_fetches(node)]
+    world.disturb(world.machines, 6.0)
+    world.crash(machine, world.rng.choice(("kill", "power")))
+    late = KafkaControlLink(dial=world.network.dialer(machine.name, None))
+    world.network.latency_s = world.rng.choice((LATENCY_S, (0.05, 0.3), (0.2, 0.3)))
+    try:
+        await late.connection(machine.controller(), "beat")
+        async with asyncio.timeout(20):
+            while (found := world.newest.brokers.get(machine.node_id)) is None or found.broker_epoch == epoch:  # type: ignore[call-overload]
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(world.rng.choice((0.0, 0.0, 0.5)))
+        for send in sent:
+            try:
+                world.trace("late", machine.name, await send(late))
+            except FirnError as error:
+                world.trace("late", machine.name, str(error))
+        await asyncio.sleep(1.0)
+    except (TimeoutError, FirnError):
+        return  # something else is wrong with it
+    finally:
+        world.network.latency_s = LATENCY_S
+        await late.close()
+
+
 async def slow_network(world: World) -> None:
     world.disturb(world.machines, 4.0)
     world.network.latency_s = world.rng.choice(((0.01, 0.05), (0.0001, 0.4), (0.1, 0.3)))
@@ -354,6 +386,7 @@ FAULTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "partition": partition,
     "reset": reset,
     "answers lost": answers_lost,
+    "late requests": late_requests,
     "slow network": slow_network,
     "bucket cut": bucket_cut,
     "bucket away": bucket_away,

@@ -7,7 +7,8 @@ crystal that drifts is not modelled.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from app.broker.control_link import CONNECT_MS, KafkaControlLink
@@ -18,9 +19,10 @@ from app.errors import FirnError
 from app.handlers.server import KafkaServer
 from app.hot.log import PartitionLog
 from app.metadata.cluster import LEVEL_MAX, BrokerImage, Endpoint
-from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
 from app.metadata.numbered_log import LogTimings
 from app.tiering.store_work import InlineStoreWork
+from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM
 from tests.cluster_simulation.network import Network
 from tests.simulation.bucket import ProcessStore
@@ -31,6 +33,9 @@ from tests.support.virtual_loop import VirtualClock, VirtualPool
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
+
+Late: TypeAlias = Callable[[KafkaControlLink], Awaitable[object]]
+"""Something that was sent, to be sent over another link."""
 
 DATA_DIR = "/data"
 PORT = 9092
@@ -44,10 +49,23 @@ class SimLink(KafkaControlLink):
         self._machine = machine
         self._dialer = network.dialer(machine.name, process)
         super().__init__(dial=self._dialer)
+        machine.link = self
+        self._registration: Late | None = None
+        self._beat: Late | None = None
+
+    @property
+    def sent(self) -> list[Late]:
+        """The last registration and the last heartbeat, to be sent again."""
+        return [one for one in (self._beat, self._registration) if one is not None]
 
     async def register(self, to: BrokerImage, asked: RegisterRequest) -> RegisterResponse:
         self._machine.world.starts[asked.incarnation] = self._machine.starts
+        self._registration = lambda link: link.register(self._machine.controller(), asked)
         return await super().register(to, asked)
+
+    async def heartbeat(self, to: BrokerImage, beat: Heartbeat) -> HeartbeatAnswer:
+        self._beat = lambda link: link.heartbeat(self._machine.controller(), beat)
+        return await super().heartbeat(to, beat)
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:
@@ -58,6 +76,30 @@ class SimLink(KafkaControlLink):
         except (OSError, TimeoutError):
             return False
         return False
+
+
+def last_fetches(node: Node) -> list[Late]:
+    """What a broker may have asked its leaders for last, in new sessions."""
+    followers, members = node.followers, node.cluster.image.brokers
+    requests: list[Late] = []
+    if followers is None:
+        return requests
+    for leader, fetcher in followers._fetchers.items():
+        topics: dict[UUID, list[FetchPartition]] = {}
+        for followed in fetcher._followed.values():
+            topics.setdefault(followed.key.topic_id, []).append(followed.position())
+        to = members.get(leader)  # type: ignore[call-overload]
+        if to is not None and topics:
+            request = FetchRequest(
+                replica_id=followers.broker_id,
+                replica_epoch=followers.broker_epoch(),
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1,
+                topics=list(topics.items()),  # type: ignore[arg-type] # topics by id
+            )
+            requests.append(lambda link, to=to, request=request: link.fetch(to, request))  # type: ignore[misc]
+    return requests
 
 
 class _Knock(asyncio.BufferedProtocol):
@@ -92,6 +134,7 @@ class ClusterMachine:
         self.process: Process | None = None
         self.node: Node | None = None
         self.store: ProcessStore | None = None
+        self.link: SimLink | None = None
         self.bucket_cut = False
         self.up = False
         """A broker serves here."""
@@ -120,6 +163,11 @@ class ClusterMachine:
     @property
     def paused(self) -> bool:
         return self.process is not None and self.process.paused
+
+    def controller(self) -> BrokerImage:
+        """As of the durable log."""
+        image = self.world.newest
+        return image.brokers[image.controller.broker_id]
 
     def listening(self) -> KafkaServer | None:
         """The server that accepts connections here now."""

@@ -6,19 +6,33 @@ the tier.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
 from app.broker import followers as following
+from app.broker import tier_views
+from app.broker.control_link import KafkaControlLink
+from app.broker.partitions import Partitions
+from app.errors import BrokerUnavailable
+from app.handlers import fetch, followers
 from app.hot.log import PartitionLog
 from app.metadata import broker_changes, changes, desk, elections, leader_changes, reassignments, replica_changes
 from app.metadata.broker_sessions import BrokerSessions
+from app.metadata.changes import Planned
+from app.metadata.cluster import broker_change
+from app.metadata.control import NotSent
 from app.metadata.elections import Elected
+from app.metadata.numbered_log import NumberedLog
+from app.replication.following import Truncate
 from app.replication.in_sync import InSync
 from app.replication.partition import Partition, PartitionTable
+from app.tiering import local_retention
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -139,7 +153,184 @@ def the_end_is_told_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "end_is_known", property(lambda _: True))
 
 
+def leads_on_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    def register(draft: Any, around: Any, asked: Any) -> Any:
+        planned = broker_changes.register_broker(draft, around, asked)
+        return Planned([one for one in planned.records if one[0] == _broker_key(asked)], planned.answer)
+
+    async def same_epochs(_partitions: Partitions, _manifests: Any, _logs: Any) -> None:
+        """A start raises the epochs of what it leads, which is nothing otherwise."""
+
+    patch.setattr(desk, "register_broker", register)
+    patch.setattr(Partitions, "_bump", same_epochs)
+
+
+def a_start_registers_twice(patch: pytest.MonkeyPatch) -> None:
+    def register(draft: Any, around: Any, asked: Any) -> Any:
+        broker = draft.brokers.get(asked.broker_id)
+        if broker is None or broker.incarnation != asked.incarnation:
+            return broker_changes.register_broker(draft, around, asked)
+        again = asked._replace(incarnation=UUID(int=int(around.sequence)), replaces=broker.broker_epoch)
+        planned = broker_changes.register_broker(draft, around, again)
+        registered = replace(
+            broker,
+            broker_epoch=planned.answer.broker_epoch,
+            fenced=True,
+            changed_at=planned.answer.sequence,
+        )
+        changed = broker_change(int(asked.broker_id), registered.record())
+        return Planned([*planned.records, changed], planned.answer)
+
+    patch.setattr(desk, "register_broker", register)
+
+
+def a_late_registration_replaces(patch: pytest.MonkeyPatch) -> None:
+    def register(draft: Any, around: Any, asked: Any) -> Any:
+        broker = draft.brokers.get(asked.broker_id)
+        replaces = -1 if broker is None else broker.broker_epoch
+        return broker_changes.register_broker(draft, around, asked._replace(replaces=replaces))
+
+    patch.setattr(desk, "register_broker", register)
+
+
+def _broker_key(asked: Any) -> Any:
+    return broker_change(int(asked.broker_id), None)[0]
+
+
+def heartbeats_of_any_broker_epoch_count(patch: pytest.MonkeyPatch) -> None:
+    heard = BrokerSessions.heard
+
+    def whoever(sessions: BrokerSessions, broker_id: int, broker_epoch: int, now_s: float, **more: Any) -> Any:
+        session = sessions._sessions.get(broker_id)
+        if session is not None and session.broker_epoch != broker_epoch:
+            # By its own broker epoch it has applied all that it needs.
+            broker_epoch, more = session.broker_epoch, more | {"applied": session.changed_at}
+        return heard(sessions, broker_id, broker_epoch, now_s, **more)
+
+    patch.setattr(BrokerSessions, "heard", whoever)
+
+
+def members_enter_by_their_node_ids(patch: pytest.MonkeyPatch) -> None:
+    altered = broker_changes.altered
+
+    def whoever(
+        partition: Any, leader: int, epoch: int, version: int, members: Any, brokers: Any, *rest: Any, **more: Any
+    ) -> Any:
+        named = [one._replace(broker_epoch=brokers[one.broker_id].broker_epoch) for one in members]
+        return altered(partition, leader, epoch, version, named, brokers, *rest, **more)
+
+    patch.setattr(broker_changes, "altered", whoever)
+
+
+def fetches_count_by_node_id(patch: pytest.MonkeyPatch) -> None:
+    def find(image: Any, node_id: int, replica_id: int, replica_epoch: int) -> Any:
+        broker = image.brokers.get(replica_id)
+        if broker is None or replica_id == node_id:
+            return None
+        return followers.Follower(replica_id, broker.broker_epoch)
+
+    patch.setattr(fetch, "find_follower", find)
+
+
+def positions_outlive_processes(patch: pytest.MonkeyPatch) -> None:
+    note = InSync.note_follower
+
+    def noted(counted: InSync, broker_id: int, broker_epoch: int, **told: Any) -> None:
+        follower = counted._followers.get(broker_id)
+        if follower is not None and follower.broker_epoch >= 0:
+            follower.broker_epoch = broker_epoch
+        note(counted, broker_id, broker_epoch, **told)
+
+    patch.setattr(InSync, "note_follower", noted)
+
+
+def requests_are_passed_on_again(patch: pytest.MonkeyPatch) -> None:
+    pass_on = KafkaControlLink.pass_on
+
+    async def again(link: Any, *asked: Any) -> Any:
+        for _ in range(5):
+            try:
+                return await pass_on(link, *asked)
+            except NotSent:
+                raise
+            except BrokerUnavailable:
+                continue
+        raise NotSent("there was no answer")
+
+    patch.setattr(KafkaControlLink, "pass_on", again)
+
+
+def cut_back_below_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    step = following.step
+
+    def cut(asked: Any, now: Any, answered: Any, *, high_watermark: int, epoch_end: Any, **more: Any) -> Any:
+        todo = step(asked, now, answered, high_watermark=-1, epoch_end=epoch_end, **more)
+        if not isinstance(todo, Truncate) or answered.diverging is None:
+            return todo
+        # The epoch that both have is cut away with those that the leader does not have.
+        offset = max(0, min(todo.offset, epoch_end(answered.diverging[0] - 1)[1]))
+        return Truncate(offset, committed=max(1, high_watermark - offset))
+
+    patch.setattr(following, "step", cut)
+
+
+def an_unclean_leader_does_not_ask_the_tier(patch: pytest.MonkeyPatch) -> None:
+    bring = Partitions._bring_one
+
+    def lazily(partitions: Any, topic: Any, image: Any, config: Any, *, may_make: bool) -> Any:
+        partition = partitions.table.get(topic.name, image.partition_index)
+        if partition is not None and image.recovering and image.leader == partitions._broker_id:
+            partition.in_sync = (partitions._broker_id,)
+            partition.log.start_is_assumed = False
+            image = image._replace(recovering=False)
+        return bring(partitions, topic, image, config, may_make=may_make)
+
+    patch.setattr(Partitions, "_bring_one", lazily)
+    # T10 would find it when the manifest is read.
+    patch.setattr(Partitions, "_check_in_sync_log", lambda _partitions, _log, _manifest: None)
+
+
+def followers_drop_what_the_tier_lacks(patch: pytest.MonkeyPatch) -> None:
+    drop = tier_views.drop_local
+    patch.setattr(local_retention, "is_covered", lambda _manifest, _base, _end: True)
+
+    def dropped(log: Any, manifest: Any, *, now_ms: Any) -> Any:
+        return drop(log, SimpleNamespace(tiered_end=log.log_end_offset), now_ms=now_ms)  # type: ignore[arg-type]
+
+    patch.setattr(tier_views, "drop_local", dropped)
+
+
+def entries_are_handed_on_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    put = NumberedLog._put
+
+    async def told_first(log: Any, key: str, body: bytes) -> Any:
+        if log.on_written is not None:
+            log.on_written(log.next_sequence, bytes(body))
+            await asyncio.sleep(0.3)
+        return await put(log, key, body)
+
+    patch.setattr(NumberedLog, "_put", told_first)
+
+
+def followers_show_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    read = fetch.read_partition
+
+    def to_the_end(context: Any, request: Any, attempt: Any, partition: Any, *rest: Any) -> Any:
+        log = partition.log
+        kept = log._high_watermark
+        if not partition.leads:
+            log._high_watermark = log.log_end_offset
+        try:
+            return read(context, request, attempt, partition, *rest)
+        finally:
+            log._high_watermark = kept
+
+    patch.setattr(fetch, "read_partition", to_the_end)
+
+
 SHORT: Final = {"seconds": 5.0, "pause_s": 1.0, "brokers": 3, "factor": 3}
+
+LATE: Final = SHORT | {"seconds": 20.0, "pause_s": 3.0}
 
 PLANTED: Final[dict[str, Planted]] = {
     "C5 sessions do not begin anew": Planted(
@@ -192,6 +383,83 @@ PLANTED: Final[dict[str, Planted]] = {
         10,
         ("kill leader", "slow network"),
         SHORT | {"seconds": 10.0, "pause_s": 0.5},
+    ),
+    "M2 leadership kept over a restart": Planted(
+        leads_on_after_a_restart, "INV-13", 20, ("power",), SHORT | {"seconds": 10.0, "disk": True}
+    ),
+    "M5 heartbeats of any broker epoch count": Planted(
+        heartbeats_of_any_broker_epoch_count, "member", 40, ("late requests",), LATE
+    ),
+    "M8 a start registers twice": Planted(
+        a_start_registers_twice,
+        "member",
+        20,
+        ("answers lost", "kill"),
+        SHORT | {"seconds": 15.0, "pause_s": 0.5},
+    ),
+    "M9 a late registration replaces": Planted(a_late_registration_replaces, "member", 60, ("late requests",), LATE),
+    "R5 members enter by their node ids": Planted(
+        members_enter_by_their_node_ids,
+        "INV-1",
+        60,
+        ("late requests",),
+        LATE | {"disk": False, "tiered": False, "min_in_sync": 1},
+    ),
+    "R6 positions outlive processes": Planted(
+        positions_outlive_processes,
+        "INV-1",
+        60,
+        ("late requests",),
+        LATE | {"disk": False, "tiered": False, "min_in_sync": 1},
+    ),
+    "A3 cut back below the high watermark": Planted(
+        cut_back_below_the_high_watermark,
+        "INV-1",
+        40,
+        ("kill leader", "kill leader", "slow network"),
+        SHORT | {"seconds": 10.0, "pause_s": 0.5},
+    ),
+    "A5 fetches count by node id": Planted(
+        fetches_count_by_node_id,
+        "INV-1",
+        60,
+        ("late requests",),
+        LATE | {"disk": False, "tiered": False, "min_in_sync": 1},
+    ),
+    "F1 requests are passed on again": Planted(
+        requests_are_passed_on_again,
+        "once",
+        20,
+        ("create and delete", "create and delete", "answers lost"),
+        SHORT | {"seconds": 15.0, "pause_s": 0.4},
+    ),
+    "T2 lazy after an unclean election": Planted(
+        an_unclean_leader_does_not_ask_the_tier,
+        "INV-4",
+        40,
+        ("power of all", "power of all", "disk lost"),
+        SHORT | {"seconds": 25.0, "pause_s": 5.0, "disk": False, "tiered": True, "unclean": True},
+    ),
+    "T3 followers drop what the tier lacks": Planted(
+        followers_drop_what_the_tier_lacks,
+        "INV-4",
+        20,
+        ("kill leader", "bucket away"),
+        SHORT | {"seconds": 15.0, "tiered": True},
+    ),
+    "T8 entries are handed on before they are durable": Planted(
+        entries_are_handed_on_before_they_are_durable,
+        "INV-4",
+        40,
+        ("bucket away", "bucket cut", "kill leader"),
+        SHORT | {"seconds": 15.0, "tiered": True, "lag_ms": 1000},
+    ),
+    "V1 followers show what is not committed": Planted(
+        followers_show_what_is_not_committed,
+        "INV-3",
+        20,
+        ("kill leader", "cut one way"),
+        SHORT | {"seconds": 10.0, "anywhere": True},
     ),
     "producer ids are given twice": Planted(
         producer_ids_are_given_twice, "INV-13", 5, ("clock",), SHORT | {"producers": 3}

@@ -91,6 +91,8 @@ class Shape:
     tiered: bool
     unclean: bool
     lag_ms: int
+    anywhere: bool
+    """Whether readers ask any replica."""
     actors: tuple[str, ...] = ()
     """Of ``ACTORS``: what coordinators are asked for, and whether programs are upgraded."""
     from_0: bool = False
@@ -113,6 +115,7 @@ class Shape:
             tiered=rng.random() < TIERED_SHARE,
             unclean=rng.random() < 0.1,
             lag_ms=rng.choice((1000, 3000, 30_000)),
+            anywhere=False,
         )
 
 
@@ -131,7 +134,7 @@ class World:
         self.seed, self.loop = seed, loop
         self.rng = random.Random(f"cluster {seed}")
         self._rngs = random.Random(f"cluster rngs {seed}")
-        self.shape = replace(Shape.of(self.rng, faults), **shape)
+        self.shape = replace(Shape.of(self.rng, faults), **{"anywhere": seed % 4 == 3} | dict(shape))
         if faults is None and "actors" not in shape:
             self.shape = replace(self.shape, **actors_of(seed))
         self.clock = VirtualClock(loop)
@@ -519,7 +522,7 @@ class World:
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
             self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
         for number in range(2):
-            self.go(Reader(self, f"r{number}").run())
+            self.go(Reader(self, f"r{number}", anywhere=shape.anywhere and number > 0).run())
         if shape.from_0:
             await self.levels.rise_from_0()
             await self.levels.spread()
@@ -575,15 +578,17 @@ class World:
         """Everything works again within a stated time."""
         await self.until(lambda: all(one.up for one in self.machines), HEALED_S, "all brokers to serve")
         await self.until(self._all_unfenced, HEALED_S, "all brokers to be unfenced")
-        for history in self.all_histories():
-            image = self.partition_image(history)
-            if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
-                # Nobody has all records: an operator says that any may lead.
-                for _ in range(20):
-                    if await self.elect(history, unclean=True):
-                        break
-                    await asyncio.sleep(0.2)
+        self.go(self._elect_where_all_is_lost())
         await self.until(self._all_in_sync, HEALED_S, "every partition to have a leader and all replicas in sync")
+
+    async def _elect_where_all_is_lost(self) -> None:
+        """Nobody has all records: an operator says that any may lead, until somebody does."""
+        while not self._all_in_sync():
+            for history in self.all_histories():
+                image = self.partition_image(history)
+                if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
+                    await self.elect(history, unclean=True)
+            await asyncio.sleep(1.0)
 
     def _all_in_sync(self) -> bool:
         for history in self.all_histories():

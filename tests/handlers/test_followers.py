@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from app.configs import TopicConfig
 from app.errors import ErrorCode, NotLeader, StorageUnavailable
 from app.handlers.callers import Quotas
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition
-from app.handlers.followers import find_follower, note_position, read
+from app.handlers.followers import find_follower, needs_no_record, note_position, read
 from app.hot.reads import PageMiss
 from app.metadata.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
-from tests.handlers.fakes import Bench, FakeFile, FakeLog
+from tests.handlers.fakes import Bench, FakeFile, FakeLog, FakeTier
 from tests.handlers.test_fetch import FETCH, ask, offsets, only, ref, request, send, until
 
 VERSION = 17
@@ -196,21 +197,34 @@ async def test_a_position_counts_before_the_answer_is_made(led, client):
         (3, EPOCH, -1, (3, -1)),
         (3, EPOCH, 5, (3, 3)),  # nobody has stored what it did not fetch
         (1, -1, 1, (1, 1)),  # nothing is there that could be of another history
-        (2, -1, 2, None),  # R7: its history is not known
+        (2, -1, 2, (2, 2)),  # R10: the tier has all that is not there
+        (3, -1, 3, None),  # R10: it may lack a record
     ],
 )
 def test_what_counts_of_a_follower(offset, last_epoch, stored, counted):
-    log: Any = FakeLog("t")
+    log: Any = FakeLog("t", config=TopicConfig(remote_storage_enable=True))
     log.append_uncommitted(batch(5))
     log.log_start_offset = 1
+    context: Any = SimpleNamespace(remote_log_manager=FakeTier())
+    context.remote_log_manager.manifest = SimpleNamespace(tiered_end=2)
     counting = Counting(log)
     asked = CachedPartition(AskedPartition("t", 0, offset, 1 << 20, EPOCH, last_epoch, stored))
     led = SimpleNamespace(log=log, counting=counting, note_follower=counting.note_follower)
-    note_position(led, find_follower_2(), asked, 7)
+    note_position(context, led, find_follower_2(), asked, 7)
     assert [(one["fetch_offset"], one["stored_end"]) for one in counting.noted] == (
         [] if counted is None else [counted]
     )
-    note_position(SimpleNamespace(log=log, counting=None), find_follower_2(), asked, 7)
+    note_position(context, SimpleNamespace(log=log, counting=None), find_follower_2(), asked, 7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_r10_without_a_tier_an_empty_follower_counts_at_the_log_start_alone(knows):
+    log: Any = FakeLog("t", config=TopicConfig(remote_storage_enable=not knows))
+    log.append_uncommitted(batch(5))
+    context: Any = SimpleNamespace(remote_log_manager=FakeTier())
+    context.remote_log_manager.manifest = SimpleNamespace(tiered_end=5) if knows else None
+    asked = CachedPartition(AskedPartition("t", 0, 5, 1 << 20, EPOCH, -1, 5))
+    assert not needs_no_record(context, log, asked)
 
 
 def find_follower_2() -> Any:

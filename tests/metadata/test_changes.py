@@ -415,6 +415,36 @@ def test_partitions_are_added_with_the_factor_that_a_reassignment_leaves() -> No
     assert len(more.partitions[1].replicas) == 1
 
 
+def being_moved(draft: ImageDraft, name: str, leaving: int, coming: int) -> None:
+    """Topic ``name``, whose replica moves from one broker to another."""
+    topic = create(draft, name, assignments={0: [leaving]})
+    moving = topic.partitions[0]._replace(
+        replicas=(BrokerId(coming), BrokerId(leaving)), adding=(BrokerId(coming),), removing=(BrokerId(leaving),)
+    )
+    draft.apply([partition_change(topic.topic_id, 0, moving.record())])
+
+
+def test_a_broker_that_is_drained_gets_new_partitions_only_where_the_others_are_too_few() -> None:
+    draft = several(1, 2, 3)
+    being_moved(draft, "moving", leaving=3, coming=1)
+    topic = create(draft, "t", 6, 2, around=around(1, 2, 3))
+    assert {broker for each in topic.partitions for broker in each.replicas} == {1, 2}
+    more = changes.create_partitions(draft, around(1, 2, 3), name="t", count=9, assignments=None).answer
+    assert {broker for each in more.partitions for broker in each.replicas} == {1, 2}
+    everywhere = create(draft, "all", 3, 3, around=around(1, 2, 3))
+    assert {broker for each in everywhere.partitions for broker in each.replicas} == {1, 2, 3}
+    by_hand = create(draft, "there", assignments={0: [3]})
+    assert by_hand.partitions[0].replicas == (3,)
+
+
+def test_a_broker_that_replicas_leave_and_come_to_is_not_drained() -> None:
+    draft = several(1, 2, 3)
+    being_moved(draft, "there", leaving=3, coming=1)
+    being_moved(draft, "back", leaving=2, coming=3)
+    topic = create(draft, "t", 6, 1, around=around(1, 2, 3))
+    assert {broker for each in topic.partitions for broker in each.replicas} == {1, 3}
+
+
 def with_eligible(draft: ImageDraft, name: str, **configs: str) -> TopicImage:
     """A topic whose second broker is eligible, and not in sync."""
     overrides = {key.replace("_", "."): value for key, value in configs.items()}
