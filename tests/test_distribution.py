@@ -55,6 +55,7 @@ OF_EXTRAS = {
     "bench": ("pyspark_firn/tour.py",),
     "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
     "redis": ("app/broker/process.py", "app/metadata/redis_liveness.py"),
+    "security": ("app/cli/tls.py", "app/security/tokens.py"),
     "spark": ("pyspark_firn/",),
 }
 """Which modules may import what is installed with an extra only. All others are part of the least installation."""

@@ -53,7 +53,7 @@ NAMES: Final = (
     "ssl.endpoint.identification.algorithm",
     "firn.ssl.crl.location",
 )
-"""Settings of clients that are read. ``sasl.username``, ``sasl.password`` and ``ssl.ca.location`` are librdkafka's."""
+"""Settings of clients that are read. Users by name and password, and the file of an authority, are librdkafka's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -368,11 +368,11 @@ BROKER_WITHOUT_EFFECT: Final = _named(
             "a cluster of Firn needs no controllers: do not start this process, or write process.roles=broker",
         ),
         _refused(
-            "principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+            "principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder per-broker",
             "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
             _NO_JAVA,
         ),
-        _refused("ssl.engine.factory.class class -", "", _NO_JAVA),
+        _refused("ssl.engine.factory.class class - per-broker", "", _NO_JAVA),
         _refused("create.topic.policy.class.name class -", "", _NO_JAVA),
         _refused("alter.config.policy.class.name class -", "", _NO_JAVA),
         _refused("client.quota.callback.class class -", "", _NO_JAVA),

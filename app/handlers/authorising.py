@@ -257,6 +257,17 @@ class _Asking:
         more = getattr(refused, into)
         self.finishes.append(lambda response: getattr(response, into).extend(more))
 
+    def finished(self, response: Any) -> Any:
+        """A response of the handler, with what was taken out of the request."""
+        for finish in self.finishes:
+            finish(response)
+        return response
+
+    def refused(self, error: RequestRejected) -> Any:
+        """The handler refuses what is left of the request. An error for all of it says all."""
+        response = self.api.refuse(self.request, self.message, error.code, str(error))
+        return response if getattr(response, "error_code", 0) else self.finished(response)
+
 
 def guarded(key: int, api: Api) -> Api:
     """``api``, asked only for what its caller may do. Raises: KeyError for an API without an entry."""
@@ -274,24 +285,22 @@ def guarded(key: int, api: Api) -> Api:
                 entry.apply(asking)
         except _Answered as answered:
             return answered.response
-        answer = handle(context, request, asking.message)
         if not asking.finishes:
-            return answer
-        if isinstance(answer, Coroutine):
-            return _finished(answer, asking.finishes)
-        return _finish(answer, asking.finishes)
+            return handle(context, request, asking.message)
+        try:
+            answer = handle(context, request, asking.message)
+        except RequestRejected as error:
+            return asking.refused(error)
+        return _finished(asking, answer) if isinstance(answer, Coroutine) else asking.finished(answer)
 
     return api._replace(handle=ask_first)
 
 
-async def _finished(work: Coroutine[Any, Any, Any], finishes: list[Finish]) -> Any:
-    return _finish(await work, finishes)
-
-
-def _finish(response: Any, finishes: list[Finish]) -> Any:
-    for finish in finishes:
-        finish(response)
-    return response
+async def _finished(asking: _Asking, work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return asking.finished(await work)
+    except RequestRejected as error:
+        return asking.refused(error)
 
 
 # --- what is special ------------------------------------------------------------------------------------------------
@@ -344,27 +353,24 @@ TOPIC_STATES_FROM: Final = 6
 def _delete_topics(asking: _Asking) -> None:
     if not asking.context.config.delete_topic_enable or asking.may(DELETE, CLUSTER):
         return
-    if asking.request.api_version < TOPIC_STATES_FROM:
-        Each(DELETE, TOPIC, "topic_names", "responses").apply(asking)
-        return
+    image = asking.context.image
+    field = "topics" if asking.request.api_version >= TOPIC_STATES_FROM else "topic_names"
     allowed: list[Any] = []
     denied: list[Any] = []
-    for state in asking.message.topics:
-        name = state.name
-        if name is None:
-            topic = asking.context.image.topic_by_id(state.topic_id)
-            if topic is None:
-                allowed.append(state)  # the handler says that there is no such id
-                continue
-            name = topic.name
-        if asking.may(DELETE, TOPIC, name):
-            allowed.append(state)
-        elif state.name is None and asking.may(DESCRIBE, TOPIC, name):
+    for state in getattr(asking.message, field):
+        named = state if isinstance(state, str) else state.name
+        topic = image.topic(named) if named is not None else image.topic_by_id(state.topic_id)
+        name = named if topic is None else topic.name
+        if name is None or asking.may(DELETE, TOPIC, name):
+            allowed.append(state)  # the handler says if there is no such id
+        elif topic is None and asking.may(DESCRIBE, TOPIC, name):
+            allowed.append(state)  # who may see it may know that it is not there
+        elif named is None and asking.may(DESCRIBE, TOPIC, name):
             denied.append(replace(state, name=name))
         else:
             denied.append(state)
     if denied:
-        asking.take_out("topics", allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
+        asking.take_out(field, allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
 
 
 _CONFIGURED: Final = {2: TOPIC, 32: GROUP, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER}

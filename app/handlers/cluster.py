@@ -99,14 +99,16 @@ def describe_topic_partitions(
             response.next_cursor = Cursor(topic_name=name, partition_index=start)
             break
         topic = image.topic(name)
+        allowed = operations(context, request.caller, ResourceType.TOPIC, name, TOPIC_OPERATIONS)
         if topic is None:
             response.topics.append(
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_authorized_operations=allowed
+                )
             )
             continue
         partitions = topic.partitions[start : start + room]
         room -= len(partitions)
-        allowed = operations(context, request.caller, ResourceType.TOPIC, name, TOPIC_OPERATIONS)
         response.topics.append(_described(context, topic, partitions, allowed))
         if start + len(partitions) < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=start + len(partitions))

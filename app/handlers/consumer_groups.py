@@ -117,7 +117,7 @@ async def describe(
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
     for answer in groups:
-        if message.include_authorized_operations:
+        if message.include_authorized_operations and not answer.error_code:
             answer.authorized_operations = operations(
                 context, request.caller, ResourceType.GROUP, answer.group_id, GROUP_OPERATIONS
             )

@@ -262,16 +262,17 @@ def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> Non
     return None
 
 
-def _refuse_register(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
-    return pack(RegisterResponse(int(code), why))
+def _refuse_register(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
+    """A missing right is told. What is no such request closes the connection."""
+    return pack(RegisterResponse(int(code), why)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
-def _refuse_entries(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
-    return pack(EntriesResponse(int(code)))
+def _refuse_entries(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
+    return pack(EntriesResponse(int(code))) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
-def _refuse_change(request: Request, message: object, code: ErrorCode, why: str) -> bytes:
-    return pack(ChangeResponse(int(code), why))
+def _refuse_change(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
+    return pack(ChangeResponse(int(code), why)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
 APIS: ApiTable = {

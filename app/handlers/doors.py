@@ -36,6 +36,7 @@ SASL_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
 BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 OPAQUE_BYTES_MIN: Final = 1
 MS_PER_S: Final = 1000
+NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
 
 
 class DoorService(Protocol):
@@ -97,12 +98,14 @@ class Door:
 class ShownSession(Session):
     """A client that may show who it is by its certificate."""
 
-    __slots__ = ("_certificate", "_door")
+    __slots__ = ("_certificate", "_door", "_nobody")
 
     def __init__(self, server: Service, door: Door) -> None:
         super().__init__(server, door.config.name)
         self._door = door
         self._certificate: bytes | None = None
+        self._nobody = False
+        """No user belongs to the certificate: nothing is served."""
 
     def shaken(self, tls: ssl.SSLObject, arrival: Arrival) -> None:
         """The handshake is done."""
@@ -114,11 +117,19 @@ class ShownSession(Session):
         principal = self._door.principal_of(self._certificate)
         self._certificate = None
         if principal is None:
-            self.fail(
-                f"closing the connection of {self.peer}: no rule of ssl.principal.mapping.rules fits its certificate"
-            )
+            self._nobody = True
+            self.server.loop.call_soon(self._let_go)  # the shell is not there yet
         elif principal != ANONYMOUS:
             self.speak_as(self.context.doorkeeper.authenticated(self.caller, principal, math.inf))
+
+    def _let_go(self) -> None:
+        if not self.closed:
+            self.fail(f"closing the connection of {self.peer}: {NOBODY}")
+
+    def serve(self, view: memoryview, position: int, end: int) -> int:
+        if self._nobody:
+            raise ProtocolError(NOBODY)
+        return super().serve(view, position, end)
 
 
 class LoginSession(Session):

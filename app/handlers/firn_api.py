@@ -399,9 +399,10 @@ def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) ->
     del request, message, code, sentence
 
 
-def _refuse_replace(request: Request, message: bytes, code: ErrorCode, sentence: str) -> bytes:
+def _refuse_replace(request: Request, message: bytes, code: ErrorCode, sentence: str) -> bytes | None:
+    """A missing right is told. What is no such request closes the connection."""
     del request, message
-    return pack(TierReplaceResponse(int(code), sentence))
+    return pack(TierReplaceResponse(int(code), sentence)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
 APIS: Final[ApiTable] = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
-from app.handlers.callers import Caller
+from app.handlers.callers import ANONYMOUS, Caller
 from app.handlers.context import Context, Request
 from app.metadata.control import ENVELOPE_SEQUENCE
 from app.wire.apikeys import ApiKey
@@ -61,16 +61,14 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
             f"Brokers pass requests on over the listener {context.config.inter_broker_listener}.",
         )
     kind, name, _ = decode_principal(message.request_principal or b"")
-    caller = request.caller
-    if context.authorizer is not None:
-        # Who may act for the cluster may speak for others (F3): what these may do is asked for below.
-        host = message.client_host_address.decode(errors="replace").rpartition(":")[0]
-        caller = Caller(context.rights.of(f"{kind}:{name}", host), caller.listener, host)
-    elif f"{kind}:{name}" != caller.principal:
-        # F3: without rules nobody speaks for another.
-        raise RequestRejected(
-            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {kind}:{name}."
-        )
+    principal = f"{kind}:{name}"
+    if context.authorizer is None and request.caller.principal == ANONYMOUS and principal != ANONYMOUS:
+        # F3: nobody speaks for another who has not shown who they are. Another broker has, and without rules that is enough; with
+        # rules, who may act for the cluster may speak for others: what these may do is asked for below.
+        raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {principal}.")
+    # Rights and quotas are those of the client.
+    host = message.client_host_address.decode(errors="replace").rpartition(":")[0]
+    caller = Caller(context.rights.of(principal, host), request.caller.listener, host)
     frame = memoryview(message.request_data)
     header = parse_request_header(frame)
     if header.api_key not in PASSED_ON or not is_served(header.api_key, header.api_version):

@@ -1,4 +1,4 @@
-"""What the replicas of one partition have stored, as its leader counts it (ADR 0024, R1 to R9). Pure; time is an argument.
+"""What the replicas of one partition have stored, as its leader counts it (ADR 0024, R1 to R11). Pure; time is an argument.
 
 The *committed* set is the in-sync set of the newest image. A *proposal* is what the leader asked the controller for and has no
 decision on. Everything counts over the *maximal* set, which is both together and this broker.

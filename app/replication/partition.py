@@ -466,7 +466,7 @@ class PartitionTable:
         if not partition.leads or image.leader != self._broker_id:
             return
         if counting is not None and image.leader_epoch != counting.leader_epoch:
-            return  # what is known of the others is of a leadership that is over: they may have cut it away since (R1, A2)
+            return  # what is known of the others is of a leadership that is over: they may have cut it away since (R11)
         partition.log.commit_alone(partition.commits_alone)
         if partition.commits_alone:
             self._stop_counting(partition)

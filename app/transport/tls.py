@@ -217,8 +217,12 @@ class TlsLink(asyncio.BufferedProtocol):
         view = memoryview(data)
         position, end = 0, len(view)
         write = self._tls.write
-        while position < end:
-            position += write(view[position:] if position else view)
+        try:
+            while position < end:
+                position += write(view[position:] if position else view)
+        except ssl.SSLError:
+            self.abort()  # the client has ended TLS, or broken it
+            return
         self._send()
 
     def _send(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from app.broker.high_watermarks import HighWatermarks
 from app.faults import Faults
 from app.hot.high_watermarks import HIGH_WATERMARKS_FILE
+from app.machine.files import replace_file
 from app.replication.roles import Role
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 from tests.support.simfs import SimFileSystem
@@ -125,6 +126,5 @@ async def test_a_damaged_file_counts_as_absent(damage: bytes) -> None:
     broker.logs[ONE].high_watermark = 9
     await broker.kept.write()
     path = f"/data/.firn/{HIGH_WATERMARKS_FILE}"
-    file = broker.fs._file(path)
-    file.current = file.durable = bytearray(damage)  # type: ignore[assignment]
+    replace_file(broker.fs, path, damage, durable=True)
     assert await broker.kept.read() == {}

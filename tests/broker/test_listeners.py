@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from app.client.connection import open_connection
@@ -34,3 +36,20 @@ async def test_clients_get_the_addresses_of_the_listener_that_they_came_by(tmp_p
             )
             assert [(one.host, one.port) for one in found.coordinators] == [address]
             await connection.close()
+
+
+def test_a_broker_with_a_plain_listener_imports_nothing_of_tls_and_logins() -> None:
+    modules = (
+        "cryptography",
+        "jwt",
+        "app.machine.certificates",
+        "app.handlers.doors",
+        "app.broker.doors",
+        "app.security.login",
+    )
+    program = (
+        "import sys; import app.settings, app.cli.serve, app.broker.process, app.broker.node, app.broker.control_link; "
+        f"print(*sorted(set({modules!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -16,6 +16,7 @@ from app.configs.broker import NODE_ID_AUTO
 from app.hot.manager import read_meta
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
+from app.metadata.cluster import LEVEL_MAX
 from app.metadata.features import FeatureAsked
 from app.metadata.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
@@ -35,7 +36,7 @@ async def test_brokers_that_begin_at_the_same_moment_are_one_cluster_and_have_di
         for broker in brokers:
             await until(lambda broker=broker: len(unfenced(broker)) == 3)
         assert len({broker.node.cluster.image.cluster_id for broker in brokers}) == 1
-        assert {broker.node.cluster.image.level for broker in brokers} == {1}
+        assert {broker.node.cluster.image.level for broker in brokers} == {LEVEL_MAX}
         assert sorted(broker.node.config.node_id for broker in brokers) == [1, 2, 3]
         assert sorted(kept_id(tmp_path, name) or 0 for name in ("a", "b", "c")) == [1, 2, 3]
 

@@ -108,6 +108,17 @@ async def test_a_certificate_is_who_its_client_is(tmp_path: Path, folder: Path) 
             await open_connection("localhost", port, dial=dialer(folder, "SSL"))
 
 
+async def test_a_certificate_that_no_rule_fits_is_served_nothing(tmp_path: Path, folder: Path) -> None:
+    kind = listener("SSL", folder, ssl_client_auth="required", ssl_principal_mapping_rules="RULE:^CN=other$/o/")
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        port = broker.node.ports["SSL"]
+        with pytest.raises(BrokerUnavailable):
+            await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="client"))
+        connection = await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="other"))
+        assert [one.principal for one in callers_of(broker)()] == ["User:o"]
+        await connection.close()
+
+
 async def test_a_broker_whose_certificate_names_another_host_is_not_trusted(tmp_path: Path, folder: Path) -> None:
     kind = listener("SSL", folder, ssl_keystore_location=folder / "other.pem")
     async with running_broker(tmp_path, **security(kind)) as broker:

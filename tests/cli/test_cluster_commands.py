@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
+from app.metadata.cluster import LEVEL_MAX
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced, until
 
@@ -35,7 +36,7 @@ async def test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store(tm
         assert await firn("cluster", "status", "--store", url, "--json") == 0
         stored = json.loads(capfd.readouterr().out)
         for one in (*seen, stored):
-            assert (one["level"], one["controller"], one["partitions"]) == (1, 1, 6)
+            assert (one["level"], one["controller"], one["partitions"]) == (LEVEL_MAX, 1, 6)
             assert one["brokers"] == {"alive": 3, "fenced": 0, "stopping": 0}
             assert (one["offline_count"], one["reassignments"]) == (0, [])
         listed = await told(capfd, brokers[2], "cluster", "brokers")
@@ -43,7 +44,7 @@ async def test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store(tm
         assert {one["state"] for one in listed} == {"alive"}
         assert sum(one["leaders"] for one in listed) == 6
         assert {one["replicas"] for one in listed} == {6}
-        assert {one["level_max"] for one in listed} == {1}
+        assert {one["level_max"] for one in listed} == {LEVEL_MAX}
         assert {one["lag_entries"] for one in listed} <= {0, 1, 2}, "the controller is asked"
         assert await firn("cluster", "brokers", "--store", url) == 0
         assert "1*" in capfd.readouterr().out
@@ -80,12 +81,12 @@ async def test_the_level_is_shown_and_raised_after_a_question(tmp_path: Path, ca
     async with running_broker(tmp_path) as broker:
         at = ("--bootstrap", broker.bootstrap)
         shown = {one["feature"]: one for one in await told(capfd, broker, "cluster", "features")}
-        assert (shown["firn.version"]["level"], shown["firn.version"]["level_max"]) == (0, 1)
+        assert (shown["firn.version"]["level"], shown["firn.version"]["level_max"]) == (0, LEVEL_MAX)
         assert shown["transaction.version"]["level"] == 2
         assert (await told(capfd, broker, "cluster", "status"))["level"] == 0
         up = ("cluster", "features", "--upgrade")
         assert await firn(*up, "firn.version=9", "--yes", *at) != 0
-        assert "understands 1 at most" in capfd.readouterr().err
+        assert f"understands {LEVEL_MAX} at most" in capfd.readouterr().err
         assert await firn(*up, "firn.version=one", "--yes", *at) != 0
         assert "the level is a whole number" in capfd.readouterr().err
         assert await firn(*up, "firn.version=1", *at) != 0

@@ -155,6 +155,31 @@ async def test_a_request_that_times_out_ends_the_connection() -> None:
         assert not connection.usable
 
 
+async def test_a_request_whose_caller_was_cancelled_is_in_flight_until_it_is_answered() -> None:
+    async with scripted_broker(a=1, b=1) as broker:
+        release, came = asyncio.Event(), asyncio.Event()
+
+        @broker.on(ApiKey.METADATA)
+        async def slow(header: RequestHeader, body: Any) -> Any:
+            came.set()
+            await release.wait()
+            return broker.metadata([topic.name for topic in body.topics])
+
+        connection = await connect(broker, in_flight_max=1)
+        first = ask(connection, "a")
+        await came.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        second = ask(connection, "b", timeout_ms=50)
+        with pytest.raises(BrokerUnavailable, match="too far behind"):
+            await second
+        assert connection.in_flight_count == 1
+        third = ask(connection, "b")
+        release.set()
+        assert [topic.name for topic in (await third).topics] == ["b"]
+        await connection.close()
+
+
 async def test_a_cancelled_caller_does_not_disturb_the_next_answer() -> None:
     async with scripted_broker(a=1, b=1) as broker:
         release = asyncio.Event()

@@ -35,6 +35,10 @@ def gives_a_marker_up_on_a_refusal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Answered, "__await__", given_up)
 
 
+def commits_by_its_own_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CoordinatedLog, "stored", lambda log, end: log._partition.wait_stored(end, in_sync=False))
+
+
 def does_not_ask_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     async def add(_others: OtherBrokers, _asked: Any) -> AddAnswer:
         return AddAnswer({}, -1)
@@ -76,7 +80,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "X3 a marker given up on a refusal": Planted(
         gives_a_marker_up_on_a_refusal, "INV-9", 20, ("kill leader", "restart", "reassign"), _TRANSACTIONS | _LONG
     ),
-    "X3 a transaction committed in one of its partitions": Planted(
+    "a transaction committed in one of its partitions": Planted(
         commits_what_is_to_be_aborted_in_a_second_partition,
         "INV-9",
         20,
@@ -89,17 +93,20 @@ PLANTED: Final[dict[str, Planted]] = {
     "G4 a commit answered before it is committed": Planted(
         answers_before_it_is_committed, "INV-8", 20, ("kill leader", "slow network"), _GROUPS | _LONG
     ),
-    "G1 members of older generations not fenced": Planted(
+    "G7 a replaced coordinator commits": Planted(
+        commits_by_its_own_disk, "INV-8", 20, ("isolate", "partition", "pause leader"), _GROUPS | _LONG
+    ),
+    "members of older generations not fenced": Planted(
         lets_members_of_older_generations_commit, "INV-8", 20, ("kill leader",), _GROUPS
     ),
-    "G7 a partition assigned before it is given up": Planted(
+    "a partition assigned before it is given up": Planted(
         assigns_what_another_has_not_given_up, "INV-11", 10, ("kill leader",), _ASSIGNED
     ),
-    "G8 assignments forgotten by the next coordinator": Planted(
+    "assignments forgotten by the next coordinator": Planted(
         forgets_who_has_what_with_every_restart, "INV-11", 30, ("kill leader", "restart"), _ASSIGNED | _LONG
     ),
-    "H2 a record shared twice": Planted(shares_what_somebody_has, "INV-12", 20, ("kill leader",), _SHARING),
-    "H6 acknowledged records not written down": Planted(
+    "a record shared twice": Planted(shares_what_somebody_has, "INV-12", 20, ("kill leader",), _SHARING),
+    "acknowledged records not written down": Planted(
         does_not_write_down_what_was_acknowledged, "INV-12", 20, ("kill leader",), _SHARING | _LONG
     ),
     "H6 acknowledged before it is stored": Planted(

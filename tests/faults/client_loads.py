@@ -27,6 +27,7 @@ class JavaProducers:
     """
 
     name = "producers of the Java client"
+    between_brokers = True  # one of them is transactional
     transactional: Final = "java"
 
     def __init__(self, program: JavaProgram, bootstrap: str, seed: int) -> None:
@@ -77,6 +78,7 @@ class AioWriting:
     """aiokafka's idempotent producer in a thread with a loop of its own. It writes numbers to the topic ``aiokafka``."""
 
     name = "aiokafka's idempotent producer"
+    between_brokers = False
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -127,6 +127,7 @@ class Groups:
     """A group of two members for each protocol."""
 
     name = "consumer groups"
+    between_brokers = False
 
     def __init__(self, bootstrap: str, writing: Writing) -> None:
         self.groups = [Group(name) for name in PROTOCOLS]

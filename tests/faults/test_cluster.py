@@ -41,7 +41,7 @@ def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transac
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         create_topics(admin, "t")
         create_topics(admin, "txn", "copy", partitions=transaction_load.PARTITIONS)
-        writing = Writing(brokers.bootstrap, pace_s=0.02)
+        writing = Writing(brokers.bootstrap, pace_s=0.04)
         groups = Groups(brokers.bootstrap, writing)
         shares = Shares(brokers.bootstrap, writing, seed=1)
         transactions = Transactions(brokers.bootstrap, seed=1)

@@ -32,7 +32,7 @@ CLIENT = {
     "reconnect.backoff.max.ms": 200,
     "socket.timeout.ms": 3_000,
 }
-PACE_S = 0.02
+PACE_S = 0.05
 CALL_S = 6.0
 BACK_S = CALL_S + 2
 """A call that has not returned by then never will."""
@@ -302,6 +302,7 @@ class Transactions:
     """Writers of the topic ``txn``, and a copier from there to the topic ``copy``."""
 
     name = "librdkafka's transactional producers"
+    between_brokers = True  # their coordinators write markers
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self._bootstrap = bootstrap

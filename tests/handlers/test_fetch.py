@@ -385,6 +385,25 @@ async def test_remote_offsets_are_answered_when_they_arrive_with_what_follows_on
     assert handle.users == 0
 
 
+async def test_who_reads_past_a_late_high_watermark_in_the_tier_is_told_that_it_is_committed(start, connect):
+    """A follower may know of segments in the store before it hears how far its leader has committed."""
+    bench = await start(remote_fetch_max_wait_ms=60_000)
+    log = bench.logs.add("t")
+    client = await connect(bench)
+    await fill(client, "t", batch(2), batch(2), batch(2))
+    tier(log, 4)
+    log.high_watermark, log.last_stable_offset = 3, 1
+    bench.remote.arrive(0, bytes(log.file.data[: len(log.file.data) * 2 // 3]), 4)
+    for isolation in (0, 1):
+        found = only(await ask(client, 12, request(FetchPartition(0), isolation_level=isolation)))
+        assert offsets(found.records) == [0, 2]
+        assert (found.high_watermark, found.last_stable_offset) == (4, 4)
+    tier(log, 0)
+    log.high_watermark = 4
+    found = only(await ask(client, 12, request(FetchPartition(0))))
+    assert (found.high_watermark, found.last_stable_offset) == (4, 1)
+
+
 async def test_more_of_the_remote_part_is_waited_for_only_if_what_is_at_hand_is_too_little(start, connect):
     bench = await start(remote_fetch_max_wait_ms=60_000)
     log = bench.logs.add("t")

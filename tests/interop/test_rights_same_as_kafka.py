@@ -313,4 +313,5 @@ def test_acls_that_mean_nothing_are_refused_alike(sides: list[Side]) -> None:
             except Closed:
                 found.append("closed")
         assert found[1] == [ErrorCode.INVALID_REQUEST], change
-        assert found[0] in (found[1], "closed"), change
+        # Kafka stumbles over some of them (UNKNOWN_SERVER_ERROR), or closes the connection.
+        assert found[0] in (found[1], [ErrorCode.UNKNOWN_SERVER_ERROR], "closed"), change

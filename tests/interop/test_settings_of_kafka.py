@@ -13,6 +13,7 @@ import pytest
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import Update
 from app.configs.properties import parse_properties
+from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value, parse_value
 from app.configs.without_effect import BROKER_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT
@@ -33,9 +34,7 @@ OF_OTHER_BROKERS = {
 
 
 NOT_SERVED = {
-    **dict.fromkeys(
-        (17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51), "connections are PLAINTEXT: no SASL, no rights, no tokens"
-    ),
+    **dict.fromkeys((29, 30, 31, 38, 39, 40, 41), "there are no rights and no delegation tokens"),
     **dict.fromkeys((48, 49), "there are no quotas"),
     **dict.fromkeys((34,), "a broker has one directory"),
     **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
@@ -121,7 +120,8 @@ def test_what_kafka_alters_while_it_runs_is_altered_here_too(kafka: JavaProgram)
         and name in BROKER_DEFINITIONS
         and BROKER_DEFINITIONS[name].update is Update.READ_ONLY
     }
-    assert fixed == FIXED_HERE
+    # Those of listeners are fixed too; a changed file of certificates is read again.
+    assert fixed - SECURITY_DEFINITIONS.keys() == FIXED_HERE
 
 
 def test_every_setting_of_a_kafka_topic_is_taken(kafka: JavaProgram) -> None:

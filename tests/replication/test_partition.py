@@ -103,7 +103,7 @@ async def test_while_another_replica_is_in_sync_nothing_is_committed_by_this_dis
         pytest.param({"isr": (ME,), "leader_epoch": LeaderEpoch(3)}, id="it leads again, after another"),
     ],
 )
-async def test_r1_the_image_of_a_later_leadership_commits_nothing_of_this_one(later: dict[str, Any]) -> None:
+async def test_r10_the_image_of_a_later_leadership_commits_nothing_of_this_one(later: dict[str, Any]) -> None:
     """What only a part of its in-sync set has stored may have been cut away by whoever led after it."""
     manager = manager_over(sim())
     table = PartitionTable(ME, ClusterImage)

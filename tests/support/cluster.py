@@ -134,15 +134,16 @@ class Writing:
     """A thread that produces numbers to every partition, idempotent and ``acks=all``, and keeps what was acknowledged."""
 
     name = "librdkafka's idempotent producer"
+    between_brokers = False
 
-    def __init__(self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002, keys: int = 0) -> None:
-        """``keys``: for a compacted topic, so many keys in turn."""
+    def __init__(self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002) -> None:
         self.topic = topic
-        self._keys = keys
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         """Offset by number, per partition."""
         self.refused: list[str] = []
         self._pace_s = pace_s
+        self.least = max(int(0.04 / pace_s), 3)
+        """Numbers of a partition that are more than what is under way at any moment."""
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -176,10 +177,9 @@ class Writing:
             else:
                 self.refused.append(f"{partition} {number}: {error}")
 
-        key = b"%d" % (number % self._keys) if self._keys else None
         while True:
             try:
-                self._producer.produce(self.topic, b"%d" % number, key, partition=partition, on_delivery=done)
+                self._producer.produce(self.topic, b"%d" % number, partition=partition, on_delivery=done)
             except BufferError:
                 self._producer.poll(0.05)
             else:
@@ -188,7 +188,9 @@ class Writing:
     def more(self) -> Callable[[], bool]:
         """Whether records that were written since this call are acknowledged in every partition."""
         before = [len(found) for found in self.acknowledged]
-        return lambda: all(len(found) > old + 20 for found, old in zip(list(self.acknowledged), before, strict=True))
+        return lambda: all(
+            len(found) > old + self.least for found, old in zip(list(self.acknowledged), before, strict=True)
+        )
 
     def wait_for_more(self) -> None:
         """Until records that are written from now on were acknowledged in every partition."""
@@ -204,17 +206,14 @@ class Writing:
     def check(self, bootstrap: str) -> None:
         """After ``finish``: all that was acknowledged is there once, in order."""
         assert self.refused == []
-        if self._keys:
-            check_compacted(bootstrap, self.topic, self.acknowledged, self._keys)
-        else:
-            check_numbers(bootstrap, self.topic, self.acknowledged)
+        check_numbers(bootstrap, self.topic, self.acknowledged)
 
 
 def until(holds: Any, what: str) -> None:
     end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, what
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def seen(admin: AdminClient) -> ClusterMetadata:
@@ -301,23 +300,3 @@ def check_numbers(bootstrap: str, topic: str, acknowledged: Sequence[Mapping[int
         at = {number: offset for offset, number in found}
         wrong = {number: offset for number, offset in offsets.items() if at.get(number) != offset}
         assert {number for number, offset in wrong.items() if offset >= 0 or number not in at} == set()
-
-
-def check_compacted(bootstrap: str, topic: str, acknowledged: Sequence[Mapping[int, int]], keys: int) -> None:
-    """Once something was compacted away: of each key the newest number that was acknowledged is there, at its offset; what is there
-    is there once and in order. The key of a number is its rest by ``keys``."""
-    written = sum(map(len, acknowledged))
-    found: list[list[tuple[int, int]]] = []
-
-    def is_compacted() -> bool:
-        found[:] = [read(bootstrap, partition, topic) for partition in range(len(acknowledged))]
-        return sum(map(len, found)) < written
-
-    until(is_compacted, f"{topic} is compacted")
-    for partition, offsets in enumerate(acknowledged):
-        numbers = [number for _, number in found[partition]]
-        assert numbers == sorted(set(numbers)), "once, in order"
-        at = {number: offset for offset, number in found[partition]}
-        newest = {number % keys: number for number in sorted(offsets)}
-        wrong = {number for number in newest.values() if at.get(number) != offsets[number]}
-        assert wrong == set(), f"the newest of each key of partition {partition}"

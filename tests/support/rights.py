@@ -63,6 +63,8 @@ def told(message: Any) -> Any:
             found.append((item.name, value))
         elif item.name in HIDDEN_WITH_A_TOPIC:
             found.append((item.name, value > 0))
+        elif item.name in ("listeners", "config_resources"):
+            continue  # of the brokers, not of the caller
         elif item.name == "configs":
             found.append((item.name, bool(value)))
         elif isinstance(value, list):

@@ -48,7 +48,10 @@ def test_what_a_client_sent_is_read_and_written_again(frame: bytes) -> None:
     message = codec.decode_request(key, version, body)
     again = codec.encode_request(key, version, message)
     assert body[: len(again)] == again
-    assert bytes(body[len(again) :]) == (b"\x01\0\0" if body == ALL_TOPICS_OF_LIBRDKAFKA else b"")
+    behind = {ApiKey.ALTER_USER_SCRAM_CREDENTIALS: b"\0"}.get(
+        ApiKey(key), b""
+    )  # librdkafka counts a list of tags too many
+    assert bytes(body[len(again) :]) == (b"\x01\0\0" if body == ALL_TOPICS_OF_LIBRDKAFKA else behind)
 
 
 def test_the_topics_that_librdkafka_lists_are_all_topics() -> None:

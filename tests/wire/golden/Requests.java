@@ -26,10 +26,18 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AclBinding;
+import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.acl.AclOperation;
+import org.apache.kafka.common.acl.AclPermissionType;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
+import org.apache.kafka.common.resource.PatternType;
+import org.apache.kafka.common.resource.ResourcePattern;
+import org.apache.kafka.common.resource.ResourceType;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -160,6 +168,11 @@ public final class Requests {
                 List.of(new ClientQuotaAlteration.Op("producer_byte_rate", 1e9))))).all(),
             admin.describeClientQuotas(ClientQuotaFilter.all()).entities(),
             admin.unregisterBroker(4711).all(),
+            admin.createAcls(List.of(new AclBinding(
+                new ResourcePattern(ResourceType.TOPIC, topic, PatternType.PREFIXED),
+                new AccessControlEntry("User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)))).all(),
+            admin.describeAcls(AclBindingFilter.ANY).values(),
+            admin.deleteAcls(List.of(AclBindingFilter.ANY)).all(),
             admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(1))).all(),
             admin.deleteTopics(List.of("new")).all()));
     }

@@ -72,7 +72,17 @@ class Proxy:
 
 def librdkafka(address: str) -> None:
     from confluent_kafka import Consumer, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclBindingFilter,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ConfigResource,
+        NewTopic,
+        ResourcePatternType,
+        ResourceType,
+    )
 
     for idempotent in (False, True):
         producer = Producer({"bootstrap.servers": address, "enable.idempotence": idempotent, "compression.type": "lz4"})
@@ -93,12 +103,16 @@ def librdkafka(address: str) -> None:
         consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=2)
     consumer.close()
     admin = AdminClient({"bootstrap.servers": address})
+    rule = ("User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)
     for future in [
         *admin.create_topics([NewTopic("new", 2, 1, config={"segment.bytes": "1048576"})]).values(),
         *admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)]).values(),
         *admin.alter_configs([ConfigResource(ResourceType.TOPIC, TOPIC, {"retention.ms": "86400000"})]).values(),
         *admin.delete_topics(["old"]).values(),
         admin.describe_cluster(),
+        *admin.create_acls([AclBinding(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *rule)]).values(),
+        admin.describe_acls(AclBindingFilter(ResourceType.TOPIC, TOPIC, ResourcePatternType.MATCH, *rule)),
+        *admin.delete_acls([AclBindingFilter(ResourceType.TOPIC, TOPIC, ResourcePatternType.MATCH, *rule)]).values(),
     ]:
         with contextlib.suppress(Exception):
             future.result(3)
