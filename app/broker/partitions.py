@@ -695,7 +695,7 @@ class Partitions:
             if in_turns and self._left <= 0:
                 return place
             self._left -= 1
-            made = self._bring_one(topic, image, config, may_make=at_most > 0)
+            made = self.bring_one(topic, image, config, may_make=at_most > 0)
             if made is None:
                 return place
             at_most -= made
@@ -709,7 +709,7 @@ class Partitions:
         self._configs[topic.topic_id] = config
         return config
 
-    def _bring_one(
+    def bring_one(
         self, topic: TopicImage, image: PartitionImage, config: TopicConfig, *, may_make: bool
     ) -> bool | None:
         """Give one partition the role and settings of the image. Returns: whether its log was created; None if it is missing, and
@@ -822,7 +822,7 @@ class Partitions:
         if partition is not None and (partition.followed is image or not self._started):
             return
         try:
-            self._bring_one(topic, image, self._config_of(topic), may_make=True)
+            self.bring_one(topic, image, self._config_of(topic), may_make=True)
         except FirnError as error:
             self._tell_not_made(name, error)
 

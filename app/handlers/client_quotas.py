@@ -102,7 +102,7 @@ class ClientQuotas(Quotas):
 
     def __init__(self, config: BrokerConfig, now_s: Callable[[], float]) -> None:
         self._config = config
-        self._now_s = now_s
+        self.now_s = now_s
         self._limits: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._shares: dict[tuple[str, str | None], Shares] = {}
         self._buckets: dict[tuple[str, str | None, str | None], Bucket] = {}
@@ -117,7 +117,7 @@ class ClientQuotas(Quotas):
         self._shares.clear()
 
     def begin(self) -> None:
-        self._mark_s = self._now_s()
+        self._mark_s = self.now_s()
 
     def end(self) -> None:
         self._mark_s = None
@@ -126,7 +126,7 @@ class ClientQuotas(Quotas):
         if api_key in FREE:
             self.spent(caller, None)
             return 0
-        now_s = self._now_s()
+        now_s = self.now_s()
         shares = self._of(caller.principal, client_id, now_s)
         wait_s = 0.0
         if shares.time is not None:
@@ -145,23 +145,23 @@ class ClientQuotas(Quotas):
     def spent(self, caller: Caller, client_id: str | None) -> None:
         if self._mark_s is None:
             return
-        now_s = self._now_s()
+        now_s = self.now_s()
         time = self._of(caller.principal, client_id, now_s).time
         if time is not None:
             time.take(now_s - self._mark_s, now_s)
         self._mark_s = now_s
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        now_s = self._now_s()
+        now_s = self.now_s()
         cold = self._of(caller.principal, client_id, now_s).cold
         return 0 if cold is None else math.ceil(cold.take(size_bytes, now_s) * 1000)
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
-        shares = self._of(caller.principal, client_id, self._now_s())
+        shares = self._of(caller.principal, client_id, self.now_s())
         return min((int(one.capacity) for one in (shares.fetched, shares.cold) if one is not None), default=None)
 
     def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
-        now_s = self._now_s()
+        now_s = self.now_s()
         mutations = self._of(caller.principal, client_id, now_s).mutations
         if mutations is None:
             return 0
@@ -180,7 +180,7 @@ class ClientQuotas(Quotas):
                 break
         if limit is None:
             return 0.0
-        now_s = self._now_s()
+        now_s = self.now_s()
         bucket = self._bucket(("connection_creation_rate", address, None), limit, limit * self._time_s_max, now_s)
         if bucket.balance(now_s) >= 1:
             bucket.take(1, now_s)

@@ -169,9 +169,9 @@ async def _in_turns(
                     encoded = 0
                     await asyncio.sleep(0)
                 encoded += len(partitions)
-                making.add(number, _topic(context, topic, partitions, operations).partitions)
+                making.add(number, topic_shown(context, topic, partitions, operations).partitions)
             cache.follow(context.image, context.partitions.offline_changes)
-            if cache.finish(making, _topic(context, topic, (), operations)):
+            if cache.finish(making, topic_shown(context, topic, (), operations)):
                 break
     return _describe(context, request, message, wanted, {})
 
@@ -219,7 +219,7 @@ def _describe(
     )
 
     def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
-        return _topic(context, topic, partitions, kind[1])
+        return topic_shown(context, topic, partitions, kind[1])
 
     if wanted.topics is None and not differs:
         body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
@@ -234,7 +234,7 @@ def _describe(
         found = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if found is not None and differs:
             allowed = operations(context, request.caller, ResourceType.TOPIC, found.name, TOPIC_OPERATIONS)
-            topics.append(cache.unknown(kind, _topic(context, found, found.partitions, allowed)))
+            topics.append(cache.unknown(kind, topic_shown(context, found, found.partitions, allowed)))
         elif found is not None:
             topics.append(cache.topic(kind, found, describe))
         elif name is None:
@@ -259,7 +259,7 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _topic(
+def topic_shown(
     context: Context, topic: TopicImage, partitions: Sequence[PartitionImage], operations: int
 ) -> MetadataResponseTopic:
     """What clients are told of a topic and of these of its partitions."""

@@ -26,7 +26,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """Broker, turn of the loop and partition of each partition of ``t`` that is brought in line with an image."""
     found: list[tuple[int, int, int]] = []
     turn = 0
-    bring_one = Partitions._bring_one
+    bring_one = Partitions.bring_one
 
     def next_turn() -> None:
         nonlocal turn
@@ -38,7 +38,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
             asyncio.get_running_loop().call_soon(next_turn)
         return bring_one(self, topic, image, *args, **more)
 
-    monkeypatch.setattr(Partitions, "_bring_one", spy)
+    monkeypatch.setattr(Partitions, "bring_one", spy)
     monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", AT_ONCE)
     return found
 

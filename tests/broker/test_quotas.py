@@ -80,7 +80,7 @@ async def test_a_connection_too_many_is_closed_after_its_time(
         await limit(broker, QuotaEntity(None, None, "127.0.0.1" if limited else "::1"), connection_creation_rate=2.0)
         quotas = broker.node.context.quotas
         assert isinstance(quotas, ClientQuotas)
-        monkeypatch.setattr(quotas, "_now_s", lambda: 1000.0)  # the bucket does not fill while a slow machine connects
+        monkeypatch.setattr(quotas, "now_s", lambda: 1000.0)  # the bucket does not fill while a slow machine connects
 
         async def served() -> bool:
             try:

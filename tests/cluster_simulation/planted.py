@@ -248,7 +248,7 @@ def requests_are_passed_on_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_unclean_leader_does_not_ask_the_tier(patch: pytest.MonkeyPatch) -> None:
-    bring = Partitions._bring_one
+    bring = Partitions.bring_one
 
     def lazily(partitions: Any, topic: Any, image: Any, config: Any, *, may_make: bool) -> Any:
         partition = partitions.table.get(topic.name, image.partition_index)
@@ -258,7 +258,7 @@ def an_unclean_leader_does_not_ask_the_tier(patch: pytest.MonkeyPatch) -> None:
             image = image._replace(recovering=False)
         return bring(partitions, topic, image, config, may_make=may_make)
 
-    patch.setattr(Partitions, "_bring_one", lazily)
+    patch.setattr(Partitions, "bring_one", lazily)
     # T10 would find it when the manifest is read.
     patch.setattr(Partitions, "_check_in_sync_log", lambda _partitions, _log, _manifest: None)
 

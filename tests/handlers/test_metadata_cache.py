@@ -51,13 +51,13 @@ async def test_chunks_make_the_response_that_the_codec_makes(version: int, parti
 
 async def test_chunks_that_did_not_change_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     described: list[int] = []
-    topic_of = metadata._topic
+    topic_of = metadata.topic_shown
 
     def spy(context: Any, topic: Any, partitions: Any, operations: int) -> Any:
         described.extend(int(one.partition_index) for one in partitions)
         return topic_of(context, topic, partitions, operations)
 
-    monkeypatch.setattr(metadata, "_topic", spy)
+    monkeypatch.setattr(metadata, "topic_shown", spy)
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 6)
         ask(bench)

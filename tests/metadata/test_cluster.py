@@ -160,7 +160,7 @@ def test_a_deleted_topic_waits_until_it_is_swept() -> None:
     deleting = applied(before, topic_change(A, topic("a", 2, deleting=True)), *gone)
     assert deleting.topic("a") is deleting.topic_by_id(A) is None
     assert deleting.deleting[A] == (A, "a", 2)
-    assert ImageDelta.between(before, deleting) == ({A}, False, False, True, False)
+    assert ImageDelta.between(before, deleting) == ({A}, False, False, True, False, False)
     again = applied(deleting, *created(B, "a"))
     assert again.topics_by_name["a"].topic_id == B
     assert A in again.deleting

@@ -383,9 +383,9 @@ def test_listeners_hear_every_change_once_and_in_order() -> None:
             await member.controller.alter_configs(4, "", [ConfigChange("log.retention.ms", Operation.SET, "5000000")])
             assert heard[-1][1] == (frozenset(), False, True, False, False, False)
             await member.controller.delete_topic(topic_id=topic.topic_id)
-            assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True, False)
+            assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True, False, False)
             await member.controller.finish_topic_deletion(topic.topic_id)
-            assert heard[-1][1] == (frozenset(), False, False, True, False)
+            assert heard[-1][1] == (frozenset(), False, False, True, False, False)
             sequences = [image.sequence for image, _ in heard]
             assert sequences == sorted(set(sequences))
 

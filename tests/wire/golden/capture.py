@@ -5,6 +5,8 @@
 A proxy before a broker keeps the requests of librdkafka, aiokafka, kafka-python and the Java client, which go through
 producing (plain, idempotent and in transactions), fetching, groups of each kind and administration. Frames are kept as they
 came, in hexadecimal, size prefix and all. Run it again to take in a new version of a client; the tests only read the file.
+
+What a run does not ask again is kept: the logins of librdkafka were captured once, at a listener with SASL.
 """
 
 from __future__ import annotations
@@ -183,6 +185,7 @@ async def main() -> None:
         (f"kafka-python {version_of('kafka-python')}", kafka_python),
         (f"kafka-clients {java_version}", java),
     ]
+    known = json.loads(FILE.read_text())
     found = {}
     for name, client in clients:
         # A broker for each, so that all of them begin at the same offsets.
@@ -191,7 +194,7 @@ async def main() -> None:
                 await connection.create_topic(TOPIC)
             proxy.frames, proxy.broker_port = {}, broker.port
             await asyncio.to_thread(run, client, address)
-            found[name] = dict(sorted(proxy.frames.items()))
+            found[name] = dict(sorted({**known.get(name, {}), **proxy.frames}.items()))
     FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
