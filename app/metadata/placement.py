@@ -31,6 +31,8 @@ def staying(available: Sequence[BrokerId], partitions: Iterable[PartitionImage],
 
     What is being moved is all that is known of a drain: once it is over, the broker is as any other until it is stopped.
     """
+    if len(available) <= factor:
+        return available  # there is no choice, as on one broker: do not look at thousands of partitions for it
     leaving: set[BrokerId] = set()
     coming: set[BrokerId] = set()
     for partition in partitions:
