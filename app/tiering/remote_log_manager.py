@@ -32,7 +32,7 @@ from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest_state import ManifestState, SegmentEntry
 from app.metrics import Labels, Registry
 from app.objectstore.api import ObjectStore
-from app.seams import Clock, shared_wait_s
+from app.seams import Clock
 from app.tiering import replacement
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
 from app.tiering.deletion import delete_segments
@@ -334,7 +334,7 @@ class RemoteLogManager:
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(shared_wait_s(loop_time_s(), self._poll_s)):
+            async with asyncio.timeout(self._poll_s):
                 await self._kick.wait()
         except TimeoutError:
             return

@@ -399,7 +399,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "V1 followers show what is not committed": Planted(
         followers_show_what_is_not_committed,
         "INV-3",
-        5,
+        20,
         ("kill leader", "cut one way"),
         SHORT | {"seconds": 10.0, "anywhere": True},
     ),

@@ -345,7 +345,9 @@ async def test_a_request_that_comes_byte_by_byte_is_served(tmp_path: Path) -> No
     with attacked(tmp_path) as broker:
         await prepare(broker)
         async with healthy_client(broker.port):
-            for frame in (SENTINEL, *chance.sample(corpus(), 20)):
+            # Those of private APIs have a body that is none.
+            whole = [frame for frame in corpus() if struct.unpack_from(">h", frame, 4)[0] not in PRIVATE]
+            for frame in (SENTINEL, *chance.sample(whole, 20)):
                 reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
                 for byte in frame + SENTINEL:
                     writer.write(bytes([byte]))

@@ -276,7 +276,12 @@ def final(bootstrap: str, topic: str) -> tuple[Lists, dict[int, int]]:
                     lists[partition or 0, text.split()[0]].append(text)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at[partition or 0] = offset or 0
-            ends.update(ends_of(uncommitted, topic))
+            try:
+                ends.update(ends_of(uncommitted, topic))
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION:
+                    return False  # it moves, and the client has not heard so yet
+                raise
             return at == ends
 
         until(read_on, f"{topic} is read to its end")

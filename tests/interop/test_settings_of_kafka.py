@@ -29,13 +29,14 @@ OF_OTHER_BROKERS = {
     "leader.replication.throttled.rate",
     "follower.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "super.users",
+    "allow.everyone.if.no.acl.found",
 }
-"""Kafka takes these from kafka-configs only, so that its file has no definition of them."""
+"""Not defined by Kafka: it takes the first from kafka-configs only, and its authorizer reads the last two by itself."""
 
 
 NOT_SERVED = {
-    **dict.fromkeys((29, 30, 31, 38, 39, 40, 41), "there are no rights and no delegation tokens"),
-    **dict.fromkeys((48, 49), "there are no quotas"),
+    **dict.fromkeys((38, 39, 40, 41), "there are no delegation tokens"),
     **dict.fromkeys((34,), "a broker has one directory"),
     **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
     **dict.fromkeys((71, 72), "clients push no metrics"),

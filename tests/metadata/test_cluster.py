@@ -151,7 +151,7 @@ def test_an_entry_shares_what_it_does_not_touch_and_leaves_the_old_image_alone()
     assert after.topics_by_id[A].partitions[0] is before.topics_by_id[A].partitions[0]
     assert after.topics_by_id[B] is before.topics_by_id[B]
     assert after.brokers is before.brokers
-    assert ImageDelta.between(before, after) == ({A}, False, False, False, False, False)
+    assert ImageDelta.between(before, after) == ({A}, False, False, False, False, False, False)
 
 
 def test_a_deleted_topic_waits_until_it_is_swept() -> None:
@@ -160,7 +160,7 @@ def test_a_deleted_topic_waits_until_it_is_swept() -> None:
     deleting = applied(before, topic_change(A, topic("a", 2, deleting=True)), *gone)
     assert deleting.topic("a") is deleting.topic_by_id(A) is None
     assert deleting.deleting[A] == (A, "a", 2)
-    assert ImageDelta.between(before, deleting) == ({A}, False, False, True, False, False)
+    assert ImageDelta.between(before, deleting) == ({A}, False, False, True, False, False, False)
     again = applied(deleting, *created(B, "a"))
     assert again.topics_by_name["a"].topic_id == B
     assert A in again.deleting
@@ -287,7 +287,7 @@ def test_a_snapshot_and_the_tail_are_the_image(script: list[tuple[str, int]], cu
             half.loaded(LogSequence(step))
     if half is not None:
         assert half.image == whole.image
-        assert ImageDelta.between(half.image, whole.image) == (frozenset(), False, False, False, False, False)
+        assert ImageDelta.between(half.image, whole.image) == (frozenset(), False, False, False, False, False, False)
 
 
 @pytest.mark.parametrize(
