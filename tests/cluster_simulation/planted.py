@@ -353,7 +353,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "A5 the end is told too early": Planted(
         the_end_is_told_too_early,
         "INV-3",
-        10,
+        30,
         ("kill leader", "slow network"),
         SHORT | {"seconds": 10.0, "pause_s": 0.5},
     ),
@@ -391,7 +391,7 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "T8 entries are handed on before they are durable": Planted(
         entries_are_handed_on_before_they_are_durable,
-        "INV-4",
+        "INV-2",
         15,
         ("bucket away", "bucket cut", "kill leader"),
         SHORT | {"seconds": 15.0, "tiered": True, "lag_ms": 1000},

@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 
 from app.coordinator.partition import CoordinatedLog
-from app.groups.share_leader import ShareLeader
 from app.metadata import broker_changes, features, membership, registration
 from app.metadata.cluster import BrokerRecord, MemberRecord
 from app.transactions.elsewhere import OtherBrokers
@@ -48,10 +47,6 @@ def does_not_ask_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def answers_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatedLog, "stored", lambda _log, _end: None)
-
-
-def says_done_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareLeader, "stored", lambda _leader, _key: None)
 
 
 def raises_over_older_programs(patch: pytest.MonkeyPatch) -> None:
@@ -108,9 +103,6 @@ PLANTED: Final[dict[str, Planted]] = {
     "a record shared twice": Planted(shares_what_somebody_has, "INV-12", 20, ("kill leader",), _SHARING),
     "acknowledged records not written down": Planted(
         does_not_write_down_what_was_acknowledged, "INV-12", 20, ("kill leader",), _SHARING | _LONG
-    ),
-    "H6 acknowledged before it is stored": Planted(
-        says_done_before_it_is_stored, "INV-12", 40, ("kill leader", "slow network"), _SHARING | _LONG
     ),
     "a level that a registered program does not understand": Planted(
         raises_over_older_programs, "INV-14", 5, ("kill",), SHORT | {"actors": ("upgrade",)}
