@@ -129,7 +129,7 @@ async def test_a_client_that_never_reads_is_not_read_either_and_costs_one_buffer
 
 async def test_idle_and_stuck_clients_are_let_go(tmp_path: Path) -> None:
     """Those that say nothing, that sent half a request, and that do not read."""
-    with serving(tmp_path, settings={"connections.max.idle.ms": 3_000}) as broker:
+    with serving(tmp_path, settings={"connections.max.idle.ms": 6_000}) as broker:
         async with link(broker.port) as connection:
             await connection.create_topic("healthy")
         async with healthy_client(broker.port), connections(broker.port, 9) as clients:
