@@ -181,7 +181,9 @@ def _same_arguments(context: typer.Context) -> list[str]:
 def _ready(broker: Broker, ready_fd: int | None) -> None:
     image = broker.node.cluster.image
     config = broker.config
-    kafka = f"{config.advertised_host or config.listen_host}:{config.advertised_port or broker.node.port}"
+    # With several listeners the first is for other brokers: whoever reads the banner is a client.
+    shown = broker.node.endpoints[:2][-1]
+    kafka = f"{shown.host}:{shown.port}"
     if ready_fd is not None:
         os.write(ready_fd, b"ready\n")
         os.close(ready_fd)
