@@ -46,6 +46,8 @@ class Broker:
     command: Sequence[str]
     output: Path
     process: subprocess.Popen[bytes] | None = None
+    http_port: int = 0
+    """Where its metrics are; 0 if it serves no HTTP."""
 
     @property
     def pid(self) -> int:
@@ -136,6 +138,15 @@ class Cluster:
         self.admin.create_topics([wanted], request_timeout=TOGETHER_TIMEOUT_S)[topic].result(TOGETHER_TIMEOUT_S)
         self.wait(lambda: self._in_sync(topic, partitions), f"all replicas of {topic} are in sync")
 
+    def make_topic_on(self, topic: str, replicas: Sequence[Sequence[int]], **config: str) -> None:
+        """Create a topic with each partition on these brokers, the first of them the leader, and wait until they lead."""
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        assigned = [[*of_one] for of_one in replicas]
+        wanted = NewTopic(topic, len(assigned), replica_assignment=assigned, config=settings)
+        self.admin.create_topics([wanted], request_timeout=TOGETHER_TIMEOUT_S)[topic].result(TOGETHER_TIMEOUT_S)
+        leaders = {partition: of_one[0] for partition, of_one in enumerate(replicas)}
+        self.wait(lambda: self.leaders(topic) == leaders, f"{topic} is led")
+
     def drop_topic(self, topic: str) -> None:
         with suppress(KafkaException):
             self.admin.delete_topics([topic])[topic].result(TOGETHER_TIMEOUT_S)
@@ -146,8 +157,15 @@ class Cluster:
         return {index: one.leader for index, one in found.items()}
 
     def controller(self) -> int:
-        """Node id of the broker that Metadata calls the controller."""
-        return int(self.admin.describe_cluster().result(30).controller.id)
+        """Node id of the broker that DescribeCluster calls the controller. Raises: SystemFailed."""
+        found: list[int] = []
+
+        def asked() -> bool:
+            found[:] = [int(self.admin.describe_cluster().result(30).controller.id)]
+            return found[0] >= 0
+
+        self.wait(asked, "there is a controller")
+        return found[0]
 
     def leader(self, topic: str, partition: int = 0) -> System:
         """The leader's broker, as the generators take it."""
@@ -198,16 +216,21 @@ class Cluster:
 
 
 @contextmanager
-def firn_cluster(directory: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Three Firn brokers on one bucket of level 1. Ends them when the block is left. Raises: SystemFailed."""
+def firn_cluster(
+    directory: Path, *, settings: Mapping[str, str] | None = None, metrics: bool = False
+) -> Iterator[Cluster]:
+    """Three Firn brokers on one bucket of level 1, with an HTTP process each if ``metrics`` are asked for. Ends them when the
+    block is left. Raises: SystemFailed."""
     brokers = {}
     for node_id in NODES:
         own = directory / f"firn-{node_id}"
         own.mkdir(parents=True, exist_ok=True)
         port = free_port()
         bucket = (directory / "bucket").resolve().as_uri()
-        command = [*serve_command(own, port, settings=settings, store=bucket), "--node-id", str(node_id)]
-        brokers[node_id] = Broker(node_id, port, command, own / "firn.out")
+        http_port = free_port() if metrics else 0
+        http = f"127.0.0.1:{http_port}" if metrics else "off"
+        command = [*serve_command(own, port, settings=settings, store=bucket, http=http), "--node-id", str(node_id)]
+        brokers[node_id] = Broker(node_id, port, command, own / "firn.out", http_port=http_port)
     cluster = Cluster("Firn", brokers, directory)
     try:
         _raise_level(brokers[NODES[0]])

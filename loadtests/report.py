@@ -66,6 +66,9 @@ COLUMNS = {
     "median_s": ("median s", "{:,.2f}"),
     "longest_s": ("longest s", "{:,.2f}"),
     "max_ms": ("longest ms", "{:,.1f}"),
+    "of_alone": ("of the rate alone", "{:.2f}"),
+    "moved_mb": ("sent to followers MB", "{:,.1f}"),
+    "seconds": ("in s", "{:,.1f}"),
     "idle_cpu_percent": ("% of a core each", "{:,.2f}"),
     "bytes_read_of_range": ("bytes read of the range's", "{:,.3f}"),
 }

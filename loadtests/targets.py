@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtests.results import Results
-from loadtests.workloads import cluster
+from loadtests.workloads import cluster, cluster_moves
 from loadtests.workloads.latency import produce_at_half_of
 from loadtests.workloads.produce import (
     CONNECTED,
@@ -186,6 +186,8 @@ def _clusters() -> tuple[Target, ...]:
         ),
         Target(f"{restarted}: p99.9", _value(restarted, "p999_ms"), 500, False, "ms"),
         Target(f"{restarted}: longest", _value(restarted, "max_ms"), 1_000, False, "ms"),
+        Target("10 GB with a tail of 50 MB: sent", _value(cluster_moves.HISTORY, "moved_mb"), 60, False, "MB"),
+        Target("100 moves: producers' rate of that alone", _value(cluster_moves.HUNDRED, "of_alone"), 0.5, True),
         Target(f"{cluster.idle_with(100)}: CPU", _value(cluster.idle_with(100), "idle_cpu_percent"), 0.5, False, "%"),
     )
 

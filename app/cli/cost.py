@@ -65,22 +65,16 @@ def cost(
         list[str] | None,
         typer.Option("--price", metavar="NAME=DOLLARS", help="Use this price instead of the list price."),
     ] = None,
-    projected: Annotated[
-        bool,
-        typer.Option(
-            "--projected", help="Also estimate workloads that need several brokers; Firn clusters do not exist yet."
-        ),
-    ] = False,
     json: Json = False,
 ) -> int:
     """Estimate the monthly cost on AWS, compared with Kafka.
 
-    Firn is one broker today: what one cannot carry is refused, unless you ask what a cluster would cost (--projected).
+    Firn is as many brokers as carry the load, with one replica of what is not in the object store yet, unless --replicas says more.
 
     Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
     says how, what is assumed, and what is left out.
     """
-    from app.cost.bill import Around, TooMuchForOneBroker, bills
+    from app.cost.bill import Around, bills
     from app.cost.prices import AS_OF, REGION, Prices, names, with_overrides
     from app.cost.workload import Workload, parse_bytes
 
@@ -112,14 +106,7 @@ def cost(
     except TypeError:
         names_there_are = ", ".join(field.name for field in fields(Around))
         raise ConfigError(f"--with names something else than {names_there_are}.") from None
-    if replicas > 1 and not projected:
-        raise ConfigError("Firn's hot tier has one replica today; add --projected to see what more would cost.")
-    try:
-        found = bills(workload, prices, firn_replicas=replicas, projected=projected, volume_gib=volume, around=stands)
-    except TooMuchForOneBroker as error:
-        raise ConfigError(
-            f"This workload needs {error}, and Firn runs one broker today; add --projected to see what a cluster would cost."
-        ) from None
+    found = bills(workload, prices, firn_replicas=replicas, volume_gib=volume, around=stands)
     if json:
         print_json(
             {"prices": f"{REGION}, {AS_OF}", "workload": _facts(workload), "bills": [_as_json(b) for b in found]}
@@ -175,14 +162,9 @@ def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int
         out.print(f"\n{bill.system}")
         for line in bill.lines:
             out.print(f"  {line.what}: {line.how}", soft_wrap=True)
-    copies = "one, on the broker's disk," if replicas == 1 else f"{replicas}"
+    copies = "one, on its broker's disk," if replicas == 1 else f"{replicas}"
     out.print(
         f"\nWith Kafka a record has three copies from its acknowledgement on. With Firn it has {copies} until its segment is in "
         "the object store, and then S3's.",
         soft_wrap=True,
     )
-    if replicas > 1 or any(line.what == "Redis" for line in found[0].lines):
-        out.print(
-            "Firn, projected: a cluster of more than one broker is not there yet; this is what it is meant to cost.",
-            soft_wrap=True,
-        )

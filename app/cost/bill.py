@@ -1,7 +1,8 @@
 """From a workload to the bill of three systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
 
 What the model leaves out is the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that leaves
-the region, discounts. Kafka's consumers read from a replica in their own zone (KIP-392), which is the better case for it.
+the region, discounts. Consumers of Kafka read from a replica in their own zone (KIP-392), which is the better case for it, and so
+do consumers of Firn where every zone has a replica.
 """
 
 from __future__ import annotations
@@ -105,26 +106,17 @@ class Bill:
         return sum(line.dollars for line in self.lines)
 
 
-class TooMuchForOneBroker(Exception):
-    """No machine of the list can carry the workload with the one broker that Firn has today."""
-
-
 def bills(
     workload: Workload,
     prices: Prices,
     *,
     firn_replicas: int = 1,
-    projected: bool = False,
     volume_gib: float | None = None,
     around: Around = NOTHING_AROUND,
 ) -> tuple[Bill, ...]:
-    """The bill of Firn first, then the bills to compare it with.
-
-    ``projected``: as a cluster of several brokers would cost, which is not there yet. Raises: TooMuchForOneBroker without it;
-    ConfigError if ``volume_gib`` is too small.
-    """
+    """The bill of Firn first, then the bills to compare it with. Raises: ConfigError if ``volume_gib`` is too small."""
     return (
-        firn(workload, prices, replicas=firn_replicas, projected=projected, volume_gib=volume_gib, around=around),
+        firn(workload, prices, replicas=firn_replicas, volume_gib=volume_gib, around=around),
         kafka(workload, prices, tiered=True),
         kafka(workload, prices, tiered=False),
     )
@@ -135,13 +127,12 @@ def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
     segments = workload.segments_per_month
     live = workload.retained_gib * GIB / workload.rolled_bytes
     stored = workload.rolled_bytes * workload.stored_share
-    beats = requests.heartbeats if brokers == 1 else requests.cluster_looks
     return requests.add(
         requests.times(requests.copy_segment(stored), segments),
         requests.expire_segments(segments),
         requests.snapshots(4 * segments, live / workload.partitions),
         requests.times(requests.replay_segment(workload.rolled_bytes), segments * workload.replay_share),
-        requests.times(beats(SECONDS_PER_MONTH), brokers),
+        requests.times(requests.heartbeats(SECONDS_PER_MONTH), brokers),
         requests.times(requests.sweeps(1, live / workload.partitions), workload.partitions),
     )
 
@@ -151,24 +142,20 @@ def firn(
     prices: Prices,
     *,
     replicas: int = 1,
-    projected: bool = False,
     volume_gib: float | None = None,
     around: Around = NOTHING_AROUND,
 ) -> Bill:
-    """``replicas`` of the hot tier; what is tiered is in the bucket once, whatever they are. ``volume_gib``: the data directory of
-    each broker lies on a gp3 volume of this size, which outlives the machine; None: on the machine's NVMe. Raises: as ``bills``."""
-    assert replicas == 1 or projected, "one broker has one replica"
+    """As many brokers as carry the load, ``replicas`` at least. ``replicas`` of the hot tier; what is tiered is in the bucket
+    once, whatever they are. ``volume_gib``: the data directory of each broker lies on a gp3 volume of this size, which outlives the
+    machine; None: on the machine's NVMe. Raises: as ``bills``."""
     cpu = _cores(workload, FIRN_WORK, replicas, tiered=True)
     sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + 1 + workload.replay_share)
     disk_gb = workload.local_gib * GIB / 1e9 * replicas / DISK_FULL
-    most = None if projected else 1
     disk_mb_per_s = workload.write_mb_per_s * workload.peak * (replicas + workload.replay_share) / UTILISATION
     if volume_gib is None:
-        instance, count = _cheapest(WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb, most=most)
+        instance, count = _cheapest(WITH_NVME, cpu, sent, replicas, cores_used=FIRN_CORES, nvme_gb=disk_gb)
     else:
-        instance, count = _cheapest(
-            WITH_EBS, cpu, sent, replicas, cores_used=FIRN_CORES, ebs_mb_per_s=disk_mb_per_s, most=most
-        )
+        instance, count = _cheapest(WITH_EBS, cpu, sent, replicas, cores_used=FIRN_CORES, ebs_mb_per_s=disk_mb_per_s)
         needed_gib = disk_gb * 1e9 / GIB / count
         if volume_gib < needed_gib:
             raise ConfigError(
@@ -181,16 +168,14 @@ def firn(
         _instances(instance, count),
         _s3_storage(stored_gib, prices),
         _s3_requests(operations, prices),
-        _between_zones(workload, prices, replicas, own_zone_reads=False),
+        _between_zones(workload, prices, replicas, own_zone_reads=replicas >= workload.zones),
     ]
     if volume_gib is not None:
         lines += _volumes(volume_gib, count, disk_mb_per_s, prices)
     lines += _around(workload, around, prices)
-    if count > 1:
-        lines.append(Line("Redis", prices.redis_node_hour * HOURS_PER_MONTH, "one small node, for liveness"))
     per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
     return Bill(
-        "Firn" if count == 1 else "Firn, projected" if replicas == 1 else f"Firn, projected, {replicas} hot replicas",
+        "Firn" if replicas == 1 else f"Firn, {replicas} replicas",
         tuple(lines),
         operations,
         _s3_rate(stored_gib, prices) * workload.stored_share,
@@ -253,12 +238,8 @@ def _cheapest(
     cores_used: int = 1 << 10,
     nvme_gb: float = 0.0,
     ebs_mb_per_s: float = 0.0,
-    most: int | None = None,
 ) -> tuple[Instance, int]:
-    """The cheapest type and number that carry the load, never fewer than ``least``. ``cores_used`` limits one machine's cores.
-
-    Raises: TooMuchForOneBroker if more than ``most`` are needed of every type.
-    """
+    """The cheapest type and number that carry the load, never fewer than ``least``. ``cores_used`` limits one machine's cores."""
 
     def count(one: Instance) -> int:
         wanted = [cores / min(one.cores, cores_used), network_mb_per_s / UTILISATION / one.network_mb_per_s]
@@ -268,10 +249,7 @@ def _cheapest(
             wanted.append(ebs_mb_per_s / one.ebs_mb_per_s)
         return max(least, *(ceil(share) for share in wanted))
 
-    allowed = [one for one in instances if most is None or count(one) <= most]
-    if not allowed:
-        raise TooMuchForOneBroker(f"{min(count(one) for one in instances)} brokers of the largest type")
-    best = min(allowed, key=lambda one: count(one) * one.hour)
+    best = min(instances, key=lambda one: count(one) * one.hour)
     return best, count(best)
 
 
@@ -343,7 +321,8 @@ def _request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
 def _between_zones(
     workload: Workload, prices: Prices, replicas: int, *, own_zone_reads: bool, tiered: bool = True
 ) -> Line:
-    """Producers and consumers reach a partition's leader in any zone. Each follower is in another zone than the leader."""
+    """Producers reach a partition's leader in any zone, and so do consumers without ``own_zone_reads``. Each follower is in another
+    zone than the leader."""
     share = workload.crossing_share
     consumers = 0.0 if own_zone_reads else workload.fan_out * share
     followers = (replicas - 1) * (1.0 if workload.zones > 1 else 0.0)

@@ -37,8 +37,6 @@ class Prices:
     """gp3, with 3,000 IOPS and 125 MiB/s."""
     ebs_mib_per_s_month: float = 0.04
     """Throughput of a gp3 volume above 125 MiB/s."""
-    redis_node_hour: float = 0.032
-    """cache.t4g.small; one suffices for liveness, and nothing is lost with it."""
     load_balancer_hour: float = 0.0225
     """A network load balancer, without what goes through it."""
     load_balancer_gib: float = 0.006

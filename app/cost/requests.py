@@ -64,14 +64,9 @@ def snapshots(entries: float, live_segments: float) -> dict[str, float]:
 
 
 def heartbeats(seconds: float) -> dict[str, float]:
-    """A broker without Redis: a small object written, and a look for new entries of the cluster log."""
+    """A broker, alone without Redis or one of several: a small object written, and a look for new entries of the cluster log."""
     beats = seconds / BEAT_INTERVAL_S
     return {"put": beats, "list_objects": beats}
-
-
-def cluster_looks(seconds: float) -> dict[str, float]:
-    """A broker with Redis: only the looks for new entries."""
-    return {"list_objects": seconds / BEAT_INTERVAL_S}
 
 
 def sweeps(months: float, segments: float) -> dict[str, float]:

@@ -16,6 +16,7 @@ from loadtests.workloads import (
     catch_up,
     clients,
     cluster,
+    cluster_moves,
     cold,
     compaction,
     fetch,
@@ -75,6 +76,7 @@ GROUPS = {
     "history": Workload(growth.history, "Cost against the length of history", False, 2.3),
     "cluster": Workload(cluster.produce, "Replicated Produce, three brokers", True, 12, apart=True),
     "cluster-failover": Workload(cluster.failover, "Brokers of a cluster that end", False, 12, apart=True),
-    "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 3.5, apart=True),
+    "cluster-moves": Workload(cluster_moves.moves, "Partitions that move", False, 6, apart=True),
+    "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 6, apart=True),
     "spark": Workload(spark.replay, "Spark replay", False, 7.2),
 }

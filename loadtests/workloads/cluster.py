@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from loadtests.raw_failover import first_writes
 from loadtests.raw_load import percentiles
 from loadtests.results import Case
 from loadtests.workloads.produce import CONNECTED_IN_FLIGHT, SIZES
+from loadtests.workloads.requests import counted
 
 SMALL, MIDDLE, LARGE = SIZES
 ONE, MANY = 1, 50
@@ -39,6 +41,9 @@ RESTART_PARTITIONS: Final = 60
 IDLE_SECONDS, IDLE_SECONDS_QUICK = 60.0, 2.0
 IDLE_SETTLES_S: Final = 10.0
 IDLE_PARTITIONS, IDLE_PARTITIONS_QUICK = (100, 10_000), (30,)
+COUNTED_SECONDS, COUNTED_SECONDS_QUICK = 120.0, 2.0
+COUNTED_PARTITIONS, COUNTED_PARTITIONS_QUICK = 100, 3
+HOUR_S: Final = 3_600.0
 
 
 def replicated(size: str, connections: int) -> str:
@@ -146,20 +151,37 @@ def failover(lab: Lab) -> list[Case]:
             ports = {node_id: broker.port for node_id, broker in cluster.brokers.items()}
             first_writes(ports, (), "failing", range(count), time.monotonic())
             for name in (KILLED,) if lab.quick else (KILLED, STOPPED, BOTH):
-                reports[name][system] = _fail(cluster, "failing", name)
+                reports[name][system] = _told(name, system, _fail(cluster, "failing", name))
             if not lab.quick:
                 cluster.make_topic("restarting", RESTART_PARTITIONS, **NOT_TIERED.get(system, {}))
-                reports[RESTARTED][system] = _restart_each(cluster, "restarting")
+                reports[RESTARTED][system] = _told(RESTARTED, system, _restart_each(cluster, "restarting"))
         cases = [Case(name, of_name) for name, of_name in reports.items() if of_name]
+        lab.kept.extend(cases)
     if not lab.quick:
         with firn_cluster(lab.base / "many") as cluster:
-            cluster.make_topic("failing", 3 * LED_BY_THE_DEAD, **NOT_TIERED["Firn"])
-            cases.append(Case(DEAD_OF_MANY, {"Firn": _fail(cluster, "failing", KILLED)}))
-    for case in cases:
-        for system, report in case.systems.items():
-            print(f"{case.name:<44} {system:<8} " + "  ".join(f"{name} {value}" for name, value in report.items()))
-        lab.kept.append(case)
+            _make_led(cluster, "failing", LED_BY_THE_DEAD)
+            cases.append(Case(DEAD_OF_MANY, {"Firn": _told(DEAD_OF_MANY, "Firn", _fail(cluster, "failing", KILLED))}))
+            lab.kept.append(cases[-1])
     return cases
+
+
+def _told(name: str, system: str, report: Report) -> Report:
+    print(f"{name:<44} {system:<8} " + "  ".join(f"{key} {value}" for key, value in report.items()), flush=True)
+    return report
+
+
+def _make_led(cluster: Cluster, topic: str, count: int) -> None:
+    """A topic with twice as many partitions, of which a broker that is not the controller leads ``count``."""
+    controller = cluster.controller()
+    leader = min(node_id for node_id in cluster.brokers if node_id != controller)
+    others = [node_id for node_id in cluster.brokers if node_id != leader]
+    turned = [[leader, *others]] * 2 + [[others[0], leader, others[1]], [others[1], leader, others[0]]]
+    replicas = [turned[place % len(turned)] for place in range(2 * count)]
+    cluster.make_topic_on(topic, replicas, **NOT_TIERED["Firn"])
+    ports = {node_id: broker.port for node_id, broker in cluster.brokers.items()}
+    led = [place for place, of_one in enumerate(replicas) if of_one[0] == leader]
+    first_writes(ports, (), topic, led, time.monotonic())  # a partition has no files before that
+    cluster.wait_in_sync(topic)
 
 
 def _fail(cluster: Cluster, topic: str, how: str) -> Report:
@@ -194,8 +216,10 @@ def _fail(cluster: Cluster, topic: str, how: str) -> Report:
 
 
 def _restart_each(cluster: Cluster, topic: str) -> Report:
-    """Stop and start one broker after the other in order while records are produced."""
+    """Stop and start one broker after the other in order while records are produced. Those of the first seconds do not count: the
+    producer connects, and the partitions get their files."""
     latencies: list[float] = []
+    counts = threading.Event()
     stop = threading.Event()
     refused: list[str] = []
 
@@ -217,8 +241,10 @@ def _restart_each(cluster: Cluster, topic: str) -> Report:
         while not stop.is_set():
             due_s = next_s
 
-            def done(error: Any, message: Any, due_s: float = due_s) -> None:
+            def done(error: Any, message: Any, due_s: float = due_s, count: bool = counts.is_set()) -> None:
                 del message
+                if not count:
+                    return
                 if error is None:
                     latencies.append(time.monotonic() - due_s)
                 else:
@@ -227,13 +253,16 @@ def _restart_each(cluster: Cluster, topic: str) -> Report:
             producer.produce(topic, os.urandom(100), partition=number % RESTART_PARTITIONS, on_delivery=done)
             number += 1
             next_s += 1 / RESTART_RATE
-            producer.poll(max(0.0, next_s - time.monotonic()))
+            while (left_s := next_s - time.monotonic()) > 0:
+                producer.poll(left_s)  # comes back early with each answer
+            producer.poll(0)
         producer.flush(60)
 
     writing = threading.Thread(target=produce)
     writing.start()
     try:
         time.sleep(5)
+        counts.set()
         for broker in cluster.brokers.values():
             broker.stop()
             broker.start()
@@ -255,7 +284,8 @@ def idle_with(count: int) -> str:
 
 def idle(lab: Lab) -> list[Case]:
     """CPU of a cluster of three Firn brokers with partitions of factor 3 that nobody uses: the share of one core that each broker
-    takes."""
+    takes. Then the requests to the object store of a cluster with 100 tiered partitions at rest, counted over two minutes and
+    told for an hour; what comes a few times a day is not in it (sweeps)."""
     cases = []
     seconds = IDLE_SECONDS_QUICK if lab.quick else IDLE_SECONDS
     for count in IDLE_PARTITIONS_QUICK if lab.quick else IDLE_PARTITIONS:
@@ -270,4 +300,26 @@ def idle(lab: Lab) -> list[Case]:
         print(f"{case.name:<44} Firn     {100 * share:.2f} % of a core for each broker", flush=True)
         cases.append(case)
         lab.kept.append(case)
+    counted_cases = _requests_at_rest(lab)
+    lab.kept.extend(counted_cases)
+    return cases + counted_cases
+
+
+def _requests_at_rest(lab: Lab) -> list[Case]:
+    seconds = COUNTED_SECONDS_QUICK if lab.quick else COUNTED_SECONDS
+    with firn_cluster(lab.base / "counted", metrics=True) as cluster:
+        cluster.make_topic("idle", COUNTED_PARTITIONS_QUICK if lab.quick else COUNTED_PARTITIONS)
+        time.sleep(IDLE_SETTLES_S)
+        before, began_s = _counted(cluster), time.monotonic()
+        time.sleep(seconds)
+        found, took_s = _counted(cluster) - before, time.monotonic() - began_s
+    cases = []
+    for operation, count in sorted(found.items()):
+        report = {"store_requests": round(count * HOUR_S / took_s)}
+        cases.append(Case(f"idle cluster, an hour of {operation}", {"Firn": report}))
+        print(f"{cases[-1].name:<44} Firn     {report['store_requests']:,}", flush=True)
     return cases
+
+
+def _counted(cluster: Cluster) -> Counter[str]:
+    return sum((counted(broker.http_port) for broker in cluster.brokers.values()), Counter())

@@ -50,10 +50,10 @@ def issued(lab: Lab) -> list[Case]:
             http=f"127.0.0.1:{port}",
         ) as peer,
     ):
-        before, started = _counted(port), time.monotonic()
+        before, started = counted(port), time.monotonic()
         fill_tier(lab, peer, "counted", PARTITIONS, SEGMENT_BYTES, megabytes=megabytes, firn_tier_compression="none")
         generate(peer, "fetch", "counted", end="earliest-local", seconds=60, warm_up=0, once=True)
-        found = _counted(port) - before
+        found = counted(port) - before
         seconds = time.monotonic() - started
         said = {name: _model(bucket, seconds, backlog=backlog) for name, backlog in MODELS.items()}
     cases = []
@@ -82,7 +82,7 @@ def _model(bucket: Path, seconds: float, *, backlog: bool) -> Mapping[str, float
     )
 
 
-def _counted(port: int) -> Counter[str]:
+def counted(port: int) -> Counter[str]:
     """The broker's counters by operation, whatever came of each; asked until its HTTP process answers."""
     deadline = time.monotonic() + HTTP_TIMEOUT_S
     while True:

@@ -17,8 +17,8 @@ PRICES = Prices()
 
 
 def position(system: str, name: str, workload: Workload) -> float:
-    found = bills(workload, PRICES, projected=True)
-    bill = next(bill for bill in found if bill.system.removesuffix(", projected") == system)
+    found = bills(workload, PRICES)
+    bill = next(bill for bill in found if bill.system == system)
     return sum(line.dollars for line in bill.lines if line.what == name)
 
 
@@ -77,8 +77,7 @@ def test_what_stands_around_a_broker_is_billed_by_zone_by_number_and_by_byte() -
 
 def test_smaller_segments_cost_more_requests() -> None:
     large, small = (
-        billed(firn(Workload(write_mb_per_s=50, segment_bytes=size), PRICES, projected=True).operations)[0]
-        for size in (GIB, 16 * MIB)
+        billed(firn(Workload(write_mb_per_s=50, segment_bytes=size), PRICES).operations)[0] for size in (GIB, 16 * MIB)
     )
     assert small > 1.5 * large
 
@@ -123,8 +122,8 @@ def test_machines_are_bought_for_their_network_whatever_the_measured_cpu_is(
     monkeypatch: pytest.MonkeyPatch, write_mb_per_s: float, factor: float
 ) -> None:
     workload = Workload(write_mb_per_s=write_mb_per_s, retention_days=30)
-    found = [one.lines for one in bills(workload, PRICES, projected=True)]
+    found = [one.lines for one in bills(workload, PRICES)]
     for name, work in (("FIRN_WORK", FIRN_WORK), ("KAFKA_WORK", KAFKA_WORK)):
         scaled = Work(**{field.name: getattr(work, field.name) * factor for field in fields(work)})
         monkeypatch.setattr(f"app.cost.bill.{name}", scaled)
-    assert [one.lines for one in bills(workload, PRICES, projected=True)] == found
+    assert [one.lines for one in bills(workload, PRICES)] == found
