@@ -239,7 +239,8 @@ def _cheapest(
     nvme_gb: float = 0.0,
     ebs_mb_per_s: float = 0.0,
 ) -> tuple[Instance, int]:
-    """The cheapest type and number that carry the load, never fewer than ``least``. ``cores_used`` limits one machine's cores."""
+    """The cheapest type and number that carry the load, never fewer than ``least``; of the same price the fewest. ``cores_used``
+    limits one machine's cores."""
 
     def count(one: Instance) -> int:
         wanted = [cores / min(one.cores, cores_used), network_mb_per_s / UTILISATION / one.network_mb_per_s]
@@ -249,7 +250,7 @@ def _cheapest(
             wanted.append(ebs_mb_per_s / one.ebs_mb_per_s)
         return max(least, *(ceil(share) for share in wanted))
 
-    best = min(instances, key=lambda one: count(one) * one.hour)
+    best = min(instances, key=lambda one: (round(count(one) * one.hour, 4), count(one)))
     return best, count(best)
 
 

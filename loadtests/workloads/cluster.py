@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from loadtests.cluster_peer import Cluster, clusters, firn_cluster
+from loadtests.cluster_peer import NODES, Cluster, clusters, firn_cluster
 from loadtests.lab import BRIEF_WARM_UP, MAIN_WARM_UP, NOT_TIERED, Lab, WarmUp, show, stands_still
 from loadtests.measuring import Report, alternate, finish, start_generator
 from loadtests.raw_failover import first_writes
@@ -28,6 +28,8 @@ NAMES: Final = tuple((size, count) for count in (ONE, MANY) for size in SIZES)
 QUICK: Final = ((MIDDLE, ONE),)
 ANYWHERE: Final = -1
 """The load and all brokers share the machine's cores."""
+ALONE: Final = "one-replica"
+"""Topic without followers."""
 HALF: Final = 0.5
 PACED_IN_FLIGHT: Final = 1_000
 PACED_REQUESTS_MIN: Final = 200
@@ -91,8 +93,9 @@ def _warm(lab: Lab, cluster: Cluster, topic: str, size: str, connections: int, w
 def produce(lab: Lab) -> list[Case]:
     """Idempotent Produce of 1 KB, 16 KB and 1 MB to one partition of factor 3, acks=all, `min.insync.replicas` 2, durability
     `memory`, over one connection and over 50. Three brokers of each system, in turns; nothing is pinned, the load and all six
-    brokers share the cores. CPU is that of all three brokers of a system. Then 1 KB and 16 KB at half of the rate that Kafka had
-    over one connection; a latency counts from when a request was due."""
+    brokers share the cores. CPU is that of all three brokers of a system. Over 50 connections also to a partition of factor 1: what
+    Firn could have if its followers cost nothing. Then 1 KB and 16 KB at half of the rate that Kafka had over one connection; a
+    latency counts from when a request was due."""
     cases: list[Case] = []
     with clusters(lab.base / "clusters", lab.note) as found:
         for size, connections in QUICK if lab.quick else NAMES:
@@ -102,7 +105,11 @@ def produce(lab: Lab) -> list[Case]:
                 cluster.make_topic(topic, **NOT_TIERED.get(cluster.name, {}))
                 _warm(lab, cluster, topic, size, connections, BRIEF_WARM_UP if cases else MAIN_WARM_UP)
             seconds = lab.effort.seconds
+            if connections == MANY:
+                found["Firn"].make_topic_on(ALONE, [NODES[:1]], **NOT_TIERED["Firn"])
             cases.append(_compare(lab, name, found, topic, size, connections, seconds=seconds))
+            if connections == MANY:
+                found["Firn"].drop_topic(ALONE)
             if connections == ONE and size != LARGE and not lab.quick and "Kafka" in found:
                 rate = HALF * float(cases[-1].systems["Kafka"]["requests_per_s"])
                 if rate * seconds < PACED_REQUESTS_MIN:
@@ -121,6 +128,8 @@ def _compare(
     runs = {
         system: partial(_generate, cluster, topic, size, connections, **options) for system, cluster in found.items()
     }
+    if connections == MANY:
+        runs["Firn, one replica"] = partial(_generate, found["Firn"], ALONE, size, connections, **options)
     reports = alternate(runs, lab.effort.rounds)
     show(name, reports)
     case = Case(name, reports, {"connections": connections, "request_bytes": SIZES[size][0]})

@@ -28,7 +28,7 @@ FROM, TO, OTHER = NODES
 ONE_PARTITION, MANY_PARTITIONS, MANY_PARTITIONS_QUICK = 1, 100, 4
 SEGMENT_BYTES: Final = 100 << 20
 TAIL_MB: Final = 50
-HISTORY_MB, HISTORY_MB_QUICK = 10_000, 200
+HISTORY_MB, HISTORY_MB_QUICK = 10_000, 240
 """Of the one partition."""
 BATCH: Final = {"batch_bytes": 100_000, "records": 100, "pipeline": 3, "warm_up": 0}
 ANYWHERE: Final = -1
