@@ -31,7 +31,16 @@ from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
 from app.handlers.fetch_shape import learn
-from app.handlers.followers import check_follower, compare, find_follower, note_position, settle
+from app.handlers.followers import (
+    check_follower,
+    compare,
+    find_follower,
+    moves_in,
+    moves_wait_ms,
+    note_position,
+    settle,
+    share_of_moves,
+)
 from app.handlers.followers import read as read_for_follower
 from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_name
 from app.hot.reads import FileRange, PageMiss
@@ -72,6 +81,8 @@ FETCH: Final = 1
 MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
 READ_COMMITTED: Final = 1
+MOVES_AT_ONCE: Final = 2
+"""Replicas that a reassignment adds and that are looked at for one response, while it has a limit for them (V9)."""
 READING: Final = "reading"
 """As it is called in lines about faults."""
 
@@ -111,6 +122,7 @@ class Attempt:
         "found",
         "logs",
         "misses",
+        "moves_left",
         "offset_span",
         "out_of_time",
         "record_bytes",
@@ -135,6 +147,8 @@ class Attempt:
         self.out_of_time = out_of_time
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt; None until somebody asked."""
+        self.moves_left: int | None = None
+        """Bytes that replicas may still have which a reassignment adds; None: no limit (V9)."""
         self.record_bytes = 0
         self.cold_bytes = 0
         """Those of reads that began in the object store."""
@@ -197,7 +211,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         plan = plan_of(context, version, request)
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
-        partitions_asked = list(plan.partitions) if plan.followed is None else plan.followed.to_look_at()
+        partitions_asked = list(plan.partitions) if plan.followed is None else []
         shape = None
     max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
     if context.quotas is not None and request.replica_id < 0:
@@ -330,6 +344,8 @@ class ParkedFetch:
         followed = self._plan.followed
         if followed is not None:
             followed.on_due = self._wake
+            if followed.moving:
+                self._hurry(moves_wait_ms(followed))
         self._logs = attempt.logs if followed is None else []
         if self._request.replica_id < 0:
             for log in self._logs:
@@ -402,7 +418,7 @@ class ParkedFetch:
         return look(
             self._connection,
             self._request,
-            self._partitions if followed is None else followed.to_look_at(),
+            self._partitions,
             self._max_bytes,
             out_of_time=out_of_time,
             any_replica=self._asked.version >= ANY_REPLICA,
@@ -449,12 +465,16 @@ def look(
     ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``any_replica``: a consumer may read from
     a follower, and be sent to one (V1). ``disk_error``: partitions that need the disk
     are answered with it, and the disk is not asked again. ``notes_position``: the request has just come, so what a follower says of
-    itself is of now. ``followed``: the session of a follower, of which ``partitions`` are those that have to be looked at.
+    itself is of now. ``followed``: the session of a follower, which knows what has to be looked at.
     """
     context = connection.context
     attempt = Attempt(connection, out_of_time)
     if request.replica_id >= 0:
         attempt.follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
+    if followed is not None:
+        now_ms = int(connection.server.loop.time() * 1000)
+        attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, now_ms)
+        partitions = followed.to_look_at(None if attempt.moves_left is None else MOVES_AT_ONCE)
     left = max_bytes
     from_consumer = request.replica_id < 0
     require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
@@ -607,6 +627,11 @@ def read_followed(
         request.replica_epoch,
         cached.current_leader_epoch,
     )
+    moves = attempt.moves_left is not None and moves_in(partition, follower)
+    if moves and not attempt.moves_left and cached.fetch_offset < log.log_end_offset:
+        if followed is not None:
+            followed.let_move(cached)
+        return Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
     refused = compare(context, log, cached)
     if refused is not None:
         attempt.at_once = True
@@ -629,8 +654,14 @@ def read_followed(
     throttled = is_throttled(context, partition, follower)
     if throttled and context.leader_throttle.is_exceeded(context.partitions.now_ms()):
         return Found(cached, ErrorCode.NONE, *marks)  # the next request looks again
+    min_one_batch = attempt.record_bytes == 0
+    in_sync = follower.broker_id in partition.in_sync
+    if moves:
+        assert attempt.moves_left is not None
+        limit = min(limit, attempt.moves_left)
+        min_one_batch = True  # however large it is, and whatever others have got
     try:
-        read = read_for_follower(log, cached.fetch_offset, limit, min_one_batch=attempt.record_bytes == 0)
+        read = read_for_follower(log, cached.fetch_offset, limit, min_one_batch=min_one_batch)
     except PageMiss as miss:
         if disk_error is not None:
             raise copy_of(disk_error) from None
@@ -643,8 +674,16 @@ def read_followed(
             settle(followed, cached, partition, follower, tells_at_once=context.selects_by_rack)
         return Found(cached, ErrorCode.NONE, *marks)
     if followed is not None:
-        followed.due.pop(cached, None)  # behind the others, until it has told that it has them
-        followed.due[cached] = None
+        if moves:
+            assert attempt.moves_left is not None
+            attempt.moves_left = max(0, attempt.moves_left - read.range.length)
+            followed.moves_bytes -= read.range.length
+            followed.let_move(cached)
+        else:
+            followed.due.pop(cached, None)  # behind the others, until it has told that it has them
+            followed.due[cached] = None
+            if in_sync:
+                followed.in_sync_ms = int(attempt.client.server.loop.time() * 1000)
     span = read.end_offset - cached.fetch_offset
     return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span, throttled=throttled)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -29,6 +30,7 @@ NO_SESSION: Final = 0
 EPOCH_MAX: Final = 2_147_483_647
 EVICTION_MS: Final = 120_000
 """A session unused for this long gives way to any other; one younger than this is not pushed out by a greater one."""
+NEVER_MS: Final = -(1 << 62)
 CACHED_PARTITIONS_MAX: Final = 1_000_000
 """Partitions of all sessions together: about 200 MB at worst."""
 
@@ -115,6 +117,7 @@ class FetchSession:
     """One session. ``epoch`` is what the next incremental request has to say."""
 
     __slots__ = (
+        "appended_bytes",
         "asked_ms",
         "counted",
         "created_ms",
@@ -122,7 +125,11 @@ class FetchSession:
         "epoch",
         "follower",
         "id",
+        "in_sync_ms",
         "moved",
+        "moves_bytes",
+        "moves_ms",
+        "moving",
         "on_due",
         "partitions",
         "used_ms",
@@ -145,25 +152,54 @@ class FetchSession:
         has no record for the follower and no error, and its position is counted."""
         self.moved: dict[CachedPartition, None] = {}
         """… whose high watermark may have moved since it was told. They do not answer a request that waits."""
+        self.moving: dict[CachedPartition, None] = {}
+        """… that are due, but wait for their turn, since a reassignment adds them (V9)."""
         self.on_due: Callable[[], None] | None = None
         """Called when the log of a watched partition has changed, also if it is due already."""
         self.asked_ms = 0
         """… when its last request was served, on the loop's clock."""
+        self.in_sync_ms = NEVER_MS
+        """… when it was last given records of a partition in which it is in sync."""
+        self.moves_bytes = 0
+        """… what replicas that a reassignment adds may have beside those; below 0 if they have had more."""
+        self.moves_ms = 0
+        """… when that was counted."""
+        self.appended_bytes = 0.0
+        """… what this broker's producers had appended by then."""
 
     @property
     def privileged(self) -> bool:
         """Followers' sessions are not pushed out by consumers'."""
         return self.follower is not None
 
-    def to_look_at(self) -> list[CachedPartition]:
-        """The partitions of a follower's session that may have something to tell."""
+    def to_look_at(self, moving_max: int | None = None) -> list[CachedPartition]:
+        """The partitions of a follower's session that may have something to tell; of those that wait for their turn some."""
+        if self.moving:
+            self.due.update(self.take_moving(moving_max))
         if not self.moved:
             return list(self.due)
         return list(self.due | self.moved)
 
+    def take_moving(self, count: int | None) -> dict[CachedPartition, None]:
+        """Those of ``moving`` whose turn it is, which wait no longer; None: all."""
+        if count is None or count >= len(self.moving):
+            taken, self.moving = self.moving, {}
+            return taken
+        taken = dict.fromkeys(islice(self.moving, count))
+        for cached in taken:
+            del self.moving[cached]
+        return taken
+
+    def let_move(self, cached: CachedPartition) -> None:
+        """A partition waits for its turn, behind the others."""
+        self.due.pop(cached, None)
+        self.moving.pop(cached, None)
+        self.moving[cached] = None
+
     def let_go(self, cached: CachedPartition) -> None:
         """A partition is in the session no more."""
         self.due.pop(cached, None)
+        self.moving.pop(cached, None)
         self.moved.pop(cached, None)
         if cached.watch is not None:
             cached.watch.close()

@@ -6,7 +6,7 @@ position that its request tells is noted before the read, so that its answer has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.partitions import check_leader_epoch, check_reader
@@ -156,6 +156,42 @@ def settle(
         session.due.pop(cached, None)
         if cached.high_watermark != log.high_watermark or cached.log_start_offset != log.log_start_offset:
             session.moved[cached] = None  # not told yet
+
+
+# --- what moves beside what is in sync ----------------------------------------------------------------------------------
+
+MOVES_BYTES_PER_MS: Final = 20_000
+"""20 MB/s from a leader to a follower. Batches are sent whole, so a response may have none, or more."""
+MOVES_SAVED_MAX: Final = 1_000_000
+BESIDE_MS: Final = 1_000
+GROWTHS: Final = 2
+
+
+def moves_in(partition: Partition, follower: Follower) -> bool:
+    """Whether a follower is a replica that a reassignment adds, and is not in sync yet."""
+    return follower.broker_id in partition.adding and follower.broker_id not in partition.in_sync
+
+
+def share_of_moves(session: FetchSession, appended_bytes: float, now_ms: int) -> int | None:
+    """How many bytes replicas may have now that a reassignment adds (V9); None for as many as there are.
+
+    A follower's next fetch waits for the response before it, and so does every record that it is in sync for. ``appended_bytes``:
+    what this broker's producers have appended so far. Moves get twice of that besides, so that they come to an end.
+    """
+    grown = GROWTHS * int(appended_bytes - session.appended_bytes)
+    passed_ms = now_ms - session.moves_ms
+    session.appended_bytes, session.moves_ms = appended_bytes, now_ms
+    if now_ms - session.in_sync_ms >= BESIDE_MS:
+        session.moves_bytes = 0
+        return None
+    earned = MOVES_BYTES_PER_MS * passed_ms + grown
+    session.moves_bytes = min(session.moves_bytes + earned, MOVES_SAVED_MAX + grown)
+    return max(0, session.moves_bytes)
+
+
+def moves_wait_ms(session: FetchSession) -> int:
+    """How long until ``share_of_moves`` has something again."""
+    return 1 + max(0, -session.moves_bytes) // MOVES_BYTES_PER_MS
 
 
 # --- what it has, and what it is given --------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ class Partition:
     __slots__ = (
         "_waiting",
         "accepts_all",
+        "adding",
         "commits_alone",
         "counting",
         "eligible",
@@ -74,6 +75,8 @@ class Partition:
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync: tuple[BrokerId, ...] = ()
         """As of the newest image, as are ``partition_epoch`` and ``replicas``. Empty if none was noted yet."""
+        self.adding: tuple[BrokerId, ...] = ()
+        """Replicas that a reassignment adds, as of the newest image."""
         self.eligible: tuple[BrokerId, ...] = ()
         """Eligible leader replicas (KIP-966), as of the newest image."""
         self.followed: PartitionImage | None = None
@@ -461,6 +464,7 @@ class PartitionTable:
         partition.partition_epoch, partition.unclean_epoch = image.partition_epoch, image.unclean_epoch
         sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
+        partition.adding = image.adding
         partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)
         counting = partition.counting
         if not partition.leads or image.leader != self._broker_id:

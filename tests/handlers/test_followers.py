@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, NotLeader, StorageUnavailable
 from app.handlers.callers import Quotas
-from app.handlers.fetch_sessions import AskedPartition, CachedPartition
-from app.handlers.followers import find_follower, needs_no_record, note_position, read
+from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
+from app.handlers.followers import find_follower, moves_wait_ms, needs_no_record, note_position, read, share_of_moves
 from app.hot.reads import PageMiss
 from app.metadata.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
@@ -72,11 +73,13 @@ class Led:
         self.log.leader_epoch = EPOCH
         self.counting = Counting(self.log)
         self.refused: Exception | None = None
-        followed = SimpleNamespace(
+        self.partition = followed = SimpleNamespace(
             log=self.log,
             leads=True,
             reader_epoch=EPOCH,
             replicas=(1, 2, 3),
+            in_sync=(1, 2, 3),
+            adding=(),
             counting=self.counting,
             note_follower=self.counting.note_follower,
         )
@@ -493,3 +496,64 @@ async def test_nobody_goes_on_with_the_session_of_a_follower_or_ends_it(led, cli
     assert (await ask(client, VERSION, led.incremental(session_id, 2, 2))).error_code == (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     )
+
+
+# --- moves beside what is in sync (V9) --------------------------------------------------------------------------------
+
+
+def test_v9_a_move_has_a_share_only_while_the_session_is_given_records_that_it_is_in_sync_for():
+    session = FetchSession(1, True, (2, 20), 0)
+    assert share_of_moves(session, 0.0, 5_000) is None
+    session.in_sync_ms = 5_000
+    assert share_of_moves(session, 0.0, 5_010) == 200_000
+    session.moves_bytes -= 300_000  # a large batch, which is sent whole
+    assert share_of_moves(session, 0.0, 5_010) == 0
+    assert moves_wait_ms(session) == 6
+    assert share_of_moves(session, 0.0, 5_016) == 20_000
+    assert share_of_moves(session, 0.0, 5_999) == 1_000_000, "what is saved has a bound"
+    assert share_of_moves(session, 0.0, 6_000) is None
+
+
+def test_v9_a_move_gets_more_than_producers_append():
+    session = FetchSession(1, True, (2, 20), 0)
+    session.in_sync_ms = 5_000
+    share_of_moves(session, 7_000_000.0, 5_000)
+    session.moves_bytes = 0
+    assert share_of_moves(session, 17_000_000.0, 5_001) == 20_020_000
+
+
+def test_v9_moves_are_looked_at_in_turn():
+    cache: FetchSessions = FetchSessions(1, random.Random(1))
+    wanted = [AskedPartition("t", index, 0, 1 << 20, EPOCH, EPOCH) for index in range(4)]
+    plan = cache.plan(0, 0, wanted, (), uses_topic_ids=True, follower=(2, 20), now_ms=1)
+    session = plan.followed
+    assert session is not None
+    zero, one, two, three = session.to_look_at()
+    for cached in (one, two, three):
+        session.let_move(cached)
+    assert session.to_look_at(1) == [zero, one]
+    session.let_move(one)
+    assert session.to_look_at(2) == [zero, two, three]
+    session.let_move(three)
+    session.let_go(one)
+    assert session.to_look_at() == [zero, two, three]
+    assert not session.moving
+
+
+async def test_v9_beside_records_in_sync_a_move_waits_until_it_has_a_share(led, client):
+    led.partition.adding, led.partition.in_sync = (2,), (1, 3)
+    led.log.append_uncommitted(batch(3))
+    full = await ask(client, VERSION, led.request(session_epoch=0))
+    assert offsets(only(full).records) == [0], "nothing else is sent on this connection"
+    cache: FetchSessions = led.bench.context.fetch_sessions
+    plan = cache.plan(full.session_id, 1, [], (), uses_topic_ids=True, follower=(2, 20), now_ms=1)
+    [cached], session = plan.partitions, plan.followed
+    assert session is not None
+    loop = asyncio.get_running_loop()
+    session.in_sync_ms = session.moves_ms = int(loop.time() * 1000)
+    session.moves_bytes = -2_000_000  # a tenth of a second
+    send(client, VERSION, led.incremental(full.session_id, 2, 2, wait_ms=60_000))
+    await until(lambda: session.moving)
+    assert list(session.moving) == [cached]
+    found = only((await client.answer(FETCH, VERSION))[1])
+    assert offsets(found.records) == [0], "it comes although nothing has happened but time"
