@@ -132,7 +132,7 @@ def firn_operations(workload: Workload, brokers: int) -> dict[str, float]:
         requests.expire_segments(segments),
         requests.snapshots(4 * segments, live / workload.partitions),
         requests.times(requests.replay_segment(workload.rolled_bytes), segments * workload.replay_share),
-        requests.times(requests.heartbeats(SECONDS_PER_MONTH), brokers),
+        requests.heartbeats(SECONDS_PER_MONTH, brokers),
         requests.times(requests.sweeps(1, live / workload.partitions), workload.partitions),
     )
 

@@ -17,6 +17,8 @@ from app.limits import MIB
 PART_BYTES: Final = 8 * MIB
 CHUNK_BYTES: Final = 4 * MIB
 BEAT_INTERVAL_S: Final = 10.0
+CONFIRM_INTERVAL_S: Final = 1.5
+"""Of a controller of several brokers (ADR 0023, C6)."""
 SWEEPS_PER_MONTH: Final = 30.4 * 4
 SNAPSHOT_ENTRIES_MIN: Final = 64
 SNAPSHOT_LIVE_SHARE: Final = 16
@@ -63,10 +65,13 @@ def snapshots(entries: float, live_segments: float) -> dict[str, float]:
     return {"put_if_absent": due, "list_objects": due, "delete_many": due}
 
 
-def heartbeats(seconds: float) -> dict[str, float]:
-    """A broker, alone without Redis or one of several: a small object written, and a look for new entries of the cluster log."""
+def heartbeats(seconds: float, brokers: int = 1) -> dict[str, float]:
+    """A small object from each broker (without Redis, if it is alone), and looks for new entries of the cluster log. Of several
+    brokers the controller looks more often, by a GET of the entry to come."""
     beats = seconds / BEAT_INTERVAL_S
-    return {"put": beats, "list_objects": beats}
+    if brokers == 1:
+        return {"put": beats, "list_objects": beats}
+    return {"put": brokers * beats, "list_objects": (brokers - 1) * beats, "get": seconds / CONFIRM_INTERVAL_S}
 
 
 def sweeps(months: float, segments: float) -> dict[str, float]:
