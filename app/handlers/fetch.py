@@ -35,7 +35,6 @@ from app.handlers.followers import (
     check_follower,
     compare,
     find_follower,
-    moves_in,
     moves_wait_ms,
     note_position,
     settle,
@@ -123,6 +122,7 @@ class Attempt:
         "logs",
         "misses",
         "moves_left",
+        "now_ms",
         "offset_span",
         "out_of_time",
         "record_bytes",
@@ -147,6 +147,8 @@ class Attempt:
         self.out_of_time = out_of_time
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt; None until somebody asked."""
+        self.now_ms = 0
+        """Time of the loop, of an attempt for a follower."""
         self.moves_left: int | None = None
         """Bytes that replicas may still have which a reassignment adds; None: no limit (V9)."""
         self.record_bytes = 0
@@ -471,9 +473,9 @@ def look(
     attempt = Attempt(connection, out_of_time)
     if request.replica_id >= 0:
         attempt.follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
+        attempt.now_ms = int(connection.server.loop.time() * 1000)
     if followed is not None:
-        now_ms = int(connection.server.loop.time() * 1000)
-        attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, now_ms)
+        attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, attempt.now_ms)
         partitions = followed.to_look_at(None if attempt.moves_left is None else MOVES_AT_ONCE)
     left = max_bytes
     from_consumer = request.replica_id < 0
@@ -627,10 +629,10 @@ def read_followed(
         request.replica_epoch,
         cached.current_leader_epoch,
     )
-    moves = attempt.moves_left is not None and moves_in(partition, follower)
-    if moves and not attempt.moves_left and cached.fetch_offset < log.log_end_offset:
-        if followed is not None:
-            followed.let_move(cached)
+    in_sync = follower.broker_id in partition.in_sync
+    share = None if in_sync or follower.broker_id not in partition.adding else attempt.moves_left
+    if share == 0 and followed is not None and cached.fetch_offset < log.log_end_offset:
+        followed.let_move(cached)
         return Found(cached, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
     refused = compare(context, log, cached)
     if refused is not None:
@@ -646,7 +648,7 @@ def read_followed(
             diverging=refused.diverging,
         )
     if notes_position:
-        note_position(context, partition, follower, cached, int(attempt.client.server.loop.time() * 1000))
+        note_position(context, partition, follower, cached, attempt.now_ms)
     marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
     if context.selects_by_rack and 0 <= cached.high_watermark < log.high_watermark:
         # Consumers may wait at this follower for the high watermark (V4). Without a session it is not known what was told.
@@ -654,12 +656,10 @@ def read_followed(
     throttled = is_throttled(context, partition, follower)
     if throttled and context.leader_throttle.is_exceeded(context.partitions.now_ms()):
         return Found(cached, ErrorCode.NONE, *marks)  # the next request looks again
-    min_one_batch = attempt.record_bytes == 0
-    in_sync = follower.broker_id in partition.in_sync
-    if moves:
-        assert attempt.moves_left is not None
-        limit = min(limit, attempt.moves_left)
-        min_one_batch = True  # however large it is, and whatever others have got
+    # A move that has a share gets a batch, however large it is and whatever others have got.
+    min_one_batch = attempt.record_bytes == 0 or share is not None
+    if share is not None:
+        limit = min(limit, share)
     try:
         read = read_for_follower(log, cached.fetch_offset, limit, min_one_batch=min_one_batch)
     except PageMiss as miss:
@@ -674,16 +674,15 @@ def read_followed(
             settle(followed, cached, partition, follower, tells_at_once=context.selects_by_rack)
         return Found(cached, ErrorCode.NONE, *marks)
     if followed is not None:
-        if moves:
-            assert attempt.moves_left is not None
-            attempt.moves_left = max(0, attempt.moves_left - read.range.length)
+        if share is not None:
+            attempt.moves_left = max(0, share - read.range.length)
             followed.moves_bytes -= read.range.length
             followed.let_move(cached)
         else:
             followed.due.pop(cached, None)  # behind the others, until it has told that it has them
             followed.due[cached] = None
             if in_sync:
-                followed.in_sync_ms = int(attempt.client.server.loop.time() * 1000)
+                followed.in_sync_ms = attempt.now_ms
     span = read.end_offset - cached.fetch_offset
     return Found(cached, ErrorCode.NONE, *marks, (read.range,), read.range.length, span, throttled=throttled)
 

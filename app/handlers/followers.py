@@ -163,13 +163,10 @@ def settle(
 MOVES_BYTES_PER_MS: Final = 20_000
 """20 MB/s from a leader to a follower. Batches are sent whole, so a response may have none, or more."""
 MOVES_SAVED_MAX: Final = 1_000_000
+"""What was not used is kept up to here."""
 BESIDE_MS: Final = 1_000
+"""So long after records of others they have a share, and no more than that."""
 GROWTHS: Final = 2
-
-
-def moves_in(partition: Partition, follower: Follower) -> bool:
-    """Whether a follower is a replica that a reassignment adds, and is not in sync yet."""
-    return follower.broker_id in partition.adding and follower.broker_id not in partition.in_sync
 
 
 def share_of_moves(session: FetchSession, appended_bytes: float, now_ms: int) -> int | None:

@@ -21,6 +21,7 @@ from app.broker.control_link import KafkaControlLink
 from app.broker.partitions import Partitions
 from app.errors import BrokerUnavailable
 from app.handlers import fetch, followers
+from app.handlers.fetch_sessions import FetchSession
 from app.hot.log import PartitionLog
 from app.metadata import broker_changes, changes, desk, elections, leader_changes, reassignments, replica_changes
 from app.metadata.broker_sessions import BrokerSessions
@@ -301,6 +302,19 @@ def followers_show_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fetch, "read_partition", to_the_end)
 
 
+def narrow(patch: pytest.MonkeyPatch) -> None:
+    """No fault: moves get 1 kB/s beside records of others (V9), so that the few bytes of a simulation have to wait."""
+    patch.setattr(followers, "MOVES_BYTES_PER_MS", 1)
+    patch.setattr(followers, "MOVES_SAVED_MAX", 0)
+
+
+def moves_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    narrow(patch)
+    patch.setattr(FetchSession, "take_moving", lambda _session, _count: {})
+
+
+MOVES: Final = {"seconds": 15.0, "pause_s": 0.7, "brokers": 4, "factor": 2}
+
 SHORT: Final = {"seconds": 5.0, "pause_s": 1.0, "brokers": 3, "factor": 3}
 
 LATE: Final = SHORT | {"seconds": 20.0, "pause_s": 3.0}
@@ -332,6 +346,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "S1 what is fetched counts as stored": Planted(
         fetched_counts_as_stored, "INV-1", 5, ("slow disk", "power"), SHORT | {"disk": True}
     ),
+    "V9 moves that wait are forgotten": Planted(moves_that_wait_are_forgotten, "alive", 5, ("reassign",), MOVES),
     "E1 anybody may be elected": Planted(
         anybody_may_be_elected,
         "INV-1",

@@ -552,8 +552,10 @@ async def test_v9_beside_records_in_sync_a_move_waits_until_it_has_a_share(led, 
     loop = asyncio.get_running_loop()
     session.in_sync_ms = session.moves_ms = int(loop.time() * 1000)
     session.moves_bytes = -2_000_000  # a tenth of a second
-    send(client, VERSION, led.incremental(full.session_id, 2, 2, wait_ms=60_000))
+    send(client, VERSION, led.incremental(full.session_id, 2, 2, wait_ms=1_000_000))
     await until(lambda: session.moving)
     assert list(session.moving) == [cached]
-    found = only((await client.answer(FETCH, VERSION))[1])
+    async with asyncio.timeout(30):
+        found = only((await client.answer(FETCH, VERSION))[1])
     assert offsets(found.records) == [0], "it comes although nothing has happened but time"
+    assert session.moves_bytes > -100_000, "it has waited until what it had too much was made up for"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.handlers.fetch_sessions import CachedPartition, FetchSession
 from tests.cluster_simulation import planted, planted_coordinators
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.world import Outcome, run_seed
@@ -97,6 +98,22 @@ def test_clusters_do_what_they_are_for_and_no_invariant_breaks(chosen_seed: int 
 def test_no_invariant_of_a_cluster_breaks_in_many_runs(start: int) -> None:
     outcomes = run_seeds(start, start + 30)
     assert len({kind for outcome in outcomes for kind in outcome.faults}) > len(FAULTS) // 2
+
+
+def test_moves_that_wait_for_their_share_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = 0
+    let_move = FetchSession.let_move
+
+    def counted(session: FetchSession, cached: CachedPartition) -> None:
+        nonlocal waited
+        waited += 1
+        let_move(session, cached)
+
+    planted.narrow(monkeypatch)
+    monkeypatch.setattr(FetchSession, "let_move", counted)
+    outcome = run_seed(1, faults=("reassign",), shape=planted.MOVES)
+    assert outcome.violation is None, describe(outcome)
+    assert waited > 100
 
 
 @pytest.mark.slow
