@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -48,6 +49,8 @@ class Broker:
     process: subprocess.Popen[bytes] | None = None
     http_port: int = 0
     """Where its metrics are; 0 if it serves no HTTP."""
+    logs: str = "logs"
+    """Folder with one folder for each local partition log, beside ``output``."""
 
     @property
     def pid(self) -> int:
@@ -131,21 +134,20 @@ class Cluster:
 
     def make_topic(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Create a topic with a replica on every broker, and wait until all are in sync; ``config`` has ``_`` for ``.``."""
-        settings = {"min.insync.replicas": str(MIN_IN_SYNC)} | {
-            name.replace("_", "."): value for name, value in config.items()
-        }
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=FACTOR, config=settings)
-        self.admin.create_topics([wanted], request_timeout=TOGETHER_TIMEOUT_S)[topic].result(TOGETHER_TIMEOUT_S)
+        settings = {"min_insync_replicas": str(MIN_IN_SYNC)} | config
+        self._create(topic, partitions, settings, replication_factor=FACTOR)
         self.wait(lambda: self._in_sync(topic, partitions), f"all replicas of {topic} are in sync")
 
     def make_topic_on(self, topic: str, replicas: Sequence[Sequence[int]], **config: str) -> None:
         """Create a topic with each partition on these brokers, the first of them the leader, and wait until they lead."""
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        assigned = [[*of_one] for of_one in replicas]
-        wanted = NewTopic(topic, len(assigned), replica_assignment=assigned, config=settings)
-        self.admin.create_topics([wanted], request_timeout=TOGETHER_TIMEOUT_S)[topic].result(TOGETHER_TIMEOUT_S)
+        self._create(topic, len(replicas), config, replica_assignment=[[*of_one] for of_one in replicas])
         leaders = {partition: of_one[0] for partition, of_one in enumerate(replicas)}
         self.wait(lambda: self.leaders(topic) == leaders, f"{topic} is led")
+
+    def _create(self, topic: str, partitions: int, config: Mapping[str, str], **where: Any) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        wanted = NewTopic(topic, num_partitions=partitions, config=settings, **where)
+        self.admin.create_topics([wanted], request_timeout=TOGETHER_TIMEOUT_S)[topic].result(TOGETHER_TIMEOUT_S)
 
     def drop_topic(self, topic: str) -> None:
         with suppress(KafkaException):
@@ -170,7 +172,7 @@ class Cluster:
     def leader(self, topic: str, partition: int = 0) -> System:
         """The leader's broker, as the generators take it."""
         broker = self.brokers[self.leaders(topic)[partition]]
-        return System(self.name, "127.0.0.1", broker.port, broker.pid, 0.0, self.directory)
+        return System(self.name, "127.0.0.1", broker.port, broker.pid, 0.0, broker.output.parent / broker.logs)
 
     def wait_together(self) -> None:
         """Until every broker is in the cluster."""
@@ -230,7 +232,7 @@ def firn_cluster(
         http_port = free_port() if metrics else 0
         http = f"127.0.0.1:{http_port}" if metrics else "off"
         command = [*serve_command(own, port, settings=settings, store=bucket, http=http), "--node-id", str(node_id)]
-        brokers[node_id] = Broker(node_id, port, command, own / "firn.out", http_port=http_port)
+        brokers[node_id] = Broker(node_id, port, command, own / "firn.out", http_port=http_port, logs="data")
     cluster = Cluster("Firn", brokers, directory)
     try:
         _raise_level(brokers[NODES[0]])

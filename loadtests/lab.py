@@ -270,6 +270,12 @@ def show(name: str, reports: Mapping[str, Report]) -> None:
         print(line, flush=True)
 
 
+def told(name: str, system: str, report: Report) -> Report:
+    """The report, after a line that shows all that is in it."""
+    print(f"{name:<48} {system:<12} " + "  ".join(f"{key} {value}" for key, value in report.items()), flush=True)
+    return report
+
+
 def allow_descriptors(count: int) -> None:
     """Let this process, and those that it starts from now on, have so many open descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

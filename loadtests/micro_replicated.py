@@ -4,8 +4,8 @@
 
 A leader, two followers and the load, each a process of C on whatever core the machine gives it, for the same requests as the load
 test ``cluster``. The leader appends each request to a file, hands to a follower what there is whenever that asks, and answers a
-request when both have appended it. It decodes nothing, checks nothing and knows nothing of offsets, so no broker that replicates by
-fetches can be faster here. Needs a C compiler.
+request when both have appended it. It decodes nothing, checks nothing and knows nothing of offsets: a broker that replicates by
+fetches does all of this, and more. Needs a C compiler.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from loadtests.cluster_peer import NODES, Cluster, clusters, firn_cluster
-from loadtests.lab import BRIEF_WARM_UP, MAIN_WARM_UP, NOT_TIERED, Lab, WarmUp, show, stands_still
+from loadtests.lab import BRIEF_WARM_UP, MAIN_WARM_UP, NOT_TIERED, Lab, WarmUp, show, stands_still, told
 from loadtests.measuring import Report, alternate, finish, start_generator
 from loadtests.raw_failover import first_writes
 from loadtests.raw_load import percentiles
@@ -160,23 +160,18 @@ def failover(lab: Lab) -> list[Case]:
             ports = {node_id: broker.port for node_id, broker in cluster.brokers.items()}
             first_writes(ports, (), "failing", range(count), time.monotonic())
             for name in (KILLED,) if lab.quick else (KILLED, STOPPED, BOTH):
-                reports[name][system] = _told(name, system, _fail(cluster, "failing", name))
+                reports[name][system] = told(name, system, _fail(cluster, "failing", name))
             if not lab.quick:
                 cluster.make_topic("restarting", RESTART_PARTITIONS, **NOT_TIERED.get(system, {}))
-                reports[RESTARTED][system] = _told(RESTARTED, system, _restart_each(cluster, "restarting"))
+                reports[RESTARTED][system] = told(RESTARTED, system, _restart_each(cluster, "restarting"))
         cases = [Case(name, of_name) for name, of_name in reports.items() if of_name]
         lab.kept.extend(cases)
     if not lab.quick:
         with firn_cluster(lab.base / "many") as cluster:
             _make_led(cluster, "failing", LED_BY_THE_DEAD)
-            cases.append(Case(DEAD_OF_MANY, {"Firn": _told(DEAD_OF_MANY, "Firn", _fail(cluster, "failing", KILLED))}))
+            cases.append(Case(DEAD_OF_MANY, {"Firn": told(DEAD_OF_MANY, "Firn", _fail(cluster, "failing", KILLED))}))
             lab.kept.append(cases[-1])
     return cases
-
-
-def _told(name: str, system: str, report: Report) -> Report:
-    print(f"{name:<44} {system:<8} " + "  ".join(f"{key} {value}" for key, value in report.items()), flush=True)
-    return report
 
 
 def _make_led(cluster: Cluster, topic: str, count: int) -> None:

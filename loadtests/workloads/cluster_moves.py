@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import statistics
 import time
@@ -16,13 +15,15 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from loadtests.cluster_peer import NODES, Broker, Cluster, firn_cluster
-from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab
+from loadtests.cluster_peer import NODES, Cluster, firn_cluster
+from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab, told
 from loadtests.measuring import Report, finish, start_generator
 from loadtests.raw_load import Wire
 from loadtests.results import Case
 from loadtests.system import System, SystemFailed
+from loadtests.workloads.cluster import ANYWHERE
 from loadtests.workloads.cold import local_bytes
+from loadtests.workloads.requests import metrics_of
 
 FROM, TO, OTHER = NODES
 ONE_PARTITION, MANY_PARTITIONS, MANY_PARTITIONS_QUICK = 1, 100, 4
@@ -31,7 +32,6 @@ TAIL_MB: Final = 50
 HISTORY_MB, HISTORY_MB_QUICK = 10_000, 240
 """Of the one partition."""
 BATCH: Final = {"batch_bytes": 100_000, "records": 100, "pipeline": 3, "warm_up": 0}
-ANYWHERE: Final = -1
 BESIDE: Final = {"batch_bytes": 1_000, "records": 8, "pipeline": 20, "idempotent": True}
 SENT = re.compile(r"^firn_replication_bytes_out_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 TIMEOUT_S: Final = 600.0
@@ -58,10 +58,8 @@ def _history(lab: Lab, cluster: Cluster) -> Case:
     _move(cluster, "history", {0: TO})
     _wait_moved(cluster, "history", {0: TO})
     report = {"moved_mb": round(_sent_mb(cluster) - before, 1), "seconds": round(time.monotonic() - began_s, 2)}
-    case = Case(HISTORY, {"Firn": report}, {"history_mb": megabytes})
-    _show(case)
     cluster.drop_topic("history")
-    return case
+    return Case(HISTORY, {"Firn": told(HISTORY, "Firn", report)}, {"history_mb": megabytes})
 
 
 def _many(lab: Lab, cluster: Cluster) -> Case:
@@ -88,17 +86,8 @@ def _many(lab: Lab, cluster: Cluster) -> Case:
         "moved_mb": round(_sent_mb(cluster) - before, 1),
         "seconds": round(time.monotonic() - began_s, 2),
     }
-    case = Case(HUNDRED, {"Firn": report, "Firn, alone": {"requests_per_s": rates[0]}}, {"partitions": count})
-    _show(case)
-    return case
-
-
-def _show(case: Case) -> None:
-    for system, report in case.systems.items():
-        print(
-            f"{case.name:<60} {system:<12} " + "  ".join(f"{name} {value}" for name, value in report.items()),
-            flush=True,
-        )
+    reports = {"Firn": report, "Firn, alone": {"requests_per_s": rates[0]}}
+    return Case(HUNDRED, {system: told(HUNDRED, system, one) for system, one in reports.items()}, {"partitions": count})
 
 
 def _fill(cluster: Cluster, topic: str, partitions: int, megabytes: int) -> None:
@@ -111,7 +100,7 @@ def _fill(cluster: Cluster, topic: str, partitions: int, megabytes: int) -> None
         local_retention_ms="1000",
         retention_ms="-1",
     )
-    peer = _system(cluster.brokers[FROM], cluster)
+    peer = cluster.leader(topic)
     finish(start_generator(peer, "produce", topic, core=ANYWHERE, megabytes=megabytes, **BATCH))
     _wait_tiered(peer, topic, partitions)
     missing = TAIL_MB * partitions - local_bytes(peer, topic) // 1_000_000
@@ -129,28 +118,15 @@ def _wait_tiered(peer: System, topic: str, partitions: int) -> None:
     time.sleep(2)
 
 
-def _system(broker: Broker, cluster: Cluster) -> System:
-    logs = cluster.directory / f"firn-{broker.node_id}" / "data"
-    return System(cluster.name, "127.0.0.1", broker.port, broker.pid, 0.0, logs)
-
-
 def _generate(cluster: Cluster, seconds: float) -> Report:
-    peer = _system(cluster.brokers[FROM], cluster)
+    peer = cluster.leader("beside")
     return finish(start_generator(peer, "produce", "beside", core=ANYWHERE, seconds=seconds, **BESIDE))
 
 
 def _sent_mb(cluster: Cluster) -> float:
     """Record batches that all brokers have sent to followers."""
-    total = 0.0
-    for broker in cluster.brokers.values():
-        connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=30)
-        try:
-            connection.request("GET", "/metrics")
-            found = SENT.findall(connection.getresponse().read().decode())
-        finally:
-            connection.close()
-        total += sum(float(value) for value in found)
-    return total / 1e6
+    found = [SENT.findall(metrics_of(broker.http_port)) for broker in cluster.brokers.values()]
+    return sum(float(value) for of_one in found for value in of_one) / 1e6
 
 
 def _move(cluster: Cluster, topic: str, targets: dict[int, int]) -> None:

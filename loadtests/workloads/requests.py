@@ -83,21 +83,24 @@ def _model(bucket: Path, seconds: float, *, backlog: bool) -> Mapping[str, float
 
 
 def counted(port: int) -> Counter[str]:
-    """The broker's counters by operation, whatever came of each; asked until its HTTP process answers."""
+    """The broker's counters of store requests by operation, whatever came of each."""
+    found: Counter[str] = Counter()
+    for operation, count in COUNTED.findall(metrics_of(port)):
+        found[operation] += int(float(count))
+    return found
+
+
+def metrics_of(port: int) -> str:
+    """A broker's metrics as text; asked until its HTTP process answers."""
     deadline = time.monotonic() + HTTP_TIMEOUT_S
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
+            return connection.getresponse().read().decode()
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-            continue
         finally:
             connection.close()
-        found: Counter[str] = Counter()
-        for operation, count in COUNTED.findall(text):
-            found[operation] += int(float(count))
-        return found
