@@ -46,7 +46,8 @@ def cost(
         float, typer.Option("--peak", metavar="X", help="Load of the busiest hour, as a multiple of the average.")
     ] = 2.0,
     replicas: Annotated[
-        int, typer.Option("--replicas", metavar="N", min=1, help="Replicas of Firn's local tier; Kafka has three.")
+        int,
+        typer.Option("--replicas", metavar="N", min=1, help="Brokers that Firn keeps each record on; Kafka has three."),
     ] = 1,
     volume: Annotated[
         float | None,
@@ -69,7 +70,8 @@ def cost(
 ) -> int:
     """Estimate the monthly cost on AWS, compared with Kafka.
 
-    Firn is as many brokers as carry the load, with one replica of what is not in the object store yet, unless --replicas says more.
+    Firn's bill has as many brokers as carry the load. Each record has one copy until its segment is in the object store, or as
+    many as --replicas says.
 
     Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
     says how, what is assumed, and what is left out.
