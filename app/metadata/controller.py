@@ -32,7 +32,16 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import acl_changes, broker_changes, changes, features, leader_changes, quotas, reassignments
+from app.metadata import (
+    acl_changes,
+    broker_changes,
+    changes,
+    features,
+    leader_changes,
+    quotas,
+    reassignments,
+    token_changes,
+)
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
@@ -55,6 +64,7 @@ from app.metadata.quotas import QuotaOperation
 from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
+from app.metadata.token_changes import MadeToken, TokenAsked
 from app.metadata.view import ClusterView
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
@@ -443,6 +453,23 @@ class Controller(ClusterChanges):
 
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
         return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
+
+    async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
+        return await self.submit(lambda draft, around: token_changes.create_token(draft, around, token_id, asked))
+
+    async def renew_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        return await self.submit(
+            lambda draft, around: token_changes.renew_token(draft, around, token_id, principal, period_ms)
+        )
+
+    async def expire_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        return await self.submit(
+            lambda draft, around: token_changes.expire_token(draft, around, token_id, principal, period_ms)
+        )
+
+    async def sweep_tokens(self) -> Sequence[str]:
+        """Remove some of the delegation tokens that have ended. Returns: their ids; none if there are no more."""
+        return await self.submit(token_changes.sweep_tokens)
 
     async def alter_quotas(
         self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
