@@ -88,7 +88,10 @@ class Side:
         except (RequestRejected, BrokerUnavailable):
             return "refused"
         try:
-            await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            try:
+                await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            except BrokerUnavailable:
+                return "refused"  # Kafka lets in with a token that has ended, and closes the connection at once
             kept = await connection.request(
                 ApiKey.CREATE_DELEGATION_TOKEN, CreateDelegationTokenRequest(max_lifetime_ms=-1)
             )
