@@ -553,8 +553,17 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             raise ConfigError(
                 f"--set {assignment!r} is not of the form name=value, for example log.segment.bytes=67108864."
             )
+        if name.strip() in NOT_ON_COMMAND_LINES:
+            raise ConfigError(
+                f"--set {name.strip()} would show a secret to everybody who can list processes: write it into the file of --config, or "
+                f"into the environment variable {environment_name(name.strip())}."
+            )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")
+
+
+NOT_ON_COMMAND_LINES: Final = frozenset({"firn.cluster.log.key", "delegation.token.secret.key"})
+"""Secrets of brokers that every process of the machine could read there."""
 
 
 def environment_name(name: str) -> str:
@@ -712,6 +721,14 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
     return {"redis_url": text}
 
 
+def _parse_log_key(text: str) -> Mapping[str, Any]:
+    if text.strip():
+        from app.metadata.log_proofs import parse_keys
+
+        parse_keys(text)
+    return {"firn_cluster_log_key": text}
+
+
 def _parse_listeners(text: str) -> Mapping[str, Any]:
     raise AssertionError(f"listeners are read together: {text}")
 
@@ -754,6 +771,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.http.allowed.hosts": _parse_allowed_hosts,
     "firn.http.allowed.origins": _parse_allowed_origins,
     "firn.redis.url": _parse_redis_url,
+    "firn.cluster.log.key": _parse_log_key,
 }
 _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "firn.store.url": "file://<log.dirs>-store",

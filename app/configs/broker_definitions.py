@@ -724,6 +724,23 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 choices=("", STANDARD_AUTHORIZER),
             ),
             _broker(
+                "firn.cluster.log.key",
+                _PASSWORD,
+                "Keys in base64, of 32 bytes or more, separated by commas: the same on every broker, and nowhere else. The first "
+                "proves that brokers have written an entry of the cluster log; each is enough to check that. A broker that finds an "
+                "entry without such a proof stops. Empty for none.",
+            ),
+            _broker(
+                "firn.cluster.log.key.location",
+                _STRING,
+                "File with these keys, one a line, instead.",
+            ),
+            _broker(
+                "firn.cluster.log.key.introducing",
+                _BOOLEAN,
+                "Whether entries without a proof are taken, too: while not all brokers have the key.",
+            ),
+            _broker(
                 "delegation.token.secret.key",
                 _PASSWORD,
                 "Key from which the secrets of delegation tokens are derived. Every broker must have the same one, and another one "

@@ -121,8 +121,10 @@ class Controller(ClusterChanges):
         rng: random.Random,
         clock: Clock,
         faults: Faults | None = None,
+        log_line: Callable[[str], None] = _logger.info,
     ) -> None:
         self._view = view
+        self._log_line = log_line
         self._log = view.log
         self._rng = rng
         self._clock = clock
@@ -196,6 +198,7 @@ class Controller(ClusterChanges):
                     " moment: see which one is to run, and start only that one."
                 ) from None
             self._view.publish()
+            await self._renew_proofs()
             await registration.registered(before)
             return True
         raise StorageUnavailable("the cluster log is written by others again and again")
@@ -237,6 +240,7 @@ class Controller(ClusterChanges):
                 return False
             self.active = True
             self.confirmed_s = asyncio.get_running_loop().time()
+            await self._renew_proofs()
         self._view.publish()
         return True
 
@@ -561,10 +565,26 @@ class Controller(ClusterChanges):
         self._view.publish()
         self._answer(decisions.durable())
         if log.snapshot_due:
-            try:
-                await log.snapshot()
-            except StorageUnavailable as error:
-                self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
+            await self._snapshot()
+
+    async def _renew_proofs(self) -> None:
+        """Make a snapshot at once if the log has other proofs than this broker gives it (K6)."""
+        if self._log.proofs_differ:
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        log = self._log
+        differed = log.proofs_differ
+        try:
+            await log.snapshot()
+        except StorageUnavailable as error:
+            self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
+        else:
+            if differed and not log.proofs_differ:
+                self._log_line(
+                    "the whole cluster log has proofs by the first key of firn.cluster.log.key now, as this broker is set; brokers "
+                    "that are set otherwise can be restarted with its settings"
+                )
 
     def _surroundings(self, sequence: LogSequence) -> Surroundings:
         return Surroundings(

@@ -74,7 +74,7 @@ class Membership:
             log_line=log_line,
             faults=faults,
         )
-        self.controller = Controller(self.view, rng=rng, clock=clock, faults=faults)
+        self.controller = Controller(self.view, rng=rng, clock=clock, faults=faults, log_line=log_line)
         self.member: ClusterMember | None = None
         """This broker as one of several; None while it is alone (level 0)."""
         self._new_level = new_level
