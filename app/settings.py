@@ -555,8 +555,8 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             )
         if name.strip() in NOT_ON_COMMAND_LINES:
             raise ConfigError(
-                f"--set {name.strip()} would show a secret to everybody who can list processes: write it into the file of --config, or "
-                f"into the environment variable {environment_name(name.strip())}."
+                f"--set {name.strip()} would show a secret to everybody who can list processes: write it into the file of "
+                f"--config, or into the environment variable {environment_name(name.strip())}."
             )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")

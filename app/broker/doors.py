@@ -20,13 +20,13 @@ from app.metadata.cluster import ClusterImage
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
-from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer
+from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer, TokenCredential
 
 if TYPE_CHECKING:
     from app.broker.token_keys import TokenKeys
     from app.faults import Faults
     from app.seams import BlockingPool
-    from app.security.delegation import TokenCredential, TokenSecrets
+    from app.security.delegation import TokenSecrets
 
 LOOK_S: Final = 5.0
 """How often files of certificates and keys are looked at."""

@@ -29,7 +29,9 @@ def with_log_keys(config: BrokerConfig, log_line: Callable[[str], None]) -> Brok
         except UnicodeDecodeError:
             raise ConfigError(f"{LOCATION} {location} is no file of keys in base64.") from None
         if others:
-            log_line(f"{location} has the key of the cluster log, and others than its owner can read it: chmod 600 {location}")
+            log_line(
+                f"{location} has the key of the cluster log, and others than its owner can read it: chmod 600 {location}"
+            )
         if not text.strip():
             raise ConfigError(f"{LOCATION} {location} is empty.")
         config = replace(config, firn_cluster_log_key=text)

@@ -62,8 +62,8 @@ from app.metadata.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
-from app.security.delegation import TokenSecrets
 from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
+from app.security.delegation import TokenSecrets
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader

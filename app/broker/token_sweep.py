@@ -1,4 +1,4 @@
-"""Removes delegation tokens that have ended from the cluster log, on the active controller (ADR 0035). They let nobody in before that."""
+"""Removes delegation tokens that have ended, on the active controller (ADR 0035). They let nobody in before that."""
 
 from __future__ import annotations
 

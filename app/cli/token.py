@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from app.client.connection import KafkaConnection
     from app.wire.apis.describe_delegation_token import DescribedDelegationToken
 
-app = typer.Typer(
-    help="Make, renew, expire and list delegation tokens.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Make, renew, expire and list delegation tokens.", no_args_is_help=True, rich_markup_mode=None)
 
 HOUR_MS: Final = 3_600_000
 _SENTENCES: Final = {
@@ -55,7 +53,9 @@ def create(
     ] = None,
     renewers: Annotated[
         list[str] | None,
-        typer.Option("--renewer", metavar="User:NAME", help="Who may renew and expire it, and see its secret; repeatable."),
+        typer.Option(
+            "--renewer", metavar="User:NAME", help="Who may renew and expire it, and see its secret; repeatable."
+        ),
     ] = None,
     lifetime_hours: Annotated[
         float | None,
@@ -129,9 +129,7 @@ def renew(
             broker = await cluster.any_broker()
             secret = await _secret(broker, token_id)
             period_ms = -1 if hours is None else max(1, int(hours * HOUR_MS))
-            answer = await broker.request(
-                ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest(secret, period_ms)
-            )
+            answer = await broker.request(ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest(secret, period_ms))
         _check(answer.error_code)
         return int(answer.expiry_timestamp_ms)
 
@@ -211,9 +209,7 @@ def list_tokens(
     return 0
 
 
-async def _described(
-    broker: KafkaConnection, owners: list[tuple[str, str]] | None
-) -> list[DescribedDelegationToken]:
+async def _described(broker: KafkaConnection, owners: list[tuple[str, str]] | None) -> list[DescribedDelegationToken]:
     """Raises: RequestRejected."""
     from app.wire.apikeys import ApiKey
     from app.wire.apis.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest

@@ -17,10 +17,10 @@ from app.security.delegation import DelegationToken, TokenSecrets
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from app.wire.apis.describe_delegation_token import (
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
 )
 from app.wire.apis.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from app.wire.apis.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
@@ -30,7 +30,10 @@ NO_TIME: Final = -1
 
 
 def check_connection(context: Context, request: Request, message: object) -> None:
-    """Asked on the broker to which the client is connected (T1, T2). Raises: RequestRejected DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
+    """Asked on the broker to which the client is connected (T1, T2).
+
+    Raises: RequestRejected DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
+    """
     caller = request.caller
     protocol = next((one.protocol for one in context.config.served if one.name == caller.listener), None)
     if protocol in (None, SecurityProtocol.PLAINTEXT):

@@ -330,7 +330,14 @@ def scram_secret_change(secret: bytes) -> KeyValue:
 
 def token_change(token_id: str, token: DelegationToken | None) -> KeyValue:
     """None takes it away."""
-    return encode_key(Kind.DELEGATION_TOKEN, token_id), None if token is None else encode_value(TokenRecord(1, *token))
+    return encode_key(Kind.DELEGATION_TOKEN, token_id), None if token is None else encode_value(_token_record(token))
+
+
+def _token_record(token: DelegationToken) -> TokenRecord:
+    owner, requester, renewers, issued_ms, max_ms, expires_ms = token
+    return TokenRecord(
+        1, owner, requester, renewers, TimestampMs(issued_ms), TimestampMs(max_ms), TimestampMs(expires_ms)
+    )
 
 
 class QuotaEntity(NamedTuple):

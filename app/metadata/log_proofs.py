@@ -149,23 +149,21 @@ class Proofs:
         """For an object that is to be written; None if it gets no proof."""
         if self._first is None:
             return None
-        return Prover(
-            self._first, name, introducing=self._introducing, timestamp_ms=timestamp_ms, header=header
-        )
+        return Prover(self._first, name, introducing=self._introducing, timestamp_ms=timestamp_ms, header=header)
 
     def checker(self, name: str, proof: Proof | None, *, timestamp_ms: int, header: bytes) -> Checker:
         """For an object that is read. Raises: Untrusted, if its proof cannot be checked and is demanded."""
         if self._first is None:
             if proof is not None and not proof.introducing:
                 raise Untrusted(
-                    f"{name} was written by a broker with {SETTING}, and this broker has no key: give it the key of the other brokers"
+                    f"{name} was written by a broker with {SETTING}, and this broker has no key: give it the other brokers' key"
                 )
             return Checker(name, None, None)
         if proof is None:
             if self._introducing:
                 return Checker(name, None, None)
             raise Untrusted(
-                f"{name} has no proof that a broker with {SETTING} wrote it: restore cluster/ from a copy that you trust, or, while "
+                f"{name} has no proof that a broker with {SETTING} wrote it: restore cluster/ from a copy that you trust or, while "
                 f"not all brokers have the key yet, set {INTRODUCING}=true"
             )
         key = self._by_id.get(proof.key_id)
@@ -199,7 +197,7 @@ class Checker:
             return NO_MARK
         if not hmac.compare_digest(self._prover.proof().mac, self._proof.mac):
             raise Untrusted(
-                f"{self._name} was changed, or lies under another name than a broker gave it: restore cluster/ from a copy that you "
-                "trust, and find out who can write there"
+                f"{self._name} was changed, or lies under another name than a broker gave it: restore cluster/ from a copy that "
+                "you trust, and find out who can write there"
             )
         return Mark(self._proof.key_id, self._proof.introducing)

@@ -50,9 +50,7 @@ class ClusterView:
             clock=clock,
             new_state=ClusterState,
             timings=timings,
-            proofs=Proofs.of_settings(
-                config.firn_cluster_log_key, introducing=config.firn_cluster_log_key_introducing
-            ),
+            proofs=Proofs.of_settings(config.firn_cluster_log_key, introducing=config.firn_cluster_log_key_introducing),
         )
         """The cluster log, as far as it was read."""
         self.log.on_untrusted = self._distrust

@@ -1,6 +1,6 @@
 """Delegation tokens (KIP-48, KIP-373): what is known of one, and the secret that follows from its id. Pure.
 
-Nobody stores the secret of a token. It is HMAC-SHA-512 of the token's id under ``delegation.token.secret.key``, as in Kafka, and its
+Nobody stores the secret of a token. It is HMAC-SHA-512 of the token's id under ``delegation.token.secret.key``, as in Kafka. Its
 base64 is the password with which its holder logs in by SCRAM.
 """
 
@@ -16,6 +16,7 @@ from app.security.scram import (
     SALT_BYTES,
     ScramCredential,
     ScramMechanism,
+    TokenCredential,
     credential_of,
     salted_password,
 )
@@ -48,15 +49,6 @@ class DelegationToken(NamedTuple):
 
     def may_renew(self, principal: str) -> bool:
         return principal == self.owner or principal in self.renewers
-
-
-class TokenCredential(NamedTuple):
-    """What a login with a token is checked by."""
-
-    credential: ScramCredential
-    user: str
-    """Name of the owner."""
-    expires_ms: int
 
 
 class TokenSecrets:
@@ -101,7 +93,9 @@ class TokenSecrets:
             if len(self._credentials) >= CREDENTIALS_MAX:
                 self._credentials.clear()
             # The same salt on all brokers and in all runs, as of a user.
-            salt = hmac.digest(self._key, b"salt\0" + mechanism.sasl_name.encode() + b"\0" + token_id.encode(), "sha512")
+            salt = hmac.digest(
+                self._key, b"salt\0" + mechanism.sasl_name.encode() + b"\0" + token_id.encode(), "sha512"
+            )
             salt = salt[:SALT_BYTES]
             password = b64encode(self.hmac_of(token_id)).decode()
             salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)

@@ -13,12 +13,9 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from app.security.sasl import LoggedIn, Refused
-
-if TYPE_CHECKING:
-    from app.security.delegation import TokenCredential
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
@@ -74,6 +71,15 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
+class TokenCredential(NamedTuple):
+    """What a login with a delegation token is checked by."""
+
+    credential: ScramCredential
+    user: str
+    """Name of the token's owner."""
+    expires_ms: int
+
+
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """Costs ``iterations`` times two hashes: some milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
@@ -107,9 +113,9 @@ class ScramServer:
         "_nonce",
         "_nonce_full",
         "_secret",
-        "_user",
         "_token",
         "_tokens",
+        "_user",
         "_users",
     )
 
@@ -207,9 +213,7 @@ class ScramServer:
 class ScramClient:
     """One login, as the client sees it: send ``first``, then what ``answer`` returns, and ``check`` the last message."""
 
-    def __init__(
-        self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, token: bool = False
-    ) -> None:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, token: bool = False) -> None:
         """``token``: whether ``user`` is the id of a delegation token, and ``password`` its secret in base64."""
         self._mechanism = mechanism
         self._password = password

@@ -1,4 +1,4 @@
-"""Brokers with a key of the cluster log (ADR 0036): what they do when somebody else writes there, and rolling changes of the key."""
+"""Brokers with a key of the cluster log (ADR 0036): what they do when somebody else writes there, and changes of the key."""
 
 from __future__ import annotations
 
@@ -118,9 +118,7 @@ class Rolling:
     @property
     def proven(self) -> bool:
         """Whether the whole log has the proofs that the controller gives it."""
-        [log] = [
-            one.node.cluster.log for one in self.brokers.values() if one.node.membership.controller.active
-        ]
+        [log] = [one.node.cluster.log for one in self.brokers.values() if one.node.membership.controller.active]
         return log._proofs is not None and log._proofs.mark is not None and not log.proofs_differ
 
     async def close(self) -> None:

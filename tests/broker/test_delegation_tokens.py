@@ -79,7 +79,9 @@ async def made(connection: KafkaConnection, **fields: Any) -> Any:
 
 def principals(broker: RunningBroker) -> list[tuple[str, bool]]:
     return [
-        (one.core.caller.principal, one.core.caller.by_token) for one in broker.node.server._connections if one.core.caller
+        (one.core.caller.principal, one.core.caller.by_token)
+        for one in broker.node.server._connections
+        if one.core.caller
     ]
 
 
@@ -158,9 +160,7 @@ async def test_without_the_key_there_are_no_tokens_and_below_level_2_they_are_re
         alice = await connect(broker, dialer("alice"))
         assert await codes(alice, b"h") == [ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED] * 4
         await alice.close()
-    async with running_broker(
-        tmp_path / "two", delegation_token_secret_key=KEY, **security(door())
-    ) as broker:
+    async with running_broker(tmp_path / "two", delegation_token_secret_key=KEY, **security(door())) as broker:
         alice = await connect(broker, dialer("alice"))
         assert (await codes(alice, b"h"))[:3] == [ErrorCode.UNSUPPORTED_VERSION] * 3
         await alice.close()
@@ -175,9 +175,7 @@ async def test_another_key_ends_all_tokens(tmp_path: Path) -> None:
         with pytest.raises(RequestRejected):
             await connect(broker, token_dialer(token.token_id, token.hmac))
         alice = await connect(broker, dialer("alice"))
-        answer = await alice.request(
-            ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest(token.hmac, -1)
-        )
+        answer = await alice.request(ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest(token.hmac, -1))
         assert answer.error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
         await alice.close()
 
@@ -300,10 +298,13 @@ async def test_a_client_with_a_token_logs_in_again_before_it_ends(tmp_path: Path
         assert left_s is not None
         assert 0 < left_s <= 600
         session._login._opened_s = -10.0
+        bob = await connect(broker, dialer("bob"))
+        bobs = await made(bob)
+        other = token_dialer(bobs.token_id, bobs.hmac)
         with pytest.raises(RequestRejected, match="Cannot change principals"):
-            bobs = await made(await connect(broker, dialer("bob")))
-            await token_dialer(bobs.token_id, bobs.hmac).login(holder)
-        await alice.close()
+            await other.login(holder)
+        for connection in (alice, bob):
+            await connection.close()
 
 
 # --- parts of the tests ---------------------------------------------------------------------------------------------

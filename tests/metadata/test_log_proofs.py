@@ -296,7 +296,7 @@ async def test_a_broker_without_the_key_does_not_join_once_it_was_introduced(sto
     without = log_of(store, "without")
     told: list[Untrusted] = []
     without.on_untrusted = told.append
-    with pytest.raises(Untrusted, match="this broker has no key: give it the key"):
+    with pytest.raises(Untrusted, match="this broker has no key: give it the other"):
         await without.load()
     assert len(told) == 1
     await log.snapshot()

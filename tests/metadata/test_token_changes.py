@@ -96,9 +96,7 @@ def test_what_cannot_be_an_owner_or_renewer_is_refused(asked: TokenAsked, code: 
 
 def test_there_are_so_many_tokens_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_changes, "TOKENS_MAX", 1)
-    assert (
-        refused(lambda: create_token(image(a=TOKEN).draft(), around(), "t", ASKED)) is ErrorCode.POLICY_VIOLATION
-    )
+    assert refused(lambda: create_token(image(a=TOKEN).draft(), around(), "t", ASKED)) is ErrorCode.POLICY_VIOLATION
 
 
 def test_renewing_moves_the_end_and_never_past_the_greatest_end() -> None:
