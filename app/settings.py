@@ -281,6 +281,8 @@ def review(sources: Iterable[Source]) -> Review:
                     raise unknown_name(given)
                 setting = known[name]
                 try:
+                    if name in _OF_BROKERS_ALONE and label.startswith("--"):
+                        raise _shown_to_all(name)
                     values = setting.parse(text)
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
@@ -367,10 +369,7 @@ class _Listeners:
                 protocols_by_name(text)
             elif definition is not None:
                 if definition.sensitive and label.startswith("--"):
-                    raise ValueError(
-                        "a command line can be read by every user of this machine; write it into a file (--config), or into the "
-                        f"environment variable {environment_name('sasl.jaas.config' if prefixed else name)}"
-                    )
+                    raise _shown_to_all("sasl.jaas.config" if prefixed else name)
                 if not definition.sensitive:
                     parse_value(definition, text, name=name)
         except ValueError as error:
@@ -553,17 +552,15 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             raise ConfigError(
                 f"--set {assignment!r} is not of the form name=value, for example log.segment.bytes=67108864."
             )
-        if name.strip() in NOT_ON_COMMAND_LINES:
-            raise ConfigError(
-                f"--set {name.strip()} would show a secret to everybody who can list processes: write it into the file of "
-                f"--config, or into the environment variable {environment_name(name.strip())}."
-            )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")
 
 
-NOT_ON_COMMAND_LINES: Final = frozenset({"firn.cluster.log.key", "delegation.token.secret.key"})
-"""Secrets of brokers that every process of the machine could read there."""
+def _shown_to_all(name: str) -> ValueError:
+    return ValueError(
+        "a command line can be read by every user of this machine; write it into a file (--config), or into the environment "
+        f"variable {environment_name(name)}"
+    )
 
 
 def environment_name(name: str) -> str:
@@ -778,4 +775,5 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "advertised.listeners": "as listeners",
 }
 _PLAINTEXT: Final = "PLAINTEXT"
+_OF_BROKERS_ALONE: Final = frozenset({"firn.cluster.log.key", "delegation.token.secret.key"})
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

@@ -727,8 +727,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "firn.cluster.log.key",
                 _PASSWORD,
                 "Keys in base64, of 32 bytes or more, separated by commas: the same on every broker, and nowhere else. The first "
-                "proves that a broker has written an entry of the cluster log, and each is enough to check that. A broker that finds "
-                "an entry without such a proof stops. Empty for none.",
+                "proves that a broker has written an entry of the cluster log, and each is enough to check that. A broker that "
+                "finds an entry without such a proof stops. Empty for none.",
             ),
             _broker(
                 "firn.cluster.log.key.location",
