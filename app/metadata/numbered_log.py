@@ -247,6 +247,11 @@ class NumberedLog(Generic[S]):
         return at.applied - at.snapshot_sequence >= max(64, len(at.live) // 16) or self.proofs_differ
 
     @property
+    def has_key(self) -> bool:
+        """Whether this log has a key that proves who has written it."""
+        return self._proofs is not None and self._proofs.mark is not None
+
+    @property
     def proofs_differ(self) -> bool:
         """Whether the newest snapshot, or an entry after it, has another proof than this broker would give it."""
         mark = None if self._proofs is None else self._proofs.mark

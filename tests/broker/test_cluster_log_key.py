@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from app.metadata import layout
 from app.metadata.cluster import ClusterImage
 from app.metadata.follower import MetadataFollower
 from app.metadata.log_format import decode_proven, encode_entry
+from app.metadata.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
 from app.units import TimestampMs
 from tests.support.broker import RunningBroker, running_broker
@@ -88,6 +90,26 @@ async def test_a_broker_starts_again_with_its_key_and_not_without_or_with_anothe
         assert broker.node.cluster.image.topic("t") is not None
     image = await image_of(tmp_path)
     assert (image.cluster_id, image.topic("t") is not None) == (cluster_id, True), "readers need no key"
+
+
+async def test_a_broker_does_not_start_on_a_log_from_before_its_last_registration(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"new_level": 2, "node_id": 1, "firn_cluster_log_key": A}
+    log, old = tmp_path / "store" / "cluster", tmp_path / "old"
+    async with broker_on(tmp_path, "b1", **settings) as broker:
+        await until(lambda: unfenced(broker))
+    shutil.copytree(log, old)
+    for _ in range(2):  # and who was there all the time starts again
+        async with broker_on(tmp_path, "b1", **settings) as broker:
+            await until(lambda: unfenced(broker))
+            await broker.create_topic(f"t{broker.node.cluster.image.sequence}")
+    shutil.rmtree(log)
+    shutil.copytree(old, log)
+    with pytest.raises(StartRefused, match="somebody has put an older state of it back"):
+        async with broker_on(tmp_path, "b1", **settings):
+            pass
+    (tmp_path / "b1" / "data" / ".firn" / "registration").unlink()
+    async with broker_on(tmp_path, "b1", **settings) as broker:
+        assert not broker.node.cluster.image.topics_by_name, "the operator has put it back"
 
 
 class Rolling:

@@ -235,11 +235,17 @@ async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: P
     assert "taken over" in told["error"]
 
 
-async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(tmp_path: Path):
+async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     key = tmp_path / "key"
     key.write_text(base64.b64encode(b"k" * 32).decode())
     key.chmod(0o600)
+    monkeypatch.setenv("FIRN_CLUSTER_LOG_KEY", "unread here")
     async with broker(tmp_path, firn_cluster_log_key_location=str(key)) as running:
+        store = running.store_process()
+        assert store is not None
+        assert "FIRN_CLUSTER_LOG_KEY" not in store.environ()
         async with talk(running.port) as client:
             await make_topic(client, "t", retention_ms="-1")
         entries = sorted((tmp_path / "store" / "cluster" / "log").glob("[0-9]*"))

@@ -9,10 +9,13 @@ import random
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.metadata import log_format
 from app.metadata.log_format import (
     HEADER_KEY,
     KeyValue,
@@ -451,3 +454,26 @@ async def test_an_undecided_append_is_not_taken_for_anothers(store: DirectorySto
     store.put_if_absent = lost_answer  # type: ignore[method-assign, assignment]
     await write(log, 1)
     assert log.next_sequence == 3
+
+
+async def test_a_program_that_knows_no_proofs_reads_what_has_them(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await write(await sealed(log_of(store, "w", A, introducing=True)), 3)
+    await log.snapshot()
+    await write(log, 2)
+    for name, kind, what in (
+        ("_entry_headers", log_format.EntryHeader, "entry header"),
+        ("_snapshot_headers", log_format.SnapshotHeader, "snapshot header"),
+    ):
+        older = log_format.ValueDecoder(kind, 1, what)
+
+        class Older:
+            def decode(self, data: bytes, older: Any = older) -> Any:
+                found = older.decode(data)
+                return SimpleNamespace(**{one: getattr(found, one) for one in found.__struct_fields__}, proof=None)
+
+        monkeypatch.setattr(log_format, name, Older())
+    old = log_of(store, "old", proofs=False)
+    await old.load()
+    assert dict(old.live) == dict(log.live)
