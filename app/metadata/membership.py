@@ -136,7 +136,7 @@ class Membership:
         if bound.broker_epoch < self._last_epoch:
             raise StartRefused(
                 f"The cluster log is older than this broker's last registration (broker epoch {self._last_epoch}; the log has "
-                f"{bound.broker_epoch}): somebody has put an older state of it back, and what was changed since, rights too, is gone."
+                f"{bound.broker_epoch}): somebody has put an older state of it back, and later changes are gone, of rights too."
                 " Restore the newest state; or, if you put it back yourself, remove .firn/registration from the data directory."
             )
 

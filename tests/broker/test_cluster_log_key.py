@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -90,6 +91,19 @@ async def test_a_broker_starts_again_with_its_key_and_not_without_or_with_anothe
         assert broker.node.cluster.image.topic("t") is not None
     image = await image_of(tmp_path)
     assert (image.cluster_id, image.topic("t") is not None) == (cluster_id, True), "readers need no key"
+
+
+async def test_a_broker_that_is_alone_takes_a_key_and_lays_it_down_by_restarts(tmp_path: Path) -> None:
+    introducing = {"firn_cluster_log_key": A, "firn_cluster_log_key_introducing": True}
+    rng = random.Random(5)  # other ids at each start
+    for settings in ({}, introducing, {"firn_cluster_log_key": A}, introducing, {}):
+        async with running_broker(tmp_path, rng=rng, **settings) as broker:  # type: ignore[arg-type]
+            assert broker.node.cluster.image.level == 0
+    async with running_broker(tmp_path, rng=rng) as broker:
+        await broker.create_topic("t")
+    with pytest.raises(CorruptionError, match="has no proof"):
+        async with running_broker(tmp_path, rng=rng, firn_cluster_log_key=A):
+            pass
 
 
 async def test_a_broker_does_not_start_on_a_log_from_before_its_last_registration(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode, RequestRejected
+from app.handlers.callers import Caller, Rights
+from app.handlers.context import Request
+from app.handlers.passing_on import principal_of
 from app.machine.runtime import SystemClock
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.units import TimestampMs
@@ -28,7 +31,7 @@ from app.wire.apis.expire_delegation_token import ExpireDelegationTokenRequest
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.renew_delegation_token import RenewDelegationTokenRequest
 from app.wire.framing import request_frame
-from app.wire.principal import encode_principal
+from app.wire.principal import decode_principal, encode_principal
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
@@ -284,6 +287,13 @@ async def test_tokens_are_made_through_any_broker_and_let_in_at_every_broker(tmp
         )
         assert refused.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "by the rights of who asks"
         await bob.close()
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+def test_the_mark_of_a_token_is_passed_on(by_token: bool) -> None:
+    caller = Caller(Rights("User:alice"), by_token=by_token)
+    request = Request(ApiKey.RENEW_DELEGATION_TOKEN, 2, 1, "t", caller, set())
+    assert decode_principal(principal_of(request)) == ("User", "alice", by_token)
 
 
 async def test_a_client_with_a_token_logs_in_again_before_it_ends(tmp_path: Path) -> None:

@@ -276,6 +276,7 @@ async def test_a_key_is_introduced_broker_by_broker(store: DirectoryStore) -> No
     new = log_of(store, "new", A, introducing=True)
     await sealed(new)  # the first broker with the key becomes the controller
     assert new.proofs_differ
+    assert new.snapshot_due, "at once, and not after 64 entries"
     await old.poll()  # and who has no key yet follows
     assert old.next_sequence == new.next_sequence
     assert "has no proof" in await refused(store, A), "who goes on too soon is refused"
