@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -37,6 +38,22 @@ _SENTENCES: Final = {
 }
 TokenId = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `firn token list` shows it.")]
 _NOTHING: Final[tuple[str, ...]] = ()
+_ESCAPE: Final = "\\u%04x"
+"""Of a character in a properties file."""
+_OF_THE_USER: Final = frozenset(
+    {
+        "sasl.username",
+        "sasl.password",
+        "sasl.jaas.config",
+        "firn.sasl.oauthbearer.token.file",
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.key.password",
+    }
+)
+"""Settings of a client that show who it is: the holder of a token does not get them."""
 
 
 @app.callback()
@@ -87,13 +104,19 @@ def create(
             broker = await cluster.any_broker()
             return await broker.request(ApiKey.CREATE_DELEGATION_TOKEN, message)
 
-    if out is not None and out.exists():
-        raise ConfigError(f"--out {out} exists already: name another file.")
-    made = run_async(work)
-    _check(made.error_code)
-    secret = b64encode(made.hmac).decode()
-    if out is not None:
-        _write(out, made.token_id, secret)
+    file = None if out is None else _created(out)
+    try:
+        made = run_async(work)
+        _check(made.error_code)
+        secret = b64encode(made.hmac).decode()
+        if file is not None:
+            file.writelines(_client_of(made.token_id, secret))
+            file.close()
+    except BaseException:
+        if file is not None and out is not None:
+            file.close()
+            out.unlink()
+        raise
     from app.cli.output import print_json, print_table
 
     facts = {
@@ -239,11 +262,18 @@ def _principal(text: str, flag: str) -> tuple[str, str]:
     return kind, name
 
 
-def _write(path: Path, token_id: str, secret: str) -> None:
-    """Raises: ConfigError, OSError."""
-    settings = dict(client_settings())
-    for name in ("sasl.username", "sasl.password", "sasl.jaas.config", "firn.sasl.oauthbearer.token.file"):
-        settings.pop(name, None)
+def _created(path: Path) -> TextIO:
+    """A new file for a secret, before there is one. Raises: ConfigError, OSError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"--out {path} exists already: name another file.") from None
+    return os.fdopen(descriptor, "w", encoding="ascii")
+
+
+def _client_of(token_id: str, secret: str) -> Iterator[str]:
+    """The lines of a file of settings that logs in with a token: as this command is set, without the credentials of its user."""
+    settings = {name: text for name, text in client_settings().items() if name not in _OF_THE_USER}
     if not settings.get("security.protocol", "").startswith("SASL_"):
         settings["security.protocol"] = "SASL_SSL"
     if not settings.get("sasl.mechanism", "").startswith("SCRAM-"):
@@ -253,11 +283,8 @@ def _write(path: Path, token_id: str, secret: str) -> None:
         f'username="{token_id}" password="{secret}" tokenauth="true";'
     )
     for name, text in settings.items():
-        if "\n" in text:
-            settings[name] = text.replace("\n", "\\n")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.writelines(f"{name}={text}\n" for name, text in settings.items())
+        escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+        yield f"{name}={''.join(one if one.isascii() else _ESCAPE % ord(one) for one in escaped)}\n"
 
 
 def _check(code: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from app.client.security import client_security, read_settings
 from tests.broker.test_delegation_tokens import RIGHTS, SASL, broker_with_tokens
 from tests.cli.test_acl import Done
 from tests.support.broker import RunningBroker
@@ -71,6 +72,25 @@ async def test_a_token_is_made_used_renewed_and_expired(firn: Firn, tmp_path: Pa
     assert (await firn("bob", "token", "list", "--json")).json == []
     gone = await firn("bob", "token", "expire", token_id)
     assert f"There is no delegation token {token_id} that you may see" in gone.err
+
+
+async def test_a_file_with_a_token_has_nothing_of_who_made_it(
+    firn: Firn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRN_CLIENT_SSL_KEYSTORE_LOCATION", "/alice.pem")
+    monkeypatch.setenv("FIRN_CLIENT_SSL_KEY_PASSWORD", "hunter2")
+    monkeypatch.setenv("FIRN_CLIENT_SSL_TRUSTSTORE_LOCATION", "/ä\\b/ca.pem")
+    file = tmp_path / "token.properties"
+    assert (await firn("alice", "token", "create", "--out", str(file))).code == 0
+    text = file.read_text()
+    for secret in ("alice", "hunter2", "keystore"):
+        assert secret not in text
+    found = read_settings({}, str(file))
+    assert found["ssl.truststore.location"] == "/ä\\b/ca.pem"
+    assert client_security({**found, "security.protocol": SASL}).by_token
+    refused = tmp_path / "refused"
+    assert (await firn("bob", "token", "create", "--owner", "User:alice", "--out", str(refused))).code == 1
+    assert not refused.exists()
 
 
 async def test_the_secret_is_printed_once_and_a_list_has_none(firn: Firn) -> None:
