@@ -281,6 +281,8 @@ def review(sources: Iterable[Source]) -> Review:
                     raise unknown_name(given)
                 setting = known[name]
                 try:
+                    if name in _OF_BROKERS_ALONE and label.startswith("--"):
+                        raise _shown_to_all(name)
                     values = setting.parse(text)
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
@@ -367,10 +369,7 @@ class _Listeners:
                 protocols_by_name(text)
             elif definition is not None:
                 if definition.sensitive and label.startswith("--"):
-                    raise ValueError(
-                        "a command line can be read by every user of this machine; write it into a file (--config), or into the "
-                        f"environment variable {environment_name('sasl.jaas.config' if prefixed else name)}"
-                    )
+                    raise _shown_to_all("sasl.jaas.config" if prefixed else name)
                 if not definition.sensitive:
                     parse_value(definition, text, name=name)
         except ValueError as error:
@@ -557,6 +556,13 @@ def from_assignments(assignments: Iterable[str]) -> Source:
     return Source(values, lambda name: f"--set {name}")
 
 
+def _shown_to_all(name: str) -> ValueError:
+    return ValueError(
+        "a command line can be read by every user of this machine; write it into a file (--config), or into the environment "
+        f"variable {environment_name(name)}"
+    )
+
+
 def environment_name(name: str) -> str:
     """The environment variable of a setting."""
     return "FIRN_" + name.removeprefix("firn.").replace(".", "_").upper()
@@ -712,6 +718,14 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
     return {"redis_url": text}
 
 
+def _parse_log_key(text: str) -> Mapping[str, Any]:
+    if text.strip():
+        from app.metadata.log_proofs import parse_keys
+
+        parse_keys(text)
+    return {"firn_cluster_log_key": text}
+
+
 def _parse_listeners(text: str) -> Mapping[str, Any]:
     raise AssertionError(f"listeners are read together: {text}")
 
@@ -754,10 +768,12 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.http.allowed.hosts": _parse_allowed_hosts,
     "firn.http.allowed.origins": _parse_allowed_origins,
     "firn.redis.url": _parse_redis_url,
+    "firn.cluster.log.key": _parse_log_key,
 }
 _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "firn.store.url": "file://<log.dirs>-store",
     "advertised.listeners": "as listeners",
 }
 _PLAINTEXT: Final = "PLAINTEXT"
+_OF_BROKERS_ALONE: Final = frozenset({"firn.cluster.log.key", "delegation.token.secret.key"})
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

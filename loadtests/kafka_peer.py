@@ -78,17 +78,22 @@ def server_properties(directory: Path, port: int, controller_port: int, *, tiere
 
 @contextmanager
 def kafka_running(
-    directory: Path, *, core: int | None = None, tiered: bool = False, settings: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    core: int | None = None,
+    tiered: bool = False,
+    settings: Mapping[str, str] | None = None,
+    port: int | None = None,
 ) -> Iterator[System]:
     """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
 
-    ``settings`` are broker settings beside those of ``server_properties``.
+    ``settings`` are broker settings beside those of ``server_properties``, and ``port`` is where it listens then.
 
     Raises: PeerMissing.
     """
     libs = kafka_libs()
     directory.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port = free_port() if port is None else port
     properties = directory / "server.properties"
     all_settings = server_properties(directory, port, free_port(), tiered=tiered) | dict(settings or {})
     properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))

@@ -23,6 +23,9 @@ STEADY_S: Final = 30.0
 EXIT_WAIT_S: Final = 5.0
 """How long a child may take to end after its socket was closed, before it is killed."""
 
+OF_THE_BROKER_ALONE: Final = frozenset({"FIRN_CLUSTER_LOG_KEY", "FIRN_DELEGATION_TOKEN_SECRET_KEY"})
+"""Variables with secrets that no child needs: one of them talks to the network."""
+
 
 class Child:
     """One child process and its successors."""
@@ -63,7 +66,7 @@ class Child:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *python_command(*self._command(theirs.fileno())),
-                env=python_environment(),
+                env={name: text for name, text in python_environment().items() if name not in OF_THE_BROKER_ALONE},
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *self._inherited),
                 start_new_session=True,  # Ctrl-C is for the broker, which then ends its children in order

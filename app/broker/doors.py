@@ -20,12 +20,13 @@ from app.metadata.cluster import ClusterImage
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
-from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer
+from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer, TokenCredential
 
 if TYPE_CHECKING:
     from app.broker.token_keys import TokenKeys
     from app.faults import Faults
     from app.seams import BlockingPool
+    from app.security.delegation import TokenSecrets
 
 LOOK_S: Final = 5.0
 """How often files of certificates and keys are looked at."""
@@ -40,14 +41,20 @@ class Doors:
     """Those of all listeners that are not plain. Belongs to one loop."""
 
     def __init__(
-        self, config: BrokerConfig, image: Callable[[], ClusterImage], now_ms: Callable[[], int] = lambda: 0
+        self,
+        config: BrokerConfig,
+        image: Callable[[], ClusterImage],
+        now_ms: Callable[[], int] = lambda: 0,
+        token_secrets: TokenSecrets | None = None,
     ) -> None:
-        """``image`` has the users of SCRAM. ``now_ms``: wall-clock time, for tokens.
+        """``image`` has the users of SCRAM and the delegation tokens, whose secrets ``token_secrets`` derives. ``now_ms``:
+        wall-clock time, for tokens.
 
         Raises: ConfigError. Nothing has been started then.
         """
         self._image = image
         self._now_ms = now_ms
+        self._token_secrets = token_secrets
         self._keys: list[TokenKeys] = []
         self._start_secret = secrets.token_bytes(32)
         """For salts, while the cluster has no user and so no secret."""
@@ -87,11 +94,18 @@ class Doors:
         def find(user: str) -> ScramCredential | None:
             return self._image().scram_users.get(user, {}).get(scram)
 
+        def find_token(token_id: str) -> TokenCredential | None:
+            if self._token_secrets is None:
+                return None
+            token = self._image().tokens.get(token_id)
+            return self._token_secrets.credential(token_id, token, scram, self._now_ms())
+
         return lambda: ScramServer(
             scram,
             find,
             nonce=b64encode(secrets.token_bytes(NONCE_BYTES)).decode(),
             secret=self._image().scram_secret or self._start_secret,
+            tokens=find_token,
         )
 
     def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:

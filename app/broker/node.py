@@ -63,6 +63,7 @@ from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
 from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
+from app.security.delegation import TokenSecrets
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
@@ -207,6 +208,8 @@ class Node:
         self.groups: GroupCoordinator = None  # type: ignore[assignment]
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
+        key = config.delegation_token_secret_key
+        self._token_secrets = TokenSecrets(key) if key else None
         self._doors: Doors | None = None
         """Of listeners that are not plain; None if there are none."""
         self.load_report: LoadReport | None = None
@@ -246,7 +249,7 @@ class Node:
         if not config.open:
             from app.broker.doors import Doors
 
-            self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms)
+            self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms, self._token_secrets)
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
@@ -409,6 +412,7 @@ class Node:
             gate=gate,
             doorkeeper=OpenDoor(rights),
             authorizer=authorizer,
+            token_secrets=self._token_secrets,
             rights=rights,
         )
         self.cluster.on_change(self._follow_acls)
@@ -569,6 +573,8 @@ class Node:
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
+                if self._token_secrets is not None:
+                    background.append(tasks.create_task(self._sweep_tokens()))
                 if self._doors is not None:
                     background.append(
                         tasks.create_task(self._doors.run(self._around.pool, self.faults, self._log_line))
@@ -695,6 +701,18 @@ class Node:
 
         await add_first_users(
             self.config, self.context, fs=self._around.fs, pool=self._around.pool, log_line=self._log_line
+        )
+
+    async def _sweep_tokens(self) -> None:
+        from app.broker.token_sweep import sweep_tokens
+
+        await sweep_tokens(
+            self.cluster,
+            self.membership.controller,
+            interval_ms=self.config.delegation_token_expiry_check_interval_ms,
+            clock=self._around.clock,
+            faults=self.faults,
+            log_line=self._log_line,
         )
 
     async def registered(self, broker_epoch: int) -> None:

@@ -112,6 +112,10 @@ class Broker:
             from app.broker.doors import Doors
 
             Doors.check(self.config)
+        if self.config.firn_cluster_log_key_location or self.config.firn_cluster_log_key_introducing:
+            from app.broker.log_keys import with_log_keys
+
+            self.config = with_log_keys(self.config, self._log_line)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         if (stays_open := make_private(self.config.data_dir)) is not None:
             self._log_line(stays_open)

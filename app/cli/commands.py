@@ -41,6 +41,7 @@ _FAMILIES: Final = {
     "cost": ("cost", "cost"),
     "iam": ("iam", "app"),
     "user": ("user", "app"),
+    "token": ("token", "app"),
     "tls": ("tls", "app"),
 }
 """Command to its module of this package and what it is called there, in the order of the help."""

@@ -64,6 +64,8 @@ class ClientSecurity:
     mechanism: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
+    by_token: bool = False
+    """Whether ``user`` is the id of a delegation token, and ``password`` its secret."""
     token_file: str = ""
     tls: TlsSettings | None = None
 
@@ -102,7 +104,7 @@ def client_security(settings: Mapping[str, str]) -> ClientSecurity:
         raise ConfigError(
             f"security.protocol={text('security.protocol')} is not one of {', '.join(SecurityProtocol)}."
         ) from None
-    mechanism, user, password = "", "", ""
+    mechanism, user, password, by_token = "", "", "", False
     if protocol.sasl:
         mechanism = text("sasl.mechanism", "GSSAPI").upper()
         if mechanism not in MECHANISMS:
@@ -114,6 +116,7 @@ def client_security(settings: Mapping[str, str]) -> ClientSecurity:
             except ValueError as error:
                 raise ConfigError(f"sasl.jaas.config cannot be read: {error}.") from None
             user, password = options.get("username", user), options.get("password", password)
+            by_token = options.get("tokenauth", "").lower() == "true"
         if mechanism == "OAUTHBEARER":
             if not text("firn.sasl.oauthbearer.token.file"):
                 raise ConfigError("OAUTHBEARER needs a token: name its file with firn.sasl.oauthbearer.token.file.")
@@ -124,6 +127,7 @@ def client_security(settings: Mapping[str, str]) -> ClientSecurity:
         mechanism=mechanism,
         user=user,
         password=password,
+        by_token=by_token,
         token_file=text("firn.sasl.oauthbearer.token.file"),
         tls=_tls(settings) if protocol.tls else None,
     )
@@ -226,7 +230,13 @@ class SecureDialer:
                 answer = await _tell(connection, b"\x01")
             return answer.session_lifetime_ms
         nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
-        scram = ScramClient(ScramMechanism.of(security.mechanism), security.user, security.password, nonce=nonce)
+        scram = ScramClient(
+            ScramMechanism.of(security.mechanism),
+            security.user,
+            security.password,
+            nonce=nonce,
+            token=security.by_token,
+        )
         first = await _tell(connection, scram.first)
         proof = await asyncio.to_thread(scram.answer, bytes(first.auth_bytes))  # it hashes some thousand times
         last = await _tell(connection, proof)

@@ -74,6 +74,16 @@ class BrokerConfig:
     super_users: str = ""
     """Principals that may do everything, separated by semicolons."""
     allow_everyone_if_no_acl_found: bool = False
+    firn_cluster_log_key: str | None = field(default=None, repr=False)
+    """Keys that prove that brokers have written the cluster log, the one that is used first; None or empty for none."""
+    firn_cluster_log_key_location: str = ""
+    """A file with them."""
+    firn_cluster_log_key_introducing: bool = False
+    delegation_token_secret_key: str | None = field(default=None, repr=False)
+    """What secrets of delegation tokens are derived from; None or empty if there are no tokens."""
+    delegation_token_max_lifetime_ms: int = 604_800_000
+    delegation_token_expiry_time_ms: int = 86_400_000
+    delegation_token_expiry_check_interval_ms: int = 3_600_000
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Settings of a topic without its own overrides and without broker overrides."""

@@ -724,6 +724,48 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 choices=("", STANDARD_AUTHORIZER),
             ),
             _broker(
+                "firn.cluster.log.key",
+                _PASSWORD,
+                "Keys in base64, of 32 bytes or more, separated by commas: the same on every broker, and nowhere else. The first "
+                "proves that a broker has written an entry of the cluster log, and each is enough to check that. A broker that "
+                "finds an entry without such a proof stops. Empty for none.",
+            ),
+            _broker(
+                "firn.cluster.log.key.location",
+                _STRING,
+                "File with these keys, one a line, instead.",
+            ),
+            _broker(
+                "firn.cluster.log.key.introducing",
+                _BOOLEAN,
+                "Whether entries without a proof are taken, too: while not all brokers have the key.",
+            ),
+            _broker(
+                "delegation.token.secret.key",
+                _PASSWORD,
+                "Key from which the secrets of delegation tokens are derived. Every broker must have the same one, and another one "
+                "ends all tokens. Without it there are no delegation tokens. They need firn.version 2.",
+            ),
+            _broker(
+                "delegation.token.max.lifetime.ms",
+                _LONG,
+                "Time after which a delegation token ends even if it is renewed.",
+                minimum=1,
+            ),
+            _broker(
+                "delegation.token.expiry.time.ms",
+                _LONG,
+                "Time for which a delegation token is valid before it has to be renewed.",
+                minimum=1,
+            ),
+            _broker(
+                "delegation.token.expiry.check.interval.ms",
+                _LONG,
+                "Time between two searches for delegation tokens that have ended, to remove them.",
+                minimum=1,
+                importance=Importance.LOW,
+            ),
+            _broker(
                 "super.users",
                 _STRING,
                 "Principals that may do everything whatever the ACLs say, separated by semicolons, as in User:admin;User:broker. "

@@ -208,12 +208,8 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "OpenSSL serves TLS here, Firn itself SASL without Kerberos, and there are no delegation tokens",
+        "OpenSSL serves TLS here, and Firn itself SASL without Kerberos",
         """
-        delegation.token.expiry.check.interval.ms long 3600000 1..
-        delegation.token.expiry.time.ms long 86400000 1..
-        delegation.token.max.lifetime.ms long 604800000 1..
-        delegation.token.secret.key password -
         sasl.client.callback.handler.class class -
         sasl.kerberos.kinit.cmd string /usr/bin/kinit per-broker
         sasl.kerberos.min.time.before.relogin long 60000 per-broker

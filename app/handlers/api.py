@@ -27,6 +27,9 @@ class Api(NamedTuple):
     """(request, message, code, sentence) to a response that carries the code for everything that was asked."""
     refuse_each: Callable[[Request, Any, ErrorCode, str], Any] | None = None
     """As ``refuse``, with the code in the result of each topic, where ``refuse`` tells it once for all."""
+    before: Callable[[Context, Request, Any], None] | None = None
+    """Called on the broker to which the client is connected, also if the request is passed on to the controller: what the
+    connection itself does not allow. Raises: RequestRejected."""
 
 
 ApiTable = Mapping[ApiKey, Api]

@@ -34,12 +34,15 @@ CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTEN
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+DELEGATION_TOKEN, USER = ResourceType.DELEGATION_TOKEN, ResourceType.USER
 
 FAILED: Final[Mapping[int, ErrorCode]] = {
     TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 """How a missing right is told, by the type of resource."""
 
@@ -566,6 +569,14 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.DELETE_ACLS: _ADMINISTERS,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _LOOKS,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ADMINISTERS,
+    ApiKey.CREATE_DELEGATION_TOKEN: (Asked(Operation.CREATE_TOKENS, USER, "the owner, unless it is the caller"),),
+    # Its owner and those whom the owner named may do it: no rule of access decides.
+    ApiKey.RENEW_DELEGATION_TOKEN: NOTHING,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: NOTHING,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        Asked(DESCRIBE, DELEGATION_TOKEN, "each token of others: those that may not be described are left out"),
+        Asked(Operation.DESCRIBE_TOKENS, USER, "or of its owner"),
+    ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (Whole(DESCRIBE_CONFIGS),),
     ApiKey.ALTER_CLIENT_QUOTAS: (Whole(ALTER_CONFIGS),),
     # Between brokers.

@@ -75,6 +75,8 @@ class Caller:
     port: int = 0
     expires_s: float = math.inf
     """Loop time at which the session ends unless the client authenticates again (KIP-368)."""
+    by_token: bool = False
+    """Whether the client has logged in with a delegation token."""
 
     @property
     def principal(self) -> str:
@@ -89,8 +91,9 @@ class Doorkeeper(Protocol):
         """The caller of a new connection."""
         ...
 
-    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
-        """The same connection, whose client has shown to be ``principal``. ``expires_s``: loop time at which that ends."""
+    def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
+        """The same connection, whose client has shown to be ``principal``. ``expires_s``: loop time at which that ends.
+        ``by_token``: whether a delegation token showed it."""
         ...
 
     def renew(self, caller: Caller) -> Caller:
@@ -104,16 +107,16 @@ class OpenDoor:
     def __init__(self, known: KnownRights | None = None) -> None:
         self._known = known if known is not None else KnownRights()
 
-    def authenticated(self, caller: Caller, principal: str, expires_s: float) -> Caller:
+    def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
         rights = self._known.of(principal, caller.host)
-        return Caller(rights, caller.listener, caller.host, caller.port, expires_s)
+        return Caller(rights, caller.listener, caller.host, caller.port, expires_s, by_token)
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         return Caller(self._known.of(ANONYMOUS, host), listener, host, port)
 
     def renew(self, caller: Caller) -> Caller:
         rights = self._known.of(caller.principal, caller.host)
-        return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s)
+        return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s, caller.by_token)
 
 
 class Quotas:

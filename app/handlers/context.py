@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
     from app.security.authorizer import Authorizer
+    from app.security.delegation import TokenSecrets
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
@@ -115,6 +116,8 @@ class Context:
     """Says who a connection speaks for."""
     authorizer: Authorizer | None = None
     """Says what callers may do; None if everybody may do everything."""
+    token_secrets: TokenSecrets | None = None
+    """Derives the secrets of delegation tokens; None if there are none."""
     rights: KnownRights = field(default_factory=KnownRights)
     """Where doorkeepers get the rights of callers. They end when the rules change."""
     apis: Mapping[int, Answers] = field(default_factory=dict)

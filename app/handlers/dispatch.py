@@ -22,6 +22,12 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "api_versions": (ApiKey.API_VERSIONS,),
     "logins": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
     "scram_users": (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
+    "delegation_tokens": (
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ),
     "metadata": (ApiKey.METADATA,),
     "producer_ids": (ApiKey.INIT_PRODUCER_ID,),
     "offsets": (ApiKey.LIST_OFFSETS,),

@@ -240,7 +240,10 @@ class LoginSession(Session):
             left_ms.append(again_ms)
         lifetime_ms = max(1, min(left_ms))
         expires_s = self.server.loop.time() + lifetime_ms / MS_PER_S
-        self.speak_as(self.context.doorkeeper.authenticated(self.caller, f"User:{entered.user}", expires_s))
+        principal = f"User:{entered.user}"
+        self.speak_as(
+            self.context.doorkeeper.authenticated(self.caller, principal, expires_s, by_token=entered.by_token)
+        )
         return 0 if math.isinf(lifetime_ms) else int(lifetime_ms)
 
     def _reply(self, reply: Reply, frame: bytes) -> None:

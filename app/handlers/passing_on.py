@@ -35,6 +35,9 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.CREATE_ACLS,
         ApiKey.DELETE_ACLS,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.ALTER_CLIENT_QUOTAS,
@@ -48,7 +51,7 @@ SIZE_BYTES: Final = 4
 def principal_of(request: Request) -> bytes:
     """The principal that a request speaks for, as an Envelope carries it."""
     kind, _, name = request.caller.principal.partition(":")
-    return encode_principal(kind, name)
+    return encode_principal(kind, name, token_authenticated=request.caller.by_token)
 
 
 async def handle_envelope(context: Context, request: Request, message: EnvelopeRequest) -> EnvelopeResponse:
@@ -60,7 +63,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             f"Brokers pass requests on over the listener {context.config.inter_broker_listener}.",
         )
-    kind, name, _ = decode_principal(message.request_principal or b"")
+    kind, name, by_token = decode_principal(message.request_principal or b"")
     principal = f"{kind}:{name}"
     if context.authorizer is None and request.caller.principal == ANONYMOUS and principal != ANONYMOUS:
         # F3: nobody speaks for another who has not shown who they are. Another broker has, and without rules that is enough; with
@@ -68,7 +71,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
         raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {principal}.")
     # Rights and quotas are those of the client.
     host = message.client_host_address.decode(errors="replace").rpartition(":")[0]
-    caller = Caller(context.rights.of(principal, host), request.caller.listener, host)
+    caller = Caller(context.rights.of(principal, host), request.caller.listener, host, by_token=by_token)
     frame = memoryview(message.request_data)
     header = parse_request_header(frame)
     if header.api_key not in PASSED_ON or not is_served(header.api_key, header.api_version):

@@ -177,6 +177,12 @@ class Session(Client):
             api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
         )
         message = decode_request(api_key, api_version, frame[header.body_start :])
+        if api.before is not None:
+            try:
+                api.before(self.context, request, message)
+            except FirnError as error:
+                self.answer(self._encode(request, self._refused(api.refuse, request, message, error, meter), meter))
+                return
         passes_on = self.context.passes_on
         if passes_on is not None and api_key in PASSED_ON and passes_on.needed():
             slot = self.open_slot(meter, stops_parsing=True)

@@ -7,10 +7,10 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     26 feature, <name>             27 group configs, <group id>    28 counters
     23 access control, <resource type>, <pattern type>, <resource name>, <principal>, <host>, <operation>, <permission>
     25 SCRAM user, <name>, <mechanism>                              25 SCRAM user                             the secret of all
-    24 quota, <user>, <client id>, <ip>
+    24 quota, <user>, <client id>, <ip>                             29 delegation token, <token id>
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
-brokers need (ADR 0023). Kinds 23 to 25 are written from level 2 on (ADR 0030 to 0032).
+brokers need (ADR 0023). Kinds 23 to 25 and 29 are written from level 2 on (ADR 0030 to 0032, 0035).
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -42,6 +42,7 @@ from app.metadata.log_format import (
     encode_value,
 )
 from app.security.acls import Acl, Acls, Pattern, Rule
+from app.security.delegation import DelegationToken
 from app.security.scram import ScramCredential
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
@@ -78,6 +79,7 @@ class Kind(IntEnum):
     FEATURE = 26
     GROUP_CONFIGS = 27
     COUNTERS = 28
+    DELEGATION_TOKEN = 29
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -221,6 +223,17 @@ class ScramSecretRecord(Versioned, array_like=True, frozen=True):
     secret: bytes
 
 
+class TokenRecord(Versioned, array_like=True, frozen=True):
+    """A delegation token (level 2). Its secret follows from its id and the brokers' secret key."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: TimestampMs
+    max_ms: TimestampMs
+    expires_ms: TimestampMs
+
+
 class QuotaRecord(Versioned, array_like=True, frozen=True):
     """Limits of one entity (level 2)."""
 
@@ -251,6 +264,7 @@ _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
 _acls = ValueDecoder(AclRecord, 1, "access control")
 _scram = ValueDecoder(ScramRecord, 1, "SCRAM user")
 _scram_secret = ValueDecoder(ScramSecretRecord, 1, "SCRAM secret")
+_tokens = ValueDecoder(TokenRecord, 1, "delegation token")
 _quotas = ValueDecoder(QuotaRecord, 1, "quota")
 _features = ValueDecoder(FeatureRecord, 1, "feature")
 _counters = ValueDecoder(CountersRecord, 1, "counters")
@@ -312,6 +326,18 @@ def scram_change(user: str, mechanism: int, credential: ScramCredential | None) 
 
 def scram_secret_change(secret: bytes) -> KeyValue:
     return encode_key(Kind.SCRAM_USER), encode_value(ScramSecretRecord(1, secret))
+
+
+def token_change(token_id: str, token: DelegationToken | None) -> KeyValue:
+    """None takes it away."""
+    return encode_key(Kind.DELEGATION_TOKEN, token_id), None if token is None else encode_value(_token_record(token))
+
+
+def _token_record(token: DelegationToken) -> TokenRecord:
+    owner, requester, renewers, issued_ms, max_ms, expires_ms = token
+    return TokenRecord(
+        1, owner, requester, renewers, TimestampMs(issued_ms), TimestampMs(max_ms), TimestampMs(expires_ms)
+    )
 
 
 class QuotaEntity(NamedTuple):
@@ -504,6 +530,8 @@ class ClusterImage:
     scram_users: Mapping[str, Mapping[int, ScramCredential]] = field(default_factory=dict, repr=False)
     """By name and mechanism (``ScramMechanism``)."""
     scram_secret: bytes = field(default=b"", repr=False)
+    tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
+    """Delegation tokens by id, those that have ended and were not swept yet among them."""
 
     @property
     def level(self) -> int:
@@ -607,6 +635,8 @@ class ImageDraft:
         self._group_configs_owned = False
         self._scram_users: Mapping[str, Mapping[int, ScramCredential]] = base.scram_users
         self._scram_secret = base.scram_secret
+        self._tokens: dict[str, DelegationToken] = base.tokens  # type: ignore[assignment]
+        self._tokens_owned = False
         self._making: dict[UUID, _TopicInTheMaking] = {}
         self._folded_names: dict[str, str] | None = None
 
@@ -663,6 +693,10 @@ class ImageDraft:
     @property
     def scram_secret(self) -> bytes:
         return self._scram_secret
+
+    @property
+    def tokens(self) -> Mapping[str, DelegationToken]:
+        return self._tokens
 
     @property
     def features(self) -> Mapping[str, int]:
@@ -738,6 +772,7 @@ class ImageDraft:
             acl_count=self._acl_count,
             scram_users=self._scram_users,
             scram_secret=self._scram_secret,
+            tokens=self._tokens,
         )
 
     def _take(self, parts: list[object], value: bytes | None) -> None:
@@ -772,6 +807,13 @@ class ImageDraft:
                 self._scram_secret = _scram_secret.decode(value).secret
             case Kind.SCRAM_USER:
                 self._take_scram_user(_text(parts[1]), _number(parts[2]), value)
+            case Kind.DELEGATION_TOKEN:
+                if not self._tokens_owned:
+                    self._tokens, self._tokens_owned = dict(self._tokens), True
+                if value is None:
+                    self._tokens.pop(_text(parts[1]), None)
+                else:
+                    self._tokens[_text(parts[1])] = _token(_tokens.decode(value))
             case Kind.QUOTA:
                 if not self._quotas_owned:
                     self._quotas, self._quotas_owned = dict(self._quotas), True
@@ -951,6 +993,12 @@ class ImageDraft:
         if not self._topics_owned:
             self._topics_by_name, self._topics_by_id = dict(self._topics_by_name), dict(self._topics_by_id)
             self._topics_owned = True
+
+
+def _token(record: TokenRecord) -> DelegationToken:
+    return DelegationToken(
+        record.owner, record.requester, record.renewers, record.issued_ms, record.max_ms, record.expires_ms
+    )
 
 
 def _uuid(part: object) -> UUID:

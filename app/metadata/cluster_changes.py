@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from app.metadata.quotas import QuotaOperation
     from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
     from app.metadata.scram_changes import ScramAnswer, ScramAsked
+    from app.metadata.token_changes import MadeToken, TokenAsked
     from app.security.acls import Acl, AclFilter
 
 
@@ -149,6 +150,22 @@ class ClusterChanges(Protocol):
         ``secret``: random bytes that nobody can guess, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
         level below ``SECURITY_LEVEL``.
         """
+        ...
+
+    async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
+        """Make a delegation token. Rejected with UNSUPPORTED_VERSION below level 2, INVALID_PRINCIPAL_TYPE, INVALID_REQUEST, or
+        POLICY_VIOLATION for too many."""
+        ...
+
+    async def renew_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        """Let a delegation token last longer. None: there is no such token. Returns: its new end.
+
+        Rejected with DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED or DELEGATION_TOKEN_OWNER_MISMATCH.
+        """
+        ...
+
+    async def expire_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        """Let a delegation token end in ``period_ms``, or at once. Returns: its new end. Rejected as ``renew_token``."""
         ...
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:

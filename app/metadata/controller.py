@@ -32,7 +32,16 @@ from app.errors import (
     copy_of,
 )
 from app.faults import Faults
-from app.metadata import acl_changes, broker_changes, changes, features, leader_changes, quotas, reassignments
+from app.metadata import (
+    acl_changes,
+    broker_changes,
+    changes,
+    features,
+    leader_changes,
+    quotas,
+    reassignments,
+    token_changes,
+)
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
@@ -55,6 +64,7 @@ from app.metadata.quotas import QuotaOperation
 from app.metadata.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
+from app.metadata.token_changes import MadeToken, TokenAsked
 from app.metadata.view import ClusterView
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
@@ -111,8 +121,10 @@ class Controller(ClusterChanges):
         rng: random.Random,
         clock: Clock,
         faults: Faults | None = None,
+        log_line: Callable[[str], None] = _logger.info,
     ) -> None:
         self._view = view
+        self._log_line = log_line
         self._log = view.log
         self._rng = rng
         self._clock = clock
@@ -186,6 +198,7 @@ class Controller(ClusterChanges):
                     " moment: see which one is to run, and start only that one."
                 ) from None
             self._view.publish()
+            await self._renew_proofs()
             await registration.registered(before)
             return True
         raise StorageUnavailable("the cluster log is written by others again and again")
@@ -227,6 +240,7 @@ class Controller(ClusterChanges):
                 return False
             self.active = True
             self.confirmed_s = asyncio.get_running_loop().time()
+            await self._renew_proofs()
         self._view.publish()
         return True
 
@@ -444,6 +458,23 @@ class Controller(ClusterChanges):
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
         return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
 
+    async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
+        return await self.submit(lambda draft, around: token_changes.create_token(draft, around, token_id, asked))
+
+    async def renew_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        return await self.submit(
+            lambda draft, around: token_changes.renew_token(draft, around, token_id, principal, period_ms)
+        )
+
+    async def expire_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
+        return await self.submit(
+            lambda draft, around: token_changes.expire_token(draft, around, token_id, principal, period_ms)
+        )
+
+    async def sweep_tokens(self) -> Sequence[str]:
+        """Remove some of the delegation tokens that have ended. Returns: their ids; none if there are no more."""
+        return await self.submit(token_changes.sweep_tokens)
+
     async def alter_quotas(
         self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
     ) -> None:
@@ -534,10 +565,26 @@ class Controller(ClusterChanges):
         self._view.publish()
         self._answer(decisions.durable())
         if log.snapshot_due:
-            try:
-                await log.snapshot()
-            except StorageUnavailable as error:
-                self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
+            await self._snapshot()
+
+    async def _renew_proofs(self) -> None:
+        """Make a snapshot at once if the log has other proofs than this broker gives it (K6)."""
+        if self._log.proofs_differ:
+            await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        log = self._log
+        differed = log.proofs_differ
+        try:
+            await log.snapshot()
+        except StorageUnavailable as error:
+            self._faults.met("snapshots of", "the cluster log", f"no snapshot of the cluster log for now: {error}")
+        else:
+            if differed and not log.proofs_differ:
+                self._log_line(
+                    "the whole cluster log has proofs by the first key of firn.cluster.log.key now, as this broker is set; brokers "
+                    "that are set otherwise can be restarted with its settings"
+                )
 
     def _surroundings(self, sequence: LogSequence) -> Surroundings:
         return Surroundings(

@@ -12,7 +12,7 @@ greater version than its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -63,6 +63,21 @@ class EntryHeader(Versioned, array_like=True, frozen=True):
     """Nonce of the previous entry; ``NO_NONCE`` for the first. It reveals a seal that was put on a deleted number."""
 
 
+class Proof(Versioned, array_like=True, frozen=True):
+    """Shows that a broker with a key has written an object of the cluster log (``log_proofs.py``)."""
+
+    key_id: bytes
+    mac: bytes
+    introducing: bool
+    """Whether the writer also took objects without a proof."""
+
+
+class ProvenEntryHeader(EntryHeader, array_like=True, frozen=True):
+    """The header of an entry that may have a proof. Readers without a key ignore it."""
+
+    proof: Proof | None = None
+
+
 class SnapshotHeader(Versioned, array_like=True, frozen=True):
     """Value of a snapshot's first record."""
 
@@ -78,6 +93,12 @@ class SnapshotHeader(Versioned, array_like=True, frozen=True):
     """For a cached copy: the newest snapshot object known when the copy was made; -1 if none."""
     nonce: bytes
     """Nonce of entry ``sequence``."""
+
+
+class ProvenSnapshotHeader(SnapshotHeader, array_like=True, frozen=True):
+    """The header of a snapshot that may have a proof."""
+
+    proof: Proof | None = None
 
 
 class WriterRecord(Versioned, array_like=True, frozen=True):
@@ -126,6 +147,9 @@ class SnapshotStart(NamedTuple):
 
     header: SnapshotHeader
     writer: Writer
+    proof: Proof | None
+    writer_value: bytes
+    """The value of the writer's record."""
 
 
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -194,8 +218,8 @@ class ValueDecoder(Generic[V]):
             )
 
 
-_entry_headers = ValueDecoder(EntryHeader, 1, "entry header")
-_snapshot_headers = ValueDecoder(SnapshotHeader, 1, "snapshot header")
+_entry_headers = ValueDecoder(ProvenEntryHeader, 1, "entry header")
+_snapshot_headers = ValueDecoder(ProvenSnapshotHeader, 1, "snapshot header")
 _writers = ValueDecoder(WriterRecord, 1, "writer")
 
 
@@ -225,14 +249,18 @@ def encode_entry(
     epoch: int,
     previous: bytes,
     timestamp_ms: TimestampMs,
+    prove: Callable[[bytes], Proof | None] | None = None,
 ) -> bytes:
-    """Encode one entry. A seal has no records.
+    """Encode one entry. A seal has no records. ``prove`` makes the proof of the entry, from the value of its header without one.
 
     Raises: LimitExceeded if it would be larger than ``LOG_ENTRY_BYTES_MAX``.
     """
     assert len(nonce) == len(previous) == NONCE_BYTES, (nonce, previous)
     assert not (is_seal and records), records
     header = EntryHeader(1, sequence, writer_id, nonce, is_seal, epoch, previous)
+    proof = None if prove is None else prove(encode_value(header))
+    if proof is not None:
+        header = ProvenEntryHeader(1, sequence, writer_id, nonce, is_seal, epoch, previous, proof)
     batch = build_batch(
         [
             (timestamp_ms, HEADER_KEY, encode_value(header), ()),
@@ -245,7 +273,21 @@ def encode_entry(
 
 
 def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
-    """Check and decode an entry that was read from ``key``.
+    """Check and decode an entry that was read from ``key``, but for its proof. Raises: as ``decode_proven``."""
+    return decode_proven(key, sequence, data).entry
+
+
+class ProvenEntry(NamedTuple):
+    """An entry with what its proof is checked by."""
+
+    entry: Entry
+    header: bytes
+    """The value of its header, without the proof."""
+    proof: Proof | None
+
+
+def decode_proven(key: str, sequence: int, data: bytes) -> ProvenEntry:
+    """Decode an entry that was read from ``key``. Its proof is not checked.
 
     Raises: CorruptionError naming the key: CRC, lengths, no header record, another number inside, a future version.
     """
@@ -269,7 +311,7 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
             raise CorruptionError("it is a seal and has records")
     except CorruptionError as error:
         raise CorruptionError(f"{key} is corrupt: {error}") from None
-    return Entry(
+    decoded = Entry(
         LogSequence(sequence),
         entry.writer_id,
         entry.nonce,
@@ -279,9 +321,37 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
         header.max_timestamp,
         tuple(changes),
     )
+    if entry.proof is None:
+        return ProvenEntry(decoded, first.value, None)
+    bare = EntryHeader(1, sequence, entry.writer_id, entry.nonce, entry.is_seal, entry.epoch, entry.previous)
+    return ProvenEntry(decoded, encode_value(bare), entry.proof)
 
 
 # --- snapshots ------------------------------------------------------------------------------------------------------
+
+
+def counted(header: SnapshotHeader, live: Mapping[bytes, bytes]) -> SnapshotHeader:
+    """The header of a snapshot of ``live``."""
+    return msgspec.structs.replace(header, record_count=len(live) + 1)
+
+
+def proven(header: SnapshotHeader, proof: Proof) -> ProvenSnapshotHeader:
+    """The header of a snapshot with its proof."""
+    return ProvenSnapshotHeader(
+        1,
+        header.sequence,
+        header.record_count,
+        header.deleted_end,
+        header.seals,
+        header.snapshot_sequence,
+        header.nonce,
+        proof,
+    )
+
+
+def writer_value(writer: Writer) -> bytes:
+    """The value of the writer's record in a snapshot."""
+    return encode_value(WriterRecord(1, writer.writer_id, writer.epoch, writer.seal_sequence))
 
 
 def iter_snapshot(
@@ -291,11 +361,10 @@ def iter_snapshot(
 
     ``live`` must not change while this runs; ``header.record_count`` is set here.
     """
-    header = msgspec.structs.replace(header, record_count=len(live) + 1)
-    record = WriterRecord(1, writer.writer_id, writer.epoch, writer.seal_sequence)
+    header = counted(header, live)
     pending = [
         (timestamp_ms, SNAPSHOT_KEY, encode_value(header), ()),
-        (timestamp_ms, WRITER_KEY, encode_value(record), ()),
+        (timestamp_ms, WRITER_KEY, writer_value(writer), ()),
     ]
     size_bytes = 0
     for key, value in live.items():
@@ -351,4 +420,14 @@ class SnapshotReader:
             raise CorruptionError("it does not start with a snapshot header and its writer")
         header = _snapshot_headers.decode(records[0][1])
         writer = _writers.decode(records[1][1])
-        return SnapshotStart(header, Writer(writer.writer_id, writer.epoch, LogSequence(writer.seal_sequence)))
+        bare = SnapshotHeader(
+            1,
+            header.sequence,
+            header.record_count,
+            header.deleted_end,
+            header.seals,
+            header.snapshot_sequence,
+            header.nonce,
+        )
+        named = Writer(writer.writer_id, writer.epoch, LogSequence(writer.seal_sequence))
+        return SnapshotStart(bare, named, header.proof, records[1][1])

@@ -12,7 +12,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.errors import FencedError, StorageUnavailable
 from app.faults import Faults
-from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, Endpoint
+from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, ClusterImage, Endpoint
 from app.metadata.control import ControlLink
 from app.metadata.controller import START_TRIES_MAX, Controller
 from app.metadata.liveness import Identity, Liveness
@@ -74,10 +74,11 @@ class Membership:
             log_line=log_line,
             faults=faults,
         )
-        self.controller = Controller(self.view, rng=rng, clock=clock, faults=faults)
+        self.controller = Controller(self.view, rng=rng, clock=clock, faults=faults, log_line=log_line)
         self.member: ClusterMember | None = None
         """This broker as one of several; None while it is alone (level 0)."""
         self._new_level = new_level
+        self._last_epoch = last_run[0]
         self._rng = rng
         self._new_member = (
             None
@@ -122,8 +123,22 @@ class Membership:
             )
         if self._new_member is None:
             raise StartRefused("The cluster is of several brokers, and this one cannot reach others.")
+        self._check_not_older(image)
         self.member = self._new_member()
         self.view.publish()
+
+    def _check_not_older(self, image: ClusterImage) -> None:
+        """With a key, a log that lacks this broker's own last registration is not trusted (K11). Raises: StartRefused."""
+        mine = self.view.identity
+        bound = image.brokers.get(mine.broker_id)
+        if not self.view.log.has_key or bound is None or bound.directory_id != mine.directory_id:
+            return
+        if bound.broker_epoch < self._last_epoch:
+            raise StartRefused(
+                f"The cluster log is older than this broker's last registration (broker epoch {self._last_epoch}; the log has "
+                f"{bound.broker_epoch}): somebody has put an older state of it back, and later changes are gone, of rights too."
+                " Restore the newest state; or, if you put it back yourself, remove .firn/registration from the data directory."
+            )
 
     async def _create_cluster(self) -> None:
         """Make an empty store a cluster of several brokers, or wait until another broker has made it one (B2). Whoever tries seals

@@ -28,10 +28,11 @@ import asyncio
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Generic, Protocol, TypeVar, assert_never
+from typing import Generic, Protocol, TypeAlias, TypeVar, assert_never
 
 from app.errors import (
     ConflictError,
@@ -59,16 +60,25 @@ from app.metadata.log_format import (
     NO_WRITER,
     NONCE_BYTES,
     NOTHING_APPLIED,
+    SNAPSHOT_BATCH_BYTES,
+    WRITER_KEY,
     Entry,
     KeyValue,
+    Proof,
     SnapshotHeader,
     SnapshotReader,
     Writer,
+    counted,
     decode_entry,
     decode_key,
+    decode_proven,
     encode_entry,
+    encode_value,
     iter_snapshot,
+    proven,
+    writer_value,
 )
+from app.metadata.log_proofs import NO_MARK, Checker, Mark, Proofs, Untrusted
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.seams import Clock
 from app.units import LogSequence
@@ -121,6 +131,8 @@ class LogState(Protocol):
 
 
 S = TypeVar("S", bound=LogState)
+_Checked: TypeAlias = tuple[Entry, Mark]
+"""An entry whose proof was checked, and the mark of the proof."""
 
 
 class _Moved(Exception):
@@ -146,6 +158,8 @@ class _Position(Generic[S]):
     """Whether the state refused an entry halfway. Then it must be loaded again first."""
     listed: Sequence[int] = ()
     """Number of entries after the snapshot that a load has found."""
+    marks: frozenset[Mark] = frozenset()
+    """Of the proofs of the newest snapshot and of all entries after it."""
 
 
 class NumberedLog(Generic[S]):
@@ -163,9 +177,11 @@ class NumberedLog(Generic[S]):
         new_state: Callable[[], S],
         epoch: int = 0,
         timings: LogTimings | None = None,
+        proofs: Proofs | None = None,
     ) -> None:
         """``writer_id`` must be new for every start of a process. ``epoch`` orders writers that something else chooses (a
-        leader epoch): a writer with a lower epoch than the newest seal's never seals."""
+        leader epoch): a writer with a lower epoch than the newest seal's never seals. ``proofs``: what entries and snapshots must
+        show, and get (ADR 0036); with None nothing is asked, and none are written."""
         self.prefix = prefix
         self.writer_id = writer_id
         self.epoch = epoch
@@ -185,6 +201,9 @@ class NumberedLog(Generic[S]):
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
         self._on_entry: Callable[[], None] | None = None
+        self._proofs = proofs
+        self.on_untrusted: Callable[[Untrusted], None] | None = None
+        """Told when the store has an object that does not prove where it comes from."""
         self.on_written: Callable[[LogSequence, bytes], None] | None = None
         """Gets number and bytes of every entry that we wrote, once it is applied."""
 
@@ -222,8 +241,21 @@ class NumberedLog(Generic[S]):
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether a new snapshot is due: too many entries follow the newest one, compared with the number of live records."""
-        return self._at.applied - self._at.snapshot_sequence >= max(64, len(self._at.live) // 16)
+        """Whether a new snapshot is due: too many entries follow the newest one, compared with the number of live records; or the
+        proofs are to be others (K6)."""
+        at = self._at
+        return at.applied - at.snapshot_sequence >= max(64, len(at.live) // 16) or self.proofs_differ
+
+    @property
+    def has_key(self) -> bool:
+        """Whether this log has a key that proves who has written it."""
+        return self._proofs is not None and self._proofs.mark is not None
+
+    @property
+    def proofs_differ(self) -> bool:
+        """Whether the newest snapshot, or an entry after it, has another proof than this broker would give it."""
+        mark = None if self._proofs is None else self._proofs.mark
+        return mark is not None and not self._at.marks <= {mark}
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -236,18 +268,22 @@ class NumberedLog(Generic[S]):
         Returns: whether the cached copy was used. Raises: StorageUnavailable, CorruptionError; then the known state is unchanged.
         """
         async with self._turn:
-            if cached is not None:
-                try:
-                    at = await self._decode_snapshot("the cached copy", cached, is_cache=True)
-                except CorruptionError:
-                    # The copy only saves time; the bucket has everything.
-                    at = None
-                if at is not None:
-                    self._at = at
-                    await self._catch_up(listed)
-                    return True
-            await self._reload(listed)
-            return False
+            with self._distrusting():
+                return await self._load(cached, listed)
+
+    async def _load(self, cached: bytes | None, listed: Sequence[str] | None) -> bool:
+        if cached is not None:
+            try:
+                at = await self._decode_snapshot("the cached copy", cached, is_cache=True)
+            except CorruptionError:
+                # The copy only saves time; the bucket has everything.
+                at = None
+            if at is not None:
+                self._at = at
+                await self._catch_up(listed)
+                return True
+        await self._reload(listed)
+        return False
 
     async def restore(self, cached: bytes | None, end: int) -> bool:
         """Load the log up to ``end``, the number of the first missing entry, from a cached copy alone. No request.
@@ -291,7 +327,18 @@ class NumberedLog(Generic[S]):
         Raises: StorageUnavailable, CorruptionError (entries before the bad one are applied).
         """
         async with self._turn:
-            return await self._catch_up()
+            with self._distrusting():
+                return await self._catch_up()
+
+    @contextmanager
+    def _distrusting(self) -> Iterator[None]:
+        """Tell of an object that does not prove where it comes from."""
+        try:
+            yield
+        except Untrusted as error:
+            if self.on_untrusted is not None:
+                self.on_untrusted(error)
+            raise
 
     async def confirm(self) -> None:
         """Make sure that no other writer has gone on, if we are the writer. One GET if nobody has, since the next number of a
@@ -307,7 +354,8 @@ class NumberedLog(Generic[S]):
                 return
             except TimeoutError:
                 raise StorageUnavailable(f"{self.prefix} was not confirmed in time") from None
-            await self._catch_up()
+            with self._distrusting():
+                await self._catch_up()
 
     # --- handing on (ADR 0023, "Spreading the log") -----------------------------------------------------------------
 
@@ -340,10 +388,13 @@ class NumberedLog(Generic[S]):
                 return True  # it was read from the store while its bytes were on the way
             if sequence > at.applied + 1:
                 return False
-            entry = decode_entry(layout.entry_key(self.prefix, sequence), sequence, body)
+            try:
+                entry, mark = self._decoded(sequence, body)
+            except Untrusted:
+                return False  # the bucket decides (K8)
             if at.broken or not self._follows(at, sequence, entry):
                 return False
-            self._apply(at, entry)
+            self._apply(at, entry, mark)
             self._notice_overtaking()
             return True
 
@@ -494,20 +545,20 @@ class NumberedLog(Generic[S]):
         """Read and apply listed entries, which must continue where ``at`` ends. Raises: _Moved."""
         for start in range(0, len(sequences), READS_AT_ONCE):
             chunk = sequences[start : start + READS_AT_ONCE]
-            for sequence, entry in zip(chunk, await self._read_entries(chunk), strict=True):
-                if entry is None or not self._follows(at, sequence, entry):
+            for sequence, found in zip(chunk, await self._read_entries(chunk), strict=True):
+                if found is None or not self._follows(at, sequence, found[0]):
                     raise _Moved
-                self._apply(at, entry)
+                self._apply(at, *found)
 
     @staticmethod
     def _follows(at: _Position[S], sequence: int, entry: Entry) -> bool:
         return sequence == at.applied + 1 and entry.previous == at.nonce
 
-    async def _read_entries(self, sequences: Sequence[int]) -> list[Entry | None]:
+    async def _read_entries(self, sequences: Sequence[int]) -> list[_Checked | None]:
         if len(sequences) == 1:
             return [await self._read_entry(sequences[0])]
         # Errors come back as values: a TaskGroup would wrap them, and cancel reads that are nearly done.
-        outcomes: list[Entry | FirnError | None] = [None] * len(sequences)
+        outcomes: list[_Checked | FirnError | None] = [None] * len(sequences)
 
         async def read(index: int, sequence: int) -> None:
             try:
@@ -518,25 +569,33 @@ class NumberedLog(Generic[S]):
         async with asyncio.TaskGroup() as group:
             for index, sequence in enumerate(sequences):
                 group.create_task(read(index, sequence))
-        entries: list[Entry | None] = []
+        entries: list[_Checked | None] = []
         for outcome in outcomes:
             if isinstance(outcome, FirnError):
                 raise copy_of(outcome)
             entries.append(outcome)
         return entries
 
-    async def _read_entry(self, sequence: int) -> Entry | None:
-        key = layout.entry_key(self.prefix, sequence)
-
-        async def decode(data: bytes) -> Entry:
-            return decode_entry(key, sequence, data)
+    async def _read_entry(self, sequence: int) -> _Checked | None:
+        async def decode(data: bytes) -> _Checked:
+            return self._decoded(sequence, data)
 
         try:
-            return await self._verified(key, decode)
+            return await self._verified(layout.entry_key(self.prefix, sequence), decode)
         except ObjectMissing:
             return None
 
-    def _apply(self, at: _Position[S], entry: Entry) -> None:
+    def _decoded(self, sequence: int, data: bytes) -> _Checked:
+        """An entry of its bytes. Raises: CorruptionError, Untrusted among them."""
+        key = layout.entry_key(self.prefix, sequence)
+        entry, header, proof = decode_proven(key, sequence, data)
+        if self._proofs is None:
+            return entry, NO_MARK
+        checker = self._proofs.checker(key, proof, timestamp_ms=entry.timestamp_ms, header=header)
+        checker.add_all(entry.records)
+        return entry, checker.check()
+
+    def _apply(self, at: _Position[S], entry: Entry, mark: Mark) -> None:
         """Apply one entry, first to the user's state, because that may refuse it."""
         assert entry.sequence == at.applied + 1, (entry.sequence, at.applied)
         if not entry.is_seal and entry.writer_id != at.writer.writer_id:
@@ -563,11 +622,22 @@ class NumberedLog(Generic[S]):
             at.seals.append(entry.sequence)
         at.applied = entry.sequence
         at.nonce = entry.nonce
+        if self._proofs is not None:
+            at.marks |= {mark}
 
     async def _decode_snapshot(self, name: str, data: bytes, *, is_cache: bool) -> _Position[S]:
         at = self._empty()
         reader = SnapshotReader(name, data)
+        checker: Checker | None = None
         for records in reader:
+            if self._proofs is not None and not is_cache:
+                if checker is None:
+                    start = reader.start
+                    assert start is not None
+                    bare = encode_value(start.header)
+                    checker = self._proofs.checker(name, start.proof, timestamp_ms=0, header=bare)
+                    checker.add_all([(WRITER_KEY, start.writer_value)])
+                checker.add_all(records)
             try:
                 at.state.load(records)
             except CorruptionError as error:
@@ -575,7 +645,9 @@ class NumberedLog(Generic[S]):
             at.live.update(records)
             await asyncio.sleep(0)
         assert reader.start is not None
-        header, writer = reader.start
+        header, writer = reader.start.header, reader.start.writer
+        if checker is not None:
+            at.marks = frozenset({checker.check()})
         at.applied = LogSequence(header.sequence)
         at.state.loaded(at.applied)
         at.nonce = header.nonce
@@ -599,6 +671,18 @@ class NumberedLog(Generic[S]):
             raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
         assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in records), records
         nonce = self._rng.randbytes(NONCE_BYTES)
+        key = layout.entry_key(self.prefix, sequence)
+        now_ms = self._clock.now_ms()
+
+        def prove(header: bytes) -> Proof | None:
+            if self._proofs is None:
+                return None
+            prover = self._proofs.prover(key, timestamp_ms=now_ms, header=header)
+            if prover is None:
+                return None
+            prover.add_all(records)
+            return prover.proof()
+
         body = encode_entry(
             sequence,
             records,
@@ -607,9 +691,9 @@ class NumberedLog(Generic[S]):
             is_seal=is_seal,
             epoch=self.epoch,
             previous=self._at.nonce,
-            timestamp_ms=self._clock.now_ms(),
+            timestamp_ms=now_ms,
+            prove=prove,
         )
-        key = layout.entry_key(self.prefix, sequence)
         loop = asyncio.get_running_loop()
         attempt = AppendAttempt(
             writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
@@ -640,7 +724,8 @@ class NumberedLog(Generic[S]):
                     assert_never(action)
         if is_seal and await self._list(layout.log_prefix(self.prefix), key):
             raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
-        self._apply(self._at, decode_entry(key, sequence, body))
+        mark = None if self._proofs is None else self._proofs.mark
+        self._apply(self._at, decode_entry(key, sequence, body), mark or NO_MARK)
         self._sealed = self._ever_sealed = True
         if self._on_entry is not None:
             self._keep(sequence, body)
@@ -689,22 +774,48 @@ class NumberedLog(Generic[S]):
 
     async def _write_snapshot(self) -> None:
         at = self._at
+        key = layout.snapshot_key(self.prefix, at.applied)
+        header = self._snapshot_header(at)
+        if self._proofs is not None:
+            header = await self._proven_header(key, header)
         pieces: list[bytes] = []
-        for piece in iter_snapshot(self._snapshot_header(at), at.writer, at.live, self._clock.now_ms()):
+        for piece in iter_snapshot(header, at.writer, at.live, self._clock.now_ms()):
             pieces.append(piece)
             await asyncio.sleep(0)
         data = b"".join(pieces)
-        key = layout.snapshot_key(self.prefix, at.applied)
+        is_ours = True
 
         async def put() -> None:
+            nonlocal is_ours
             try:
                 await self._store.put_if_absent(key, data)
             except AlreadyExists:
                 # Anybody's snapshot at this number holds the same records.
-                return
+                is_ours = False
 
         await self._retried(key, put)
         at.snapshot_sequence = at.applied
+        mark = None if self._proofs is None else self._proofs.mark
+        if mark is not None and is_ours:
+            at.marks = frozenset({mark})
+
+    async def _proven_header(self, key: str, header: SnapshotHeader) -> SnapshotHeader:
+        """``header`` with the proof of a snapshot of what is applied, if snapshots get one."""
+        at = self._at
+        assert self._proofs is not None
+        header = counted(header, at.live)
+        prover = self._proofs.prover(key, timestamp_ms=0, header=encode_value(header))
+        if prover is None:
+            return header
+        prover.add(WRITER_KEY, writer_value(at.writer))
+        size_bytes = 0
+        for record_key, value in at.live.items():
+            prover.add(record_key, value)
+            size_bytes += len(record_key) + len(value)
+            if size_bytes >= SNAPSHOT_BATCH_BYTES:
+                size_bytes = 0
+                await asyncio.sleep(0)
+        return proven(header, prover.proof())
 
     async def _compact(self) -> None:
         at = self._at

@@ -18,6 +18,7 @@ from app.errors import FencedError, copy_of
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, ClusterState, ImageDelta, TopicImage
 from app.metadata.liveness import Identity
+from app.metadata.log_proofs import Proofs, Untrusted
 from app.metadata.numbered_log import LogTimings, NumberedLog
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
@@ -49,8 +50,10 @@ class ClusterView:
             clock=clock,
             new_state=ClusterState,
             timings=timings,
+            proofs=Proofs.of_settings(config.firn_cluster_log_key, introducing=config.firn_cluster_log_key_introducing),
         )
         """The cluster log, as far as it was read."""
+        self.log.on_untrusted = self._distrust
         self._published = ClusterImage()
         self._listeners: list[Listener] = []
         self._checks: list[Callable[[], str | None]] = [self._why_replaced]
@@ -133,6 +136,10 @@ class ClusterView:
             for listener in self._on_fenced:
                 listener(self._fenced)
         return self._fenced
+
+    def _distrust(self, error: Untrusted) -> None:
+        """Stop: the cluster log is not only the brokers' (K10)."""
+        self.fence(f"The cluster log cannot be trusted, so this broker stops: {error}.")
 
     def on_fenced(self, listener: Callable[[FencedError], None]) -> None:
         """Call ``listener`` once, when this broker is fenced."""

@@ -23,6 +23,8 @@ class LoggedIn(NamedTuple):
     """The last message to the client."""
     expires_ms: float = math.inf
     """Wall-clock time at which the credential ends by itself."""
+    by_token: bool = False
+    """Whether the credential is a delegation token of the user."""
 
 
 class Mechanism(Protocol):

@@ -71,6 +71,15 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
+class TokenCredential(NamedTuple):
+    """What a login with a delegation token is checked by."""
+
+    credential: ScramCredential
+    user: str
+    """Name of the token's owner."""
+    expires_ms: int
+
+
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """Costs ``iterations`` times two hashes: some milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
@@ -104,6 +113,8 @@ class ScramServer:
         "_nonce",
         "_nonce_full",
         "_secret",
+        "_token",
+        "_tokens",
         "_user",
         "_users",
     )
@@ -115,10 +126,14 @@ class ScramServer:
         *,
         nonce: str,
         secret: bytes,
+        tokens: Callable[[str], TokenCredential | None] = lambda _: None,
     ) -> None:
-        """``users`` finds the credential of a name. ``nonce`` must never have been used before, and not be guessed."""
+        """``users`` finds the credential of a name, ``tokens`` that of a delegation token's id. ``nonce`` must never have been used
+        before, and not be guessed."""
         self._mechanism = mechanism
         self._users = users
+        self._tokens = tokens
+        self._token: TokenCredential | None = None
         self._nonce = nonce.encode()
         self._secret = secret
         self._credential: ScramCredential | None = None
@@ -151,10 +166,14 @@ class ScramServer:
             raise Refused(self._why()) from None
         if authorization not in ("", self._user):
             raise Refused(self._why())
-        credential = self._users(self._user)
+        if _asks_for_token(found[7] or b""):
+            self._token = self._tokens(self._user)
+            credential = None if self._token is None else self._token.credential
+        else:
+            credential = self._users(self._user)
         substitute = nobody(self._mechanism, self._secret, self._user)  # made for everybody: it takes some microseconds
-        self._exists = credential is not None and b"tokenauth" not in (found[7] or b"")
-        self._credential = credential if credential is not None and self._exists else substitute
+        self._exists = credential is not None
+        self._credential = credential if credential is not None else substitute
         self._nonce_full = found[6] + self._nonce
         self._gs2 = token[: token.index(b"n=", len(found[1]) + 1 + len(found[2] or b""))]
         answer = b"r=%s,s=%s,i=%d" % (
@@ -185,17 +204,21 @@ class ScramServer:
         server = hmac.digest(credential.server_key, message, digest)
         if not (fits and self._exists):
             raise Refused(self._why())
-        return LoggedIn(self._user, b"v=" + b64encode(server))
+        last = b"v=" + b64encode(server)
+        if self._token is not None:
+            return LoggedIn(self._token.user, last, self._token.expires_ms, by_token=True)
+        return LoggedIn(self._user, last)
 
 
 class ScramClient:
     """One login, as the client sees it: send ``first``, then what ``answer`` returns, and ``check`` the last message."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, token: bool = False) -> None:
+        """``token``: whether ``user`` is the id of a delegation token, and ``password`` its secret in base64."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce.encode()
-        self._bare = b"n=%s,r=%s" % (_escaped(user).encode(), self._nonce)
+        self._bare = b"n=%s,r=%s%s" % (_escaped(user).encode(), self._nonce, b",tokenauth=true" if token else b"")
         self._server_signature = b""
 
     @property
@@ -230,6 +253,14 @@ class ScramClient:
         """Whether the server knows the password, too. Raises: Refused."""
         if not self._server_signature or not hmac.compare_digest(token, b"v=" + b64encode(self._server_signature)):
             raise Refused("the server does not prove that it knows the password")
+
+
+def _asks_for_token(extensions: bytes) -> bool:
+    """Whether the client logs in with a delegation token: it sends ``tokenauth=true`` (KIP-48)."""
+    return any(
+        name == b"tokenauth" and value.lower() == b"true"
+        for name, _, value in (one.partition(b"=") for one in extensions.split(b","))
+    )
 
 
 def _escaped(name: str) -> str:

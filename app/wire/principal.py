@@ -31,7 +31,7 @@ class Principal(NamedTuple):
     """``User``, as all of Kafka's own principals."""
     name: str
     token_authenticated: bool = False
-    """Whether a delegation token authenticated it. Firn has none, but Kafka's brokers say so."""
+    """Whether a delegation token authenticated it (ADR 0035)."""
 
 
 def encode_principal(kind: str, name: str, *, token_authenticated: bool = False) -> bytes:

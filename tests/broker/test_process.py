@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from app.broker.running import note_running
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ConflictError
 from app.machine.files import PosixFileSystem, claim_directory
+from app.metadata.log_format import decode_entry, encode_entry
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_node import fetch_all, produce
@@ -231,3 +233,32 @@ async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: P
             told = json.loads(await old.process.stdout.readline())
             assert await old.process.wait() == 3
     assert "taken over" in told["error"]
+
+
+async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    key = tmp_path / "key"
+    key.write_text(base64.b64encode(b"k" * 32).decode())
+    key.chmod(0o600)
+    monkeypatch.setenv("FIRN_CLUSTER_LOG_KEY", "unread here")
+    async with broker(tmp_path, firn_cluster_log_key_location=str(key)) as running:
+        store = running.store_process()
+        assert store is not None
+        assert "FIRN_CLUSTER_LOG_KEY" not in store.environ()
+        async with talk(running.port) as client:
+            await make_topic(client, "t", retention_ms="-1")
+        entries = sorted((tmp_path / "store" / "cluster" / "log").glob("[0-9]*"))
+        forged = entries[-1].with_name(f"{int(entries[-1].name) + 1:020d}")
+        before = decode_entry("", int(entries[-1].name), entries[-1].read_bytes())
+        fields = {**before._asdict(), "sequence": int(forged.name), "previous": before.nonce, "nonce": bytes(16)}
+        forged.write_bytes(encode_entry(**fields))
+        assert running.process.stdout is not None
+        async with asyncio.timeout(60):
+            told = json.loads(await running.process.stdout.readline())
+            assert await running.process.wait() == 3
+    assert f"{forged.name} has no proof" in told["error"]
+    again = await start(tmp_path, firn_cluster_log_key_location=str(key))
+    assert f"{forged.name} has no proof" in again.told["error"]
+    _, errors = await again.process.communicate()
+    assert "Traceback" not in errors.decode()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.broker.doors import Doors, inter_broker_dial
+from app.broker.log_keys import with_log_keys
 from app.client.connection import dial_tcp
 from app.client.security import NoWay, SecureDialer, client_security, read_settings
+from app.configs import BrokerConfig
 from app.configs.describing import describe_broker
 from app.configs.listeners import ClientAuth
 from app.errors import ConfigError
@@ -114,6 +118,52 @@ def test_secrets_are_shown_nowhere_and_not_taken_from_a_command_line(properties:
         words = complaint(path, f"{name}={USERS}")
         assert "a command line can be read by every user of this machine" in words
         assert "alice-secret" not in words
+
+
+def test_secrets_of_brokers_are_shown_nowhere_and_not_taken_from_a_command_line(properties: Any) -> None:
+    key = base64.b64encode(b"x" * 32).decode()
+    path = properties(f"firn.cluster.log.key={key}", "delegation.token.secret.key=hunter2")
+    config = load(config_path=path).broker
+    described = {one.name: one for one in describe_broker(config)}
+    for name in ("firn.cluster.log.key", "delegation.token.secret.key"):
+        assert described[name].value is None
+        assert described[name].definition.sensitive
+    for shown in (repr(config), repr(list(described.values()))):
+        assert key not in shown
+        assert "hunter2" not in shown
+    for name in ("firn.cluster.log.key", "delegation.token.secret.key"):
+        words = complaint(path, f"{name}={key}")
+        assert "a command line can be read by every user of this machine" in words
+        assert key not in words
+    for wrong, why in (("hunter2", "key 1 is not base64"), ("c2hvcnQ=", "key 1 has 5 bytes, and 32 are the least")):
+        words = complaint(properties(f"firn.cluster.log.key={wrong}"))
+        assert why in words
+        assert wrong not in words
+
+
+def test_keys_of_the_cluster_log_come_from_a_file_of_the_brokers_user_alone(tmp_path: Path) -> None:
+    key = base64.b64encode(b"x" * 32).decode()
+    path, lines = tmp_path / "keys", list[str]()
+    path.write_text(f"{key}\n")
+    path.chmod(0o600)
+    config = BrokerConfig(firn_cluster_log_key_location=str(path))
+    assert with_log_keys(config, lines.append).firn_cluster_log_key == f"{key}\n"
+    assert not lines
+    path.chmod(0o640)
+    with_log_keys(config, lines.append)
+    assert f"chmod 600 {path}" in lines[0]
+    for wrong, words in (
+        (replace(config, firn_cluster_log_key=key), "say the same"),
+        (replace(config, firn_cluster_log_key_location=str(tmp_path / "no")), "cannot be read: No such file"),
+        (BrokerConfig(firn_cluster_log_key_introducing=True), "no key to introduce"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            with_log_keys(wrong, lines.append)
+    for text, words in (("", "is empty"), ("hunter2", "not base64"), ("\xe4", "no file of keys")):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=words) as refused:
+            with_log_keys(config, lines.append)
+        assert "hunter2" not in str(refused.value)
 
 
 def test_files_are_looked_at_before_anything_is_started(properties: Any, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ OF_OTHER_BROKERS = {
 
 
 NOT_SERVED = {
-    **dict.fromkeys((38, 39, 40, 41), "there are no delegation tokens"),
     **dict.fromkeys((34,), "a broker has one directory"),
     **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
     **dict.fromkeys((71, 72), "clients push no metrics"),

@@ -26,6 +26,8 @@ AUTHORIZATION = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
         ErrorCode.SECURITY_DISABLED,
     }
 )
@@ -623,6 +625,15 @@ STEPS: list[Step] = [
     Step("alter quotas", _K.ALTER_CLIENT_QUOTAS, _alter_quotas),
     Step("SCRAM users", _K.DESCRIBE_USER_SCRAM_CREDENTIALS, _plain(_K.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[])),
     Step("alter SCRAM users", _K.ALTER_USER_SCRAM_CREDENTIALS, _alter_scram_users),
+    # Nobody is who they are on a plain listener; tests/interop/test_delegation_tokens.py asks on others.
+    Step("create token", _K.CREATE_DELEGATION_TOKEN, _plain(_K.CREATE_DELEGATION_TOKEN, max_lifetime_ms=1)),
+    Step("renew token", _K.RENEW_DELEGATION_TOKEN, _plain(_K.RENEW_DELEGATION_TOKEN, hmac=b"none", renew_period_ms=1)),
+    Step(
+        "expire token",
+        _K.EXPIRE_DELEGATION_TOKEN,
+        _plain(_K.EXPIRE_DELEGATION_TOKEN, hmac=b"none", expiry_time_period_ms=1),
+    ),
+    Step("tokens", _K.DESCRIBE_DELEGATION_TOKEN, _plain(_K.DESCRIBE_DELEGATION_TOKEN, owners=None)),
     Step("create acls", _K.CREATE_ACLS, _create_acls),
     Step("delete acls", _K.DELETE_ACLS, _delete_acls),
     # What is deleted is deleted last.

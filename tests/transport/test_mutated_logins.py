@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from app.handlers.dispatch import Apis
 from app.handlers.doors import Door, LoginSession
+from app.security.delegation import DelegationToken, TokenSecrets
 from app.security.login import Login, State
 from app.security.sasl import PlainServer, plain_message
+from app.security.scram import ScramClient, ScramMechanism, ScramServer, TokenCredential
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.metadata import MetadataRequest
@@ -22,6 +25,7 @@ from tests.handlers.fakes import Bench
 from tests.support.secured import listener
 
 STREAMS = 300
+TOKENS = {"id": DelegationToken("User:alice", "User:alice", (), 0, 10**15, 10**15)}
 
 
 def frame(key: ApiKey, version: int, message: Any) -> bytes:
@@ -112,6 +116,66 @@ async def test_no_mutated_stream_without_the_password_is_let_in(bench: Bench) ->
         assert one.caller.principal == "User:ANONYMOUS"
         assert set(served) <= {17, 18, 36}, seed
         one.lost()
+    assert len(bench.server.arrivals) == 0
+
+
+def session_of_tokens(bench: Bench, secrets: TokenSecrets) -> LoginSession:
+    """A connection on a listener where tokens and users log in by SCRAM."""
+    kind = ScramMechanism.SCRAM_SHA_256
+
+    def find(token_id: str) -> TokenCredential | None:
+        return secrets.credential(token_id, TOKENS.get(token_id), kind, 0)
+
+    def made(_: str) -> ScramServer:
+        return ScramServer(kind, lambda user: None, nonce="server", secret=b"s" * 32, tokens=find)
+
+    door = Door(listener("SASL_PLAINTEXT"), certificates=None, rules=None, new_mechanism=None)
+    one = LoginSession(bench.server, door, Login([kind.sasl_name], made))
+    one.abort_early = one.abort
+    one.opened("127.0.0.1", 1)
+    return one
+
+
+async def test_mutated_logins_with_a_token_let_nobody_in_but_its_owner(bench: Bench) -> None:
+    bench.server.secure({})
+    bench.server.attach()
+    secrets = TokenSecrets("key")
+    password = b64encode(secrets.hmac_of("id")).decode()
+    let_in = 0
+    for seed in range(STREAMS):
+        rng = random.Random(seed)
+        one = session_of_tokens(bench, secrets)
+        client = ScramClient(ScramMechanism.SCRAM_SHA_256, "id", password, nonce="client", token=True)
+        first = bytearray(client.first)
+        if seed % 10:
+            for _ in range(rng.randint(1, 3)):
+                position = rng.randrange(len(first))
+                if rng.random() < 0.5:
+                    first[position] = rng.randrange(256)
+                else:
+                    del first[position : position + rng.randint(1, 4)]
+        server = ScramServer(
+            ScramMechanism.SCRAM_SHA_256,
+            lambda user: None,
+            nonce="server",
+            secret=b"s" * 32,
+            tokens=lambda name: secrets.credential(name, TOKENS.get(name), ScramMechanism.SCRAM_SHA_256, 0),
+        )
+        answer = server.evaluate(client.first)
+        assert isinstance(answer, bytes)
+        last = client.answer(answer)
+        stream = frame(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256"))
+        for message in (bytes(first), last):
+            stream += frame(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
+        feed(one, stream, rng)
+        if one._login.state is State.OPEN:
+            let_in += 1
+            assert (one.caller.principal, one.caller.by_token) == ("User:alice", True)
+        else:
+            assert one.caller.principal == "User:ANONYMOUS"
+            assert seed % 10, seed
+        one.lost()
+    assert let_in >= STREAMS // 10
     assert len(bench.server.arrivals) == 0
 
 

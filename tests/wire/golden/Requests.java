@@ -10,6 +10,8 @@ import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.CreateDelegationTokenOptions;
+import org.apache.kafka.clients.admin.DescribeDelegationTokenOptions;
 import org.apache.kafka.clients.admin.FeatureUpdate;
 import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.NewPartitionReassignment;
@@ -40,6 +42,7 @@ import org.apache.kafka.common.resource.ResourcePattern;
 import org.apache.kafka.common.resource.ResourceType;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
 
 /** Sends what the Java client sends: Requests BOOTSTRAP TOPIC. What is refused does not matter; it was sent. */
 public final class Requests {
@@ -168,6 +171,13 @@ public final class Requests {
                 List.of(new ClientQuotaAlteration.Op("producer_byte_rate", 1e9))))).all(),
             admin.describeClientQuotas(ClientQuotaFilter.all()).entities(),
             admin.unregisterBroker(4711).all(),
+            admin.createDelegationToken(new CreateDelegationTokenOptions()
+                .owner(new KafkaPrincipal("User", "alice"))
+                .renewers(List.of(new KafkaPrincipal("User", "bob"))).maxLifetimeMs(60_000)).delegationToken(),
+            admin.renewDelegationToken(new byte[64]).expiryTimestamp(),
+            admin.expireDelegationToken(new byte[64]).expiryTimestamp(),
+            admin.describeDelegationToken(new DescribeDelegationTokenOptions()
+                .owners(List.of(new KafkaPrincipal("User", "alice")))).delegationTokens(),
             admin.createAcls(List.of(new AclBinding(
                 new ResourcePattern(ResourceType.TOPIC, topic, PatternType.PREFIXED),
                 new AccessControlEntry("User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)))).all(),

@@ -1,0 +1,40 @@
+"""Removes delegation tokens that have ended, on the active controller (ADR 0035). They let nobody in before that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from app.errors import FirnError
+from app.faults import Faults
+from app.metadata.controller import Controller
+from app.metadata.view import ClusterView
+from app.seams import Clock
+
+MS_PER_S = 1000
+
+
+async def sweep_tokens(
+    view: ClusterView,
+    controller: Controller,
+    *,
+    interval_ms: int,
+    clock: Clock,
+    faults: Faults,
+    log_line: Callable[[str], None],
+) -> None:
+    """Sweep every ``interval_ms`` until cancelled."""
+    while True:
+        await asyncio.sleep(interval_ms / MS_PER_S)
+        if not controller.active or not any(one.has_ended(clock.now_ms()) for one in view.image.tokens.values()):
+            continue
+        count = 0
+        try:
+            while swept := await controller.sweep_tokens():
+                count += len(swept)
+        except FirnError as error:
+            faults.met_error("sweeping", "delegation tokens", error)  # the next sweep finds what is left
+            continue
+        faults.over("sweeping", "delegation tokens")
+        if count:
+            log_line(f"{count} delegation tokens had ended and were removed")
