@@ -27,6 +27,7 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
+from app.configs.connection_limits import by_listener, connections_by_address
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
@@ -71,6 +72,7 @@ from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
+from app.transport.admission import AdmissionLimits
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -424,7 +426,7 @@ class Node:
         self.server = KafkaServer(
             self.context,
             self._apis,
-            connections_max=self._connections_max(config),
+            connections_max=self._admission_limits(config).connections_max,
         )
         if self._doors is not None:
             self.server.secure(self._doors.by_listener)
@@ -439,8 +441,19 @@ class Node:
         self._apply_settings()
         self._apply_quotas()
 
-    def _connections_max(self, config: BrokerConfig) -> int:
-        return min(config.max_connections, max(16, self._around.descriptors_max // 2))
+    def _admission_limits(self, config: BrokerConfig) -> AdmissionLimits:
+        bearable = max(16, self._around.descriptors_max // 2)
+        return AdmissionLimits(
+            connections_max=min(config.max_connections, bearable),
+            protected=config.inter_broker_listener if len(config.served) > 1 else None,
+            protected_max=bearable,
+            of_listener=by_listener(config, "max.connections"),
+            of_address=config.max_connections_per_ip,
+            of_addresses=connections_by_address(config.max_connections_per_ip_overrides),
+            rate=config.max_connection_creation_rate,
+            rates=by_listener(config, "max.connection.creation.rate"),
+            window_s=config.quota_window_size_seconds,
+        )
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
@@ -468,7 +481,7 @@ class Node:
         """Pass dynamically changed settings to the parts that do not read them themselves."""
         self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
-        self.server.limit_connections(self._connections_max(effective))
+        self.server.limit_connections(self._admission_limits(effective))
         self.context.leader_throttle.limit = effective.leader_replication_throttled_rate
         if self.followers is not None:
             self.followers.throttle.limit = effective.follower_replication_throttled_rate
@@ -687,7 +700,7 @@ class Node:
         if not self._sockets:
             self.server.attach()
         for name, bound in self._sockets.items():
-            await self.server.listen(bound, self.server.maker(name))
+            await self.server.listen(bound, self.server.maker(name), name)
 
     async def _add_first_users(self) -> None:
         """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""

@@ -97,6 +97,11 @@ class BrokerConfig:
     max_connections: int = INT_MAX
     fetch_max_bytes: int = 57_671_680
     max_incremental_fetch_session_cache_slots: int = 1000
+    max_connections_per_ip: int = INT_MAX
+    max_connections_per_ip_overrides: str = ""
+    """``ADDRESS:NUMBER,…``: what single addresses may have instead."""
+    max_connection_creation_rate: int = INT_MAX
+    """Connections a second, of all listeners but the one between brokers."""
     max_request_partition_size_limit: int = 2000
     producer_id_expiration_ms: int = 86_400_000
     offsets_topic_num_partitions: int = 50

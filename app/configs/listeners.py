@@ -104,6 +104,8 @@ class ListenerConfig:
         return int(own) if own else self.number("connections.max.reauth.ms", 0)
 
 
+LIMITS_OF_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rate"})
+"""Of the broker's settings of that name each is another one: a listener is held to both."""
 _OF_LISTENERS: Final = re.compile(r"(ssl\.|sasl\.|firn\.ssl\.|firn\.sasl\.|connections\.max\.reauth\.ms)")
 _PER_MECHANISM: Final = re.compile(
     r"(plain|scram-sha-256|scram-sha-512|oauthbearer)\.(sasl\.jaas\.config|sasl\.server\.callback\.handler\.class|"
@@ -116,7 +118,9 @@ def split_prefixed(name: str) -> tuple[str, str] | None:
     if not name.startswith(LISTENER_PREFIX):
         return None
     listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
-    if not listener or not (_OF_LISTENERS.match(setting) or _PER_MECHANISM.fullmatch(setting)):
+    if not listener or not (
+        _OF_LISTENERS.match(setting) or _PER_MECHANISM.fullmatch(setting) or setting in LIMITS_OF_LISTENERS
+    ):
         return None
     return listener.upper(), setting
 

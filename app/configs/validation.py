@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.configs.broker import BrokerConfig
-from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
+from app.configs.connection_limits import check_connection_limits
 from app.configs.definition import Update
 from app.configs.group_bounds import check_group_bounds
 from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
 from app.configs.topic import DERIVED, Durability, TopicConfig
+from app.configs.listeners import LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
-from app.configs.values import invalid_value
+from app.configs.values import invalid_value, parse_value
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_without_effect, checked_text
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
@@ -133,6 +135,7 @@ def validate_broker_configs(
     given: dict[str, str] = {}
     for name, text in overrides.items():
         useless = broker_setting_without_effect(name)
+        check_connection_limits(broker)
         definition = BROKER_DEFINITIONS.get(name) or (useless.definition if useless is not None else None)
         if definition is None and name not in TOPIC_BY_SYNONYM:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
@@ -153,4 +156,10 @@ def validate_broker_configs(
     effective = apply_broker_overrides(broker or BrokerConfig(), given)
     check_group_bounds(effective)
     validate_topic_configs({}, broker=effective)
+        prefixed = split_prefixed(name)
+        if prefixed is not None and prefixed[1] in LIMITS_OF_LISTENERS:
+            definition = definition_of_listener(prefixed[1])
     return effective
+        if prefixed is not None and definition is not None:
+            parse_value(definition, text, name=name)
+    check_connection_limits(effective)

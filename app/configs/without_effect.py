@@ -270,14 +270,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         """,
     ),
     _group(
-        "connections are limited together (max.connections), and by the quota connection_creation_rate of an address",
-        """
-        max.connection.creation.rate int 2147483647 0.. dynamic
-        max.connections.per.ip int 2147483647 0.. dynamic
-        max.connections.per.ip.overrides string '' dynamic
-        """,
-    ),
-    _group(
         "metrics are served in the format of Prometheus at /metrics of the HTTP interface",
         """
         kafka.metrics.polling.interval.secs int 10 1..

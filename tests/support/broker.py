@@ -88,12 +88,15 @@ async def running_broker(
     places: Places | None = None,
     liveness: Liveness | None = None,
     **settings: Any,
+    descriptors_max: int = 1024,
+    new_tokens: Callable[[Callable[[], str]], Tokens] | None = None,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
 
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
+    ``descriptors_max``: half of them are for connections.
     """
     pool = ThreadPool(4)
     rng = rng if rng is not None else random.Random(seed)
@@ -131,7 +134,7 @@ async def running_broker(
             store=store,
             work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
             log_line=log_line or lines.append,
-            descriptors_max=1024,
+            descriptors_max=descriptors_max,
             store_samples=store_samples,
             places=places or KafkaPlaces(),
             new_link=new_link,
