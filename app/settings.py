@@ -649,6 +649,10 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
             "The HTTP process cannot log in: name a file with its user with firn.http.client.config, add a PLAINTEXT listener on "
             "127.0.0.1, or turn it off with --http off."
         )
+    if config.firn_quota_scope == "cluster" and config.redis_url is None:
+        raise ConfigError(
+            "firn.quota.scope=cluster needs a Redis that the brokers share: name it with firn.redis.url (--redis)."
+        )
     if config.store_url:
         return config
     directory = Path(config.data_dir).absolute()

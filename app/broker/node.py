@@ -78,6 +78,7 @@ from app.units import BrokerId, TopicIdPartition
 if TYPE_CHECKING:
     from app.broker.doors import Doors
 
+    from app.broker.quota_tokens import QuotaTokens, Tokens
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -125,6 +126,8 @@ class Surroundings:
     new_link: Callable[[], NodeLink] | None = None
     """Reaches the other brokers of a cluster. With None, this broker is always alone."""
     boot_id: str = ""
+    new_tokens: Callable[[Callable[[], str]], Tokens] | None = None
+    """Where limits of the whole cluster are leased from (``firn.quota.scope``); told how to name the cluster."""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
     """The level of a cluster that this broker creates (ADR 0023): 0 for one broker, 1 for several."""
@@ -224,6 +227,8 @@ class Node:
         self.followers: Followers | None = None
         self._quotas: ClientQuotas | None = None
         """Fetches from other leaders; None on a broker that is alone."""
+        self._tokens: QuotaTokens | None = None
+        """Of limits of the whole cluster; None if all limits are this broker's."""
         self._in_sync_sets: InSyncSets | None = None
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
@@ -431,6 +436,17 @@ class Node:
         if self._doors is not None:
             self.server.secure(self._doors.by_listener)
         ReplicationMetrics(
+        if around.new_tokens is not None and config.firn_quota_scope == "cluster":
+            from app.broker.quota_tokens import QuotaTokens
+
+            self._tokens = QuotaTokens(
+                around.new_tokens(lambda: str(self.cluster.image.cluster_id)),
+                brokers=lambda: sum(not one.fenced for one in self.cluster.image.brokers.values()),
+                now_s=around.elapsed_s,
+                rng=around.rng,
+                faults=self.faults,
+                registry=self.registry,
+            )
             self.registry,
             self.partitions.table,
             image=lambda: self.cluster.image,
@@ -466,7 +482,8 @@ class Node:
         limits = self.cluster.image.quotas
         if limits:
             if self._quotas is None:
-                self._quotas = ClientQuotas(self.config, self._around.elapsed_s)
+                leases = self._tokens.leases if self._tokens is not None else None
+                self._quotas = ClientQuotas(self.config, self._around.elapsed_s, leases)
             self._quotas.follow(limits)
         self.context.quotas = self._quotas if limits else None
 
@@ -584,6 +601,8 @@ class Node:
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._doors is not None:
                     background.append(
+                if self._tokens is not None:
+                    background.append(tasks.create_task(self._tokens.run()))
                         tasks.create_task(self._doors.run(self._around.pool, self.faults, self._log_line))
                     )
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:

@@ -127,6 +127,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 minimum=1,
             ),
             _broker(
+                "firn.quota.scope",
+                _STRING,
+                "Whether byte rates of quotas are limits of each broker, as in Kafka, or of the whole cluster. cluster needs "
+                "firn.redis.url, and every broker must have it. While Redis is away, each broker allows the limit divided by "
+                "the number of brokers.",
+                choices=("broker", "cluster"),
+            ),
+            _broker(
                 "controller.quota.window.num",
                 _INT,
                 "Number of samples: a client may use so many samples' worth of controller_mutation_rate in a burst.",
