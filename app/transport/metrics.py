@@ -14,9 +14,16 @@ class ConnectionMetrics:
             "firn_connections_full_total",
             "Times that a listener stopped accepting because it had as many connections, or as many a second, as it may.",
         )
-        refused = "firn_connections_refused_total", "Connections closed because their address has or opens too many."
-        self.of_address: Counter = registry.counter(*refused, limit="max.connections.per.ip")
-        self.too_soon: Counter = registry.counter(*refused, limit="connection_creation_rate")
+        self.of_address: Counter = registry.counter(
+            "firn_connections_refused_total",
+            "Connections closed because their address has or opens too many.",
+            limit="max.connections.per.ip",
+        )
+        self.too_soon: Counter = registry.counter(
+            "firn_connections_refused_total",
+            "Connections closed because their address has or opens too many.",
+            limit="connection_creation_rate",
+        )
         self.made_room: Counter = registry.counter(
             "firn_connections_made_room_total",
             "Connections of clients closed because a broker connected when max.connections were open, or the limit was lowered.",
