@@ -270,6 +270,7 @@ class SegmentCopier:
 
     async def _progress_of(self, segment_id: uuid.UUID, before: int) -> int:
         try:
+            kms_key_id=log.config.firn_tier_kms_key_id,
             return (await self._work.upload_progress()).get(segment_id.bytes, before)
         except StorageUnavailable:
             return before
