@@ -59,6 +59,7 @@ from app.metadata.member import ClusterMember
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
+from app.metadata.quotas import TIER_ENTITY, TIER_RATE
 from app.metadata.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
@@ -71,14 +72,14 @@ from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
-from app.transport.replays import ReplayTurns, loop_time_s
 from app.transport.admission import AdmissionLimits
+from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.doors import Doors
-
     from app.broker.quota_tokens import QuotaTokens, Tokens
+
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -125,9 +126,9 @@ class Surroundings:
     """With None, logs are compacted slowly in ``pool``."""
     new_link: Callable[[], NodeLink] | None = None
     """Reaches the other brokers of a cluster. With None, this broker is always alone."""
-    boot_id: str = ""
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None
     """Where limits of the whole cluster are leased from (``firn.quota.scope``); told how to name the cluster."""
+    boot_id: str = ""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
     """The level of a cluster that this broker creates (ADR 0023): 0 for one broker, 1 for several."""
@@ -226,9 +227,9 @@ class Node:
         """What followers know of the tier; None on a broker that is alone."""
         self.followers: Followers | None = None
         self._quotas: ClientQuotas | None = None
-        """Fetches from other leaders; None on a broker that is alone."""
         self._tokens: QuotaTokens | None = None
         """Of limits of the whole cluster; None if all limits are this broker's."""
+        """Fetches from other leaders; None on a broker that is alone."""
         self._in_sync_sets: InSyncSets | None = None
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
@@ -435,7 +436,6 @@ class Node:
         )
         if self._doors is not None:
             self.server.secure(self._doors.by_listener)
-        ReplicationMetrics(
         if around.new_tokens is not None and config.firn_quota_scope == "cluster":
             from app.broker.quota_tokens import QuotaTokens
 
@@ -447,6 +447,7 @@ class Node:
                 faults=self.faults,
                 registry=self.registry,
             )
+        ReplicationMetrics(
             self.registry,
             self.partitions.table,
             image=lambda: self.cluster.image,
@@ -480,6 +481,7 @@ class Node:
     def _apply_quotas(self) -> None:
         """Without limits nothing is counted."""
         limits = self.cluster.image.quotas
+        self.remote_log_manager.limit_copies(limits.get(TIER_ENTITY, {}).get(TIER_RATE))
         if limits:
             if self._quotas is None:
                 leases = self._tokens.leases if self._tokens is not None else None
@@ -599,10 +601,10 @@ class Node:
                 background.append(tasks.create_task(self._watch_room()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
-                if self._doors is not None:
-                    background.append(
                 if self._tokens is not None:
                     background.append(tasks.create_task(self._tokens.run()))
+                if self._doors is not None:
+                    background.append(
                         tasks.create_task(self._doors.run(self._around.pool, self.faults, self._log_line))
                     )
                 if self.followers is not None and self._in_sync_sets is not None and self._high_watermarks is not None:
