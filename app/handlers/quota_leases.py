@@ -129,12 +129,16 @@ class Leases:
 
     def __init__(self, brokers: Callable[[], int], wake: Callable[[], None] = lambda: None) -> None:
         """``brokers``: how many are alive, as far as this one knows. ``wake`` is called when there is something to ask for."""
-        self.brokers = lambda: max(1, brokers())
+        self._count = brokers
         self.away = True
         """Nobody has answered yet, or does now."""
         self._wake = wake
         self._buckets: set[LeasedBucket] = set()
         self._wanting: dict[LeasedBucket, None] = {}
+
+    def brokers(self) -> int:
+        """How many share a limit: this one at least."""
+        return max(1, self._count())
 
     def bucket(
         self, share: tuple[str, str | None, str | None], rate: float, capacity: float, now_s: float
