@@ -255,12 +255,10 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         ssl.allow.dn.changes boolean false
         ssl.allow.san.changes boolean false
         ssl.keymanager.algorithm string SunX509 per-broker
-        ssl.keystore.password password - per-broker
         ssl.protocol string TLSv1.3 per-broker
         ssl.provider string - per-broker
         ssl.secure.random.implementation string - per-broker
         ssl.trustmanager.algorithm string PKIX per-broker
-        ssl.truststore.password password - per-broker
         """,
     ),
     _group(
