@@ -501,6 +501,8 @@ class Node:
         self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
         self.server.limit_connections(self._admission_limits(effective))
+        if self._doors is not None:
+            self._doors.follow(effective.security)
         self.context.leader_throttle.limit = effective.leader_replication_throttled_rate
         if self.followers is not None:
             self.followers.throttle.limit = effective.follower_replication_throttled_rate

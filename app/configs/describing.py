@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import ConfigSource, Definition, Synonym, Update, Value
-from app.configs.listeners import split_prefixed
+from app.configs.listeners import CHANGED_WHILE_RUNNING, split_prefixed
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
@@ -120,7 +120,8 @@ def _of_one_listener(
     name: str, setting: str, layers: Iterable[tuple[Mapping[str, str], ConfigSource]]
 ) -> DescribedConfig:
     base = definition_of_listener(setting) or SECURITY_DEFINITIONS["sasl.jaas.config"]
-    definition = replace(base, name=name)
+    update = Update.PER_BROKER if setting in CHANGED_WHILE_RUNNING else base.update
+    definition = replace(base, name=name, update=update)
     said = [
         SourcedValue(name, None if definition.sensitive else layer[name], source)
         for layer, source in layers

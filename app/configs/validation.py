@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.connection_limits import check_connection_limits
-from app.configs.definition import Update
+from app.configs.definition import Definition, Update
 from app.configs.group_bounds import check_group_bounds
-from app.configs.listeners import LIMITS_OF_LISTENERS, split_prefixed
+from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
 from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
@@ -144,6 +145,22 @@ def check_broker_config(broker: BrokerConfig) -> None:
         raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
 
 
+def _of_listener(name: str, setting: str) -> Definition:
+    """The definition of a setting of one listener. Raises: RequestRejected if it cannot be altered while the broker runs."""
+    definition = definition_of_listener(setting)
+    if definition is not None and setting in LIMITS_OF_LISTENERS:
+        return definition
+    if definition is not None and setting in CHANGED_WHILE_RUNNING:
+        return replace(definition, update=Update.PER_BROKER)
+    if definition is not None and definition.sensitive:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"{name} would be written into the object store, for all to read who read the bucket. Give it in the broker's file of "
+            "settings, and restart the broker.",
+        )
+    raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+
+
 def validate_broker_configs(
     overrides: Mapping[str, str | None], *, broker: BrokerConfig | None = None, of_all: bool = False
 ) -> BrokerConfig:
@@ -157,8 +174,14 @@ def validate_broker_configs(
         useless = broker_setting_without_effect(name)
         definition = BROKER_DEFINITIONS.get(name) or (useless.definition if useless is not None else None)
         prefixed = split_prefixed(name)
-        if prefixed is not None and prefixed[1] in LIMITS_OF_LISTENERS:
-            definition = definition_of_listener(prefixed[1])
+        if prefixed is not None:
+            definition = _of_listener(name, prefixed[1])
+        elif name in CHANGED_WHILE_RUNNING:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST,
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                + name,
+            )
         if definition is None and name not in TOPIC_BY_SYNONYM:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
         if definition is not None and definition.update is Update.READ_ONLY:

@@ -66,6 +66,24 @@ def test_kafka_configs_sets_describes_and_removes_quotas_of_every_entity(tools: 
         assert key not in tools(CONFIGS, "--describe", *entity)
 
 
+def test_kafka_configs_alters_limits_of_connections_while_brokers_run(tools: Tools, admin: AdminClient) -> None:
+    del admin
+    for entity, limit in (
+        (("--entity-type", "brokers", "--entity-default"), "max.connections.per.ip=1000"),
+        (("--entity-type", "brokers", "--entity-name", str(NODES[0])), "max.connection.creation.rate=500"),
+        (("--entity-type", "brokers", "--entity-default"), "listener.name.plaintext.max.connections=900"),
+        (
+            ("--entity-type", "brokers", "--entity-name", str(NODES[0])),
+            "listener.name.plaintext.max.connection.creation.rate=400",
+        ),
+    ):
+        assert "Completed updating" in tools(CONFIGS, "--alter", *entity, "--add-config", limit)
+        assert limit in tools(CONFIGS, "--describe", *entity)
+        key, _, _ = limit.partition("=")
+        tools(CONFIGS, "--alter", *entity, "--delete-config", key)
+        assert limit not in tools(CONFIGS, "--describe", *entity)
+
+
 @pytest.mark.parametrize("leaders", [1, 3])
 def test_rates_hold_within_5_percent_over_30_seconds_on_each_broker(
     tools: Tools, admin: AdminClient, brokers: Brokers, leaders: int
