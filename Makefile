@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check
+.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -105,6 +105,25 @@ package: $(VENV)/.package ## Build the wheel and the sdist into dist/
 wheelhouse: $(VENV)/.package ## Pack all that a broker needs, for machines without an index, into dist/ (ARCH=aarch64, ARGS=--uncommitted)
 	@$(BIN)/python tools/wheelhouse.py --arch $(or $(ARCH),$(shell uname -m)) $(ARGS)
 
+# In an environment of its own: what it needs is not Firn's.
+SUPPLY := $(VENV)-supply
+$(SUPPLY)/.done: constraints.txt | $(VENV)/bin/python
+	@echo "==> installing what writes bills of materials and asks for advisories into $(SUPPLY)"
+	@tools/ensure-venv.sh "$(PYTHON)" "$(SUPPLY)"
+	@$(SUPPLY)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt cyclonedx-bom pip-audit
+	@touch $@
+
+hashes: $(VENV)/.package ## Write hashes.txt anew, after a change of constraints.txt: the files that a wheelhouse may hold
+	@$(BIN)/python tools/hashes.py
+
+sbom: wheelhouse $(SUPPLY)/.done ## Write the bill of materials of the wheelhouse (CycloneDX), into dist/
+	@$(SUPPLY)/bin/python tools/sbom.py "$$(ls -t dist/firn-wheelhouse-*-$(or $(ARCH),$(shell uname -m)).tar.gz | head -1)"
+
+audit: wheelhouse $(SUPPLY)/.done ## Ask for known weaknesses of what a broker installs; says "not audited" where advisories cannot be had
+	@tar --extract --to-stdout --file "$$(ls -t dist/firn-wheelhouse-*-$(or $(ARCH),$(shell uname -m)).tar.gz | head -1)" requirements.txt \
+		| grep -v '^firn-broker' >dist/audited.txt
+	@$(SUPPLY)/bin/python tools/audit.py dist/audited.txt
+
 install-size: $(VENV)/.package ## Install the least that a broker needs elsewhere, and say how much it is (ARGS="--extra spark")
 	@$(BIN)/python tools/install_size.py $(ARGS)
 
@@ -117,4 +136,4 @@ image: wheelhouse ## Build the image of a broker with buildah (BASE=… names an
 	@tools/image.sh
 
 clean: ## Remove the environment, caches and demo data
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info
+	rm -rf $(VENV) $(SUPPLY) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache firn-demo spark-demo dist *.egg-info

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker import NODE_ID_AUTO
-from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import Definition
 from app.configs.listeners import (
     WILDCARDS,
@@ -363,7 +363,7 @@ class _Listeners:
         if name not in LISTENER_SETTINGS and prefixed is None:
             return False
         setting = name if prefixed is None else prefixed[1]
-        definition = SECURITY_DEFINITIONS.get(setting) or SECURITY_DEFINITIONS.get(setting.partition(".")[2])
+        definition = definition_of_listener(setting) if prefixed else SECURITY_DEFINITIONS.get(setting)
         try:
             if name == "listener.security.protocol.map":
                 protocols_by_name(text)
@@ -654,6 +654,10 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError(
             "The HTTP process cannot log in: name a file with its user with firn.http.client.config, add a PLAINTEXT listener on "
             "127.0.0.1, or turn it off with --http off."
+        )
+    if config.firn_quota_scope == "cluster" and config.redis_url is None:
+        raise ConfigError(
+            "firn.quota.scope=cluster needs a Redis that the brokers share: name it with firn.redis.url (--redis)."
         )
     if config.store_url:
         return config

@@ -240,6 +240,25 @@ def test_compaction_lags_must_not_cross() -> None:
     assert "conflict topic config setting" in refused(min_compaction_lag_ms="10", max_compaction_lag_ms="9")
 
 
+@pytest.mark.parametrize(
+    ("store", "key", "why"),
+    [
+        ("s3://bucket/x", "alias/topic", None),
+        ("s3://bucket/x", "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab", None),
+        ("s3://bucket/x", "a key", "must be the id of a KMS key"),
+        ("file:///x", "alias/topic", "Only an S3 store"),
+    ],
+)
+def test_a_key_of_a_topic_is_for_stores_that_have_keys(store: str, key: str, why: str | None) -> None:
+    asked = {"firn.tier.kms.key.id": key}
+    broker = BrokerConfig(store_url=store)
+    if why is None:
+        assert validate_topic_configs(asked, broker=broker).firn_tier_kms_key_id == key
+        return
+    with pytest.raises(RequestRejected, match=why):
+        validate_topic_configs(asked, broker=broker)
+
+
 def test_object_durability_is_refused_in_this_version() -> None:
     assert "not available in this version" in refused(firn_durability="object")
     with pytest.raises(ConfigError, match="topic defaults"):

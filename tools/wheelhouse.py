@@ -8,8 +8,9 @@ each, ``bootstrap/`` and ``systemd/`` (from ``infra/``) and ``VERSION``. A machi
     pip install --no-index --find-links wheels --require-hashes -r requirements.txt
 
 The same commit gives the same bytes on every machine, as long as the index has the same files. Versions are those of
-``constraints.txt``, markers are evaluated for the target, files are sorted and have no time, owner or group. Firn's own wheel and
-the archive are not compressed: compressors differ from version to version, and other wheels are compressed already.
+``constraints.txt``, and a file is taken only with a hash of ``hashes.txt``. Markers are evaluated for the target, files are sorted
+and have no time, owner or group. Firn's own wheel and the archive are not compressed: compressors differ from version to version,
+and other wheels are compressed already.
 
 With ``--spark`` it is ``firn-spark-VERSION-ARCH.tar.gz``: Firn and all that its Spark jobs import, without Spark itself,
 which workers have, and without ``bootstrap/`` and ``systemd/``. Install it with ``--no-deps`` too, because pip would miss Spark.
@@ -109,6 +110,7 @@ def build(contents: Contents, arch: str, out: Path, *, uncommitted: bool = False
     from packaging.utils import canonicalize_name
 
     pins = read_pins(ROOT / "constraints.txt")
+    hashes = read_hashes(ROOT / "hashes.txt")
     if (builder := metadata.version("hatchling")) != (pinned := pins.get(canonicalize_name("hatchling"))):
         raise Refused(
             f"{sys.executable} has hatchling {builder}, which writes its version into the wheel, and constraints.txt pins "
@@ -130,7 +132,7 @@ def build(contents: Contents, arch: str, out: Path, *, uncommitted: bool = False
             raise Refused(
                 f"{ROOT} would not be found again by its commit. {state}. Commit first, or say --uncommitted."
             )
-        collect(own, wheels, arch, pins, contents)
+        collect(own, wheels, arch, pins, hashes, contents)
         texts = {
             "requirements.txt": requirements(wheels.iterdir(), contents.extras),
             "VERSION": f"{version} (commit {commit or 'unknown'})\n",
@@ -182,7 +184,14 @@ def commit_of(wheel: Path) -> str | None:
         return archive.read("app/COMMIT").decode().strip() if "app/COMMIT" in archive.namelist() else None
 
 
-def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, str], contents: Contents) -> None:
+def collect(
+    own: Path,
+    folder: Path,
+    arch: str,
+    pins: Mapping[NormalizedName, str],
+    hashes: Mapping[tuple[NormalizedName, str], Sequence[str]],
+    contents: Contents,
+) -> None:
     """Download the wheels that ``own`` with extras needs on ``arch``, and those that these need, into ``folder``.
 
     Packages are fetched by name and pinned version, never resolved: pip would evaluate markers for the Python that runs it.
@@ -197,7 +206,17 @@ def collect(own: Path, folder: Path, arch: str, pins: Mapping[NormalizedName, st
         needed = sorted({name for name, _ in wanted} - have.keys())
         if needed:
             sys.stderr.write(f"wheelhouse: {', '.join(needed)}\n")
-            fetch([f"{name}=={pins[name]}" for name in needed], folder, arch, contents.glibc_minor)
+            unknown = [f"{name}=={pins[name]}" for name in needed if not hashes.get((name, pins[name]))]
+            if unknown:
+                raise Refused(
+                    f"hashes.txt has no hash of {', '.join(unknown)}, so nobody can tell whether a file is the right one. Run "
+                    "`make hashes`, and commit it with constraints.txt."
+                )
+            lines = [
+                " ".join([f"{name}=={pins[name]}", *(f"--hash={one}" for one in hashes[name, pins[name]])])
+                for name in needed
+            ]
+            fetch(lines, folder, arch, contents.glibc_minor)
             found = {parse_wheel_filename(path.name)[0]: path for path in folder.glob("*.whl")}
             have.update(found)
         following: dict[NormalizedName, set[str]] = {}
@@ -227,6 +246,19 @@ def read_pins(constraints: Path) -> Mapping[NormalizedName, str]:
     lines = (line.split("#")[0].strip() for line in constraints.read_text().splitlines())
     pairs = (line.split("==") for line in lines if line)
     return {canonicalize_name(name.strip()): version.strip() for name, version in pairs}
+
+
+def read_hashes(path: Path) -> Mapping[tuple[NormalizedName, str], Sequence[str]]:
+    """The hashes of each normalised name and version (``tools/hashes.py``). Empty if there is no file."""
+    from packaging.utils import canonicalize_name
+
+    found: dict[tuple[NormalizedName, str], Sequence[str]] = {}
+    for line in (path.read_text() if path.exists() else "").replace("\\\n", " ").splitlines():
+        words = line.split("#")[0].split()
+        if words:
+            name, _, version = words[0].partition("==")
+            found[canonicalize_name(name), version] = [word.removeprefix("--hash=") for word in words[1:]]
+    return found
 
 
 def requirements_of(wheel: Path, extras: Iterable[str], arch: str) -> Iterator[Requirement]:
@@ -270,13 +302,16 @@ def platforms(arch: str, glibc_minor: int) -> list[str]:
 
 
 def fetch(pinned: Sequence[str], folder: Path, arch: str, glibc_minor: int) -> None:
-    """Download the wheels of ``name==version`` for ``arch``. Raises: Refused, which names those that have none."""
+    """Download the wheels of lines ``name==version --hash=… …`` for ``arch``, if they have one of these hashes.
+
+    Raises: Refused, which names those that have none.
+    """
     tags = platforms(arch, glibc_minor)
     failed = _download(pinned, folder, tags)
     if failed is None:
         return
     lost = [(one, said) for one in pinned if (said := _download([one], folder, tags)) is not None]
-    names = ", ".join(one for one, _ in lost) or ", ".join(pinned)
+    names = ", ".join(one.split()[0] for one, _ in lost) or ", ".join(one.split()[0] for one in pinned)
     said = lost[0][1] if lost else failed
     raise Refused(
         f"pip gets no wheel of {names} for CPython {PYTHON} on {arch} manylinux from the index that it is configured for "
@@ -286,19 +321,26 @@ def fetch(pinned: Sequence[str], folder: Path, arch: str, glibc_minor: int) -> N
 
 def _download(pinned: Sequence[str], folder: Path, tags: Sequence[str]) -> str | None:
     """None, or what pip says."""
-    done = subprocess.run(
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+        wanted.write("\n".join(pinned))
+        wanted.flush()
+        done = _run_pip(wanted.name, folder, tags)
+    return done.stderr.strip() if done.returncode else None
+
+
+def _run_pip(wanted: str, folder: Path, tags: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [
             *(sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"),
+            *("--require-hashes", "--requirement", wanted),
             *("--only-binary", ":all:", "--implementation", "cp", "--python-version", PYTHON),
             *("--abi", f"cp{PYTHON.replace('.', '')}", "--dest", str(folder)),
             *(f"--platform={tag}" for tag in tags),
-            *pinned,
         ],
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stderr.strip() if done.returncode else None
 
 
 def requirements(wheels: Iterable[Path], own_extras: Iterable[str]) -> str:

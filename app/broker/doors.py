@@ -7,12 +7,20 @@ import secrets
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from app.client.connection import Dialer, dial_tcp
 from app.client.security import ClientSecurity, NoWay, SecureDialer
 from app.configs import BrokerConfig
-from app.configs.listeners import BETWEEN_BROKERS, ClientAuth, ListenerConfig, SecurityProtocol
+from app.configs.listeners import (
+    BETWEEN_BROKERS,
+    ClientAuth,
+    ListenerConfig,
+    SecurityProtocol,
+    overridden,
+    split_prefixed,
+)
 from app.errors import ConfigError
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, Pem, TlsSettings
@@ -56,6 +64,9 @@ class Doors:
         self._now_ms = now_ms
         self._token_secrets = token_secrets
         self._keys: list[TokenKeys] = []
+        self._asked: Mapping[str, str] = config.security
+        """Settings of listeners as they are to be."""
+        self._changed = asyncio.Event()
         self._start_secret = secrets.token_bytes(32)
         """For salts, while the cluster has no user and so no secret."""
         self.by_listener: Mapping[str, Door] = {
@@ -67,14 +78,16 @@ class Doors:
         """Raises: ConfigError if the doors of these settings cannot be made."""
         cls(config, ClusterImage)
 
+    def follow(self, security: Mapping[str, str]) -> None:
+        """These are the settings of listeners from now on. What differs is used soon, by new connections."""
+        if security != self._asked:
+            self._asked = security
+            self._changed.set()
+
     def _door(self, listener: ListenerConfig) -> Door:
         certificates = rules = None
         if listener.protocol.tls:
-            certificates = Certificates(tls_settings(listener), server=True)
-            try:
-                rules = PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
-            except ValueError as error:
-                raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
+            certificates, rules = _tls_of(listener)
         makers = {one: self._maker(listener, one) for one in listener.mechanisms}
         return Door(
             listener,
@@ -133,13 +146,63 @@ class Doors:
             tasks.create_task(self._watch(pool, faults, log_line))
 
     async def _watch(self, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]) -> None:
-        watched = [(door, door.certificates) for door in self.by_listener.values() if door.certificates is not None]
+        watched = [door for door in self.by_listener.values() if door.certificates is not None]
         if not watched:
             return
+        first = {door.config.name: door.config for door in watched}
+        used = {door.config.name: first[door.config.name].settings for door in watched}
         while True:
-            await asyncio.sleep(LOOK_S)
-            for door, certificates in watched:
-                await look(door, certificates, pool, faults, log_line)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            for door in watched:
+                name = door.config.name
+                wanted = {**first[name].settings, **_own_of(name, self._asked)}
+                if wanted != used[name] and await reconfigure(door, first[name], self._asked, pool, faults, log_line):
+                    used[name] = wanted
+                assert door.certificates is not None
+                await look(door, door.certificates, pool, faults, log_line)
+
+
+def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
+    """Reads files. Raises: ConfigError."""
+    certificates = Certificates(tls_settings(listener), server=True)
+    try:
+        return certificates, PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
+    except ValueError as error:
+        raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
+
+
+def _own_of(name: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of one listener alone."""
+    split = ((split_prefixed(full), text) for full, text in given.items())
+    return {parts[1]: text for parts, text in split if parts is not None and parts[0] == name}
+
+
+async def reconfigure(
+    door: Door,
+    first: ListenerConfig,
+    given: Mapping[str, str],
+    pool: BlockingPool,
+    faults: Faults,
+    log_line: Callable[[str], None],
+) -> bool:
+    """Use other settings for the new connections of one door. ``first``: those that the broker was started with.
+
+    Returns: False if they cannot be used, or not yet, for want of a file; the old ones stay.
+    """
+    name = f"listener {first.name}"
+    try:
+        changed = overridden(first, given)
+        certificates, rules = await pool.run(lambda: _tls_of(changed))
+    except (ConfigError, ValueError) as error:
+        faults.met("using the settings of", name, f"{name} goes on with its old TLS settings: {error}", lasting=True)
+        return False
+    door.certificates, door.rules = certificates, rules
+    faults.over("using the settings of", name)
+    log_line(f"{name} has other TLS settings; new connections get them")
+    return True
 
 
 async def look(
@@ -222,14 +285,14 @@ def tls_settings(listener: ListenerConfig) -> TlsSettings:
     text = listener.text
     identity: Sequence[Pem]
     if text("ssl.keystore.location"):
-        identity = [Pem("ssl.keystore.location", path=text("ssl.keystore.location"))]
+        identity = [_store(text, "keystore")]
     else:
         identity = [
             Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain") if text(name)
         ]
     trust = None
     if text("ssl.truststore.location"):
-        trust = Pem("ssl.truststore.location", path=text("ssl.truststore.location"))
+        trust = _store(text, "truststore")
     elif text("ssl.truststore.certificates"):
         trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
     revoked = text("firn.ssl.crl.location")
@@ -241,4 +304,13 @@ def tls_settings(listener: ListenerConfig) -> TlsSettings:
         client_auth=_MODES[listener.client_auth],
         versions=listener.words("ssl.enabled.protocols", "TLSv1.2,TLSv1.3") or ("TLSv1.2", "TLSv1.3"),
         ciphers=listener.words("ssl.cipher.suites"),
+    )
+
+
+def _store(text: Callable[..., str], name: str) -> Pem:
+    return Pem(
+        f"ssl.{name}.location",
+        path=text(f"ssl.{name}.location"),
+        pkcs12=text(f"ssl.{name}.type").upper() == "PKCS12",
+        password=text(f"ssl.{name}.password"),
     )

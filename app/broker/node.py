@@ -27,6 +27,7 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
+from app.configs.connection_limits import by_listener, connections_by_address
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
@@ -58,6 +59,7 @@ from app.metadata.member import ClusterMember
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
+from app.metadata.quotas import TIER_ENTITY, TIER_RATE
 from app.metadata.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
@@ -71,11 +73,13 @@ from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
+from app.transport.admission import AdmissionLimits
 from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.doors import Doors
+    from app.broker.quota_tokens import QuotaTokens, Tokens
 
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
@@ -123,6 +127,8 @@ class Surroundings:
     """With None, logs are compacted slowly in ``pool``."""
     new_link: Callable[[], NodeLink] | None = None
     """Reaches the other brokers of a cluster. With None, this broker is always alone."""
+    new_tokens: Callable[[Callable[[], str]], Tokens] | None = None
+    """Where limits of the whole cluster are leased from (``firn.quota.scope``); told how to name the cluster."""
     boot_id: str = ""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
@@ -224,6 +230,8 @@ class Node:
         """What followers know of the tier; None on a broker that is alone."""
         self.followers: Followers | None = None
         self._quotas: ClientQuotas | None = None
+        self._tokens: QuotaTokens | None = None
+        """Of limits of the whole cluster; None if all limits are this broker's."""
         """Fetches from other leaders; None on a broker that is alone."""
         self._in_sync_sets: InSyncSets | None = None
         self._high_watermarks: HighWatermarks | None = None
@@ -428,10 +436,21 @@ class Node:
         self.server = KafkaServer(
             self.context,
             self._apis,
-            connections_max=self._connections_max(config),
+            connections_max=self._admission_limits(config).connections_max,
         )
         if self._doors is not None:
             self.server.secure(self._doors.by_listener)
+        if around.new_tokens is not None and config.firn_quota_scope == "cluster":
+            from app.broker.quota_tokens import QuotaTokens
+
+            self._tokens = QuotaTokens(
+                around.new_tokens(lambda: str(self.cluster.image.cluster_id)),
+                brokers=lambda: sum(not one.fenced for one in self.cluster.image.brokers.values()),
+                now_s=around.elapsed_s,
+                rng=around.rng,
+                faults=self.faults,
+                registry=self.registry,
+            )
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -443,8 +462,19 @@ class Node:
         self._apply_settings()
         self._apply_quotas()
 
-    def _connections_max(self, config: BrokerConfig) -> int:
-        return min(config.max_connections, max(16, self._around.descriptors_max // 2))
+    def _admission_limits(self, config: BrokerConfig) -> AdmissionLimits:
+        bearable = max(16, self._around.descriptors_max // 2)
+        return AdmissionLimits(
+            connections_max=min(config.max_connections, bearable),
+            protected=config.inter_broker_listener if len(config.served) > 1 else None,
+            protected_max=bearable,
+            of_listener=by_listener(config, "max.connections"),
+            of_address=config.max_connections_per_ip,
+            of_addresses=connections_by_address(config.max_connections_per_ip_overrides),
+            rate=config.max_connection_creation_rate,
+            rates=by_listener(config, "max.connection.creation.rate"),
+            window_s=config.quota_window_size_seconds,
+        )
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
@@ -455,9 +485,11 @@ class Node:
     def _apply_quotas(self) -> None:
         """Without limits nothing is counted."""
         limits = self.cluster.image.quotas
+        self.remote_log_manager.limit_copies(limits.get(TIER_ENTITY, {}).get(TIER_RATE))
         if limits:
             if self._quotas is None:
-                self._quotas = ClientQuotas(self.config, self._around.elapsed_s)
+                leases = self._tokens.leases if self._tokens is not None else None
+                self._quotas = ClientQuotas(self.config, self._around.elapsed_s, leases)
             self._quotas.follow(limits)
         self.context.quotas = self._quotas if limits else None
 
@@ -472,7 +504,9 @@ class Node:
         """Pass dynamically changed settings to the parts that do not read them themselves."""
         self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
-        self.server.limit_connections(self._connections_max(effective))
+        self.server.limit_connections(self._admission_limits(effective))
+        if self._doors is not None:
+            self._doors.follow(effective.security)
         self.context.leader_throttle.limit = effective.leader_replication_throttled_rate
         if self.followers is not None:
             self.followers.throttle.limit = effective.follower_replication_throttled_rate
@@ -575,6 +609,8 @@ class Node:
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._token_secrets is not None:
                     background.append(tasks.create_task(self._sweep_tokens()))
+                if self._tokens is not None:
+                    background.append(tasks.create_task(self._tokens.run()))
                 if self._doors is not None:
                     background.append(
                         tasks.create_task(self._doors.run(self._around.pool, self.faults, self._log_line))
@@ -693,7 +729,7 @@ class Node:
         if not self._sockets:
             self.server.attach()
         for name, bound in self._sockets.items():
-            await self.server.listen(bound, self.server.maker(name))
+            await self.server.listen(bound, self.server.maker(name), name)
 
     async def _add_first_users(self) -> None:
         """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""

@@ -43,6 +43,7 @@ from app.usage import show_process
 if TYPE_CHECKING:
     from app.broker.cleaning import CleanerProcesses
     from app.broker.node import Node
+    from app.broker.quota_tokens import Tokens
     from app.metadata.liveness import Liveness
 
 OFF: Final = "off"
@@ -187,6 +188,7 @@ class Broker:
                 elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
                 new_link=lambda: KafkaControlLink(dial=dial),
+                new_tokens=self._quota_tokens if self.config.redis_url is not None else None,
                 boot_id=boot_id(),
                 new_level=LEVEL_MAX if self.config.firn_cluster_enable or self.config.needs_users else 0,
             ),
@@ -239,6 +241,13 @@ class Broker:
         from app.metadata.redis_liveness import RedisLiveness
 
         return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
+
+    def _quota_tokens(self, cluster_id: Callable[[], str]) -> Tokens:
+        """Where limits of the whole cluster are leased from."""
+        from app.broker.quota_tokens import RedisTokens
+
+        assert self.config.redis_url is not None
+        return RedisTokens(self.config.redis_url, namespace=lambda: f"{REDIS_NAMESPACE}:{cluster_id()}")
 
     async def _watch_store(self, child: Child) -> None:
         """Wait for the first response, and then restart the process whenever it ends. Raises: as ``_await_store``."""

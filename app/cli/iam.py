@@ -57,7 +57,12 @@ def policy(
         ),
     ] = None,
     kms_key: Annotated[
-        str | None, typer.Option("--kms-key", metavar="ARN", help="The KMS key that encrypts the bucket.")
+        list[str] | None,
+        typer.Option(
+            "--kms-key",
+            metavar="ARN",
+            help="A KMS key: the one that encrypts the bucket, and those of topics (firn.tier.kms.key.id). May be repeated.",
+        ),
     ] = None,
 ) -> int:
     """Print the least policy that lets a role do its work in the cluster's bucket, as JSON.
@@ -78,19 +83,18 @@ def policy(
         raise ConfigError(
             f"--topic limits the topics that Spark may read; a policy for {role} has no topics. Remove --topic."
         )
-    key = kms_key or location.kms_key_id
-    told = _KEY_ARN.fullmatch(key) if key is not None else None
-    if key is not None and told is None:
-        raise ConfigError(
-            f"{key!r} is not the ARN of a KMS key, but a policy needs an ARN. "
-            "Write --kms-key arn:aws:kms:region:account:key/id."
-        )
-    if told is not None:
+    keys = kms_key or ([location.kms_key_id] if location.kms_key_id is not None else [])
+    partition = _partition(location.region or "")
+    for key in keys:
+        told = _KEY_ARN.fullmatch(key)
+        if told is None:
+            raise ConfigError(
+                f"{key!r} is not the ARN of a KMS key, but a policy needs an ARN. "
+                "Write --kms-key arn:aws:kms:region:account:key/id."
+            )
         partition = told[1]
-    else:
-        partition = _partition(location.region or "")
     named = _topic_ids(location, topic or ())
-    print_json(policy_of(role.value, location, topic_ids=named, kms_key_arn=key, partition=partition))
+    print_json(policy_of(role.value, location, topic_ids=named, kms_key_arns=keys, partition=partition))
     return 0
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from app.configs.listeners import MECHANISMS, SecurityProtocol
+from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
 from app.errors import ConfigError, ErrorCode, RequestRejected
 from app.security.jaas import parse_jaas
@@ -41,10 +41,12 @@ NAMES: Final = (
     "firn.sasl.oauthbearer.token.file",
     "ssl.truststore.type",
     "ssl.truststore.location",
+    "ssl.truststore.password",
     "ssl.truststore.certificates",
     "ssl.ca.location",
     "ssl.keystore.type",
     "ssl.keystore.location",
+    "ssl.keystore.password",
     "ssl.keystore.key",
     "ssl.keystore.certificate.chain",
     "ssl.key.password",
@@ -139,19 +141,24 @@ def _tls(settings: Mapping[str, str]) -> TlsSettings:
     def text(name: str) -> str:
         return settings.get(name, "")
 
+    def store_of(name: str, path: str) -> Pem:
+        pkcs12 = text(f"ssl.{name}.type").upper() == "PKCS12"
+        return Pem(f"ssl.{name}.location", path=path, pkcs12=pkcs12, password=text(f"ssl.{name}.password"))
+
     for store in ("keystore", "truststore"):
-        if text(f"ssl.{store}.location") and text(f"ssl.{store}.type").upper() not in ("", "PEM"):
-            raise ConfigError(f"ssl.{store}.type={text(f'ssl.{store}.type')} cannot be read; convert the file to PEM.")
+        kind = text(f"ssl.{store}.type").upper()
+        if text(f"ssl.{store}.location") and kind not in ("", *STORE_TYPES):
+            raise ConfigError(f"{unreadable_store(store, kind, text(f'ssl.{store}.location'))}.")
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("", "none", "https"):
         raise ConfigError("ssl.endpoint.identification.algorithm must be https, or empty to check no names.")
     identity = []
     if text("ssl.keystore.location"):
-        identity = [Pem("ssl.keystore.location", path=text("ssl.keystore.location"))]
+        identity = [store_of("keystore", text("ssl.keystore.location"))]
     elif text("ssl.keystore.key"):
         identity = [Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain")]
     trusted = text("ssl.truststore.location") or text("ssl.ca.location")
-    trust = Pem("ssl.truststore.location", path=trusted) if trusted else None
+    trust = store_of("truststore", trusted) if trusted else None
     if trust is None and text("ssl.truststore.certificates"):
         trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
     revoked = text("firn.ssl.crl.location")

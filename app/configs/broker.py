@@ -40,6 +40,8 @@ class BrokerConfig:
     """The operator's name of this machine; may be empty."""
     quota_window_size_seconds: int = 1
     """How many seconds' worth of its quota a client may use in a burst."""
+    firn_quota_scope: str = "broker"
+    """``broker`` or ``cluster``: whose the byte rates of quotas are."""
     controller_quota_window_num: int = 11
     controller_quota_window_size_seconds: int = 1
     """With the number: how many seconds' worth of controller_mutation_rate a client may use in a burst."""
@@ -105,6 +107,11 @@ class BrokerConfig:
     waits."""
     connections_max_idle_ms: int = 600_000
     max_connections: int = INT_MAX
+    max_connections_per_ip: int = INT_MAX
+    max_connections_per_ip_overrides: str = ""
+    """``ADDRESS:NUMBER,…``: what single addresses may have instead."""
+    max_connection_creation_rate: int = INT_MAX
+    """Connections a second, of all listeners but the one between brokers."""
     fetch_max_bytes: int = 57_671_680
     max_incremental_fetch_session_cache_slots: int = 1000
     max_request_partition_size_limit: int = 2000

@@ -9,6 +9,7 @@ from typing import Any, Final
 from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, STANDARD_AUTHORIZER, BrokerConfig
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.group_bounds import GROUP_BOUNDS
+from app.configs.listeners import LIMITS_OF_LISTENERS
 from app.configs.numbers import SHORT_MAX
 from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.values import documented
@@ -124,6 +125,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _INT,
                 "How many seconds' worth of its quota a client may use in a burst.",
                 minimum=1,
+            ),
+            _broker(
+                "firn.quota.scope",
+                _STRING,
+                "Whether byte rates of quotas are limits of each broker, as in Kafka, or of the whole cluster. cluster needs "
+                "firn.redis.url, and every broker must have it. While Redis is away, each broker allows the limit divided by "
+                "the number of brokers.",
+                choices=("broker", "cluster"),
             ),
             _broker(
                 "controller.quota.window.num",
@@ -327,7 +336,32 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "max.connections",
                 _INT,
                 "Maximum number of connections at a time, and never more than half of the files that the process may open. Further "
-                "connections wait until others are closed.",
+                "connections wait until others are closed. On the listener between brokers, if there are others, a connection "
+                "does not wait: the connection of another listener that was used least recently is closed. "
+                "listener.name.….max.connections limits one listener.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "max.connections.per.ip",
+                _INT,
+                "Maximum number of connections of one address. Further ones are closed at once. It can be 0 only if "
+                "max.connections.per.ip.overrides names who may connect.",
+                minimum=0,
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "max.connections.per.ip.overrides",
+                _STRING,
+                "Maximum number of connections of single addresses, instead of max.connections.per.ip: ADDRESS:NUMBER,…. Names of "
+                "hosts are not looked up.",
+                update=Update.CLUSTER_WIDE,
+            ),
+            _broker(
+                "max.connection.creation.rate",
+                _INT,
+                "Connections that are accepted in a second. Further ones wait. The listener between brokers, if there are others, "
+                "is not held to it. listener.name.….max.connection.creation.rate limits one listener.",
                 minimum=0,
                 update=Update.CLUSTER_WIDE,
             ),
@@ -789,3 +823,10 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
     }
 )
 """Settings of a broker that are not defaults of topic settings, by name."""
+
+
+def definition_of_listener(setting: str) -> Definition | None:
+    """What ``listener.name.<name>.<setting>`` is; None for a setting that no listener has of its own."""
+    if setting in LIMITS_OF_LISTENERS:
+        return BROKER_DEFINITIONS[setting]
+    return SECURITY_DEFINITIONS.get(setting) or SECURITY_DEFINITIONS.get(setting.partition(".")[2])

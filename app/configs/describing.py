@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
-from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import ConfigSource, Definition, Synonym, Update, Value
-from app.configs.listeners import split_prefixed
+from app.configs.listeners import CHANGED_WHILE_RUNNING, split_prefixed
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
@@ -103,10 +103,11 @@ def describe_broker(
         said = _said_by_brokers(definition, broker, broker_overrides, cluster_overrides)
         value = _in_unit(getattr(effective.topic_defaults, definition.field), synonym)
         described.append(DescribedConfig(definition, name, value, said[0].source, False, said))
-    for name, text in broker.security.items():
-        prefixed = split_prefixed(name)
-        if prefixed is not None:
-            described.append(_of_one_listener(name, prefixed[1], text))
+    prefixed = {name for layer in (broker.security, *(layer for layer, _ in layers)) for name in layer}
+    for name in prefixed:
+        parts = split_prefixed(name)
+        if parts is not None:
+            described.append(_of_one_listener(name, parts[1], (*layers, (broker.security, _STATIC))))
     static_texts = dict(broker.without_effect)
     for name in {*static_texts, *broker_overrides, *cluster_overrides}:
         entry = broker_setting_without_effect(name)
@@ -115,13 +116,19 @@ def describe_broker(
     return sorted(described, key=lambda config: config.name)
 
 
-def _of_one_listener(name: str, setting: str, text: str) -> DescribedConfig:
-    base = SECURITY_DEFINITIONS.get(setting)
-    if base is None:  # of one mechanism
-        base = SECURITY_DEFINITIONS.get(setting.partition(".")[2], SECURITY_DEFINITIONS["sasl.jaas.config"])
-    definition = replace(base, name=name)
-    value = None if definition.sensitive else text
-    return DescribedConfig(definition, name, value, _STATIC, True, [SourcedValue(name, value, _STATIC)])
+def _of_one_listener(
+    name: str, setting: str, layers: Iterable[tuple[Mapping[str, str], ConfigSource]]
+) -> DescribedConfig:
+    base = definition_of_listener(setting) or SECURITY_DEFINITIONS["sasl.jaas.config"]
+    update = Update.PER_BROKER if setting in CHANGED_WHILE_RUNNING else base.update
+    definition = replace(base, name=name, update=update)
+    said = [
+        SourcedValue(name, None if definition.sensitive else layer[name], source)
+        for layer, source in layers
+        if name in layer
+    ]
+    read_only = definition.update is Update.READ_ONLY
+    return DescribedConfig(definition, name, said[0].value, said[0].source, read_only, said)
 
 
 def _described_without_effect(

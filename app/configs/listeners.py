@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -21,6 +21,19 @@ BETWEEN_BROKERS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 bucket."""
 OAUTH_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 """What Kafka needs to be told to check signed tokens. Firn always checks them."""
+
+
+STORE_TYPES: Final = ("PEM", "PKCS12")
+"""What ``ssl.keystore.type`` and ``ssl.truststore.type`` may be."""
+
+
+def unreadable_store(store: str, kind: str, location: str) -> str:
+    """Why a store of another type cannot be used, and the command that converts it."""
+    path = location or "FILE"
+    return (
+        f"ssl.{store}.type={kind} cannot be read; convert the file with `keytool -importkeystore -srckeystore {path} -destkeystore "
+        f"{path}.p12 -deststoretype PKCS12` and write ssl.{store}.type=PKCS12; for a PEM file write ssl.{store}.type=PEM"
+    )
 
 
 class SecurityProtocol(StrEnum):
@@ -104,6 +117,22 @@ class ListenerConfig:
         return int(own) if own else self.number("connections.max.reauth.ms", 0)
 
 
+LIMITS_OF_LISTENERS: Final = frozenset({"max.connections", "max.connection.creation.rate"})
+"""Of the broker's settings of that name each is another one: a listener is held to both."""
+CHANGED_WHILE_RUNNING: Final = frozenset(
+    {
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "firn.ssl.crl.location",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.cipher.suites",
+        "ssl.principal.mapping.rules",
+    }
+)
+"""What may be altered for one listener of one broker while that runs. New connections have it."""
 _OF_LISTENERS: Final = re.compile(r"(ssl\.|sasl\.|firn\.ssl\.|firn\.sasl\.|connections\.max\.reauth\.ms)")
 _PER_MECHANISM: Final = re.compile(
     r"(plain|scram-sha-256|scram-sha-512|oauthbearer)\.(sasl\.jaas\.config|sasl\.server\.callback\.handler\.class|"
@@ -116,7 +145,9 @@ def split_prefixed(name: str) -> tuple[str, str] | None:
     if not name.startswith(LISTENER_PREFIX):
         return None
     listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
-    if not listener or not (_OF_LISTENERS.match(setting) or _PER_MECHANISM.fullmatch(setting)):
+    if not listener or not (
+        _OF_LISTENERS.match(setting) or _PER_MECHANISM.fullmatch(setting) or setting in LIMITS_OF_LISTENERS
+    ):
         return None
     return listener.upper(), setting
 
@@ -151,6 +182,21 @@ def with_settings(listeners: Sequence[ListenerConfig], given: Mapping[str, str])
         )
         check(made[-1])
     return tuple(made)
+
+
+def overridden(listener: ListenerConfig, given: Mapping[str, str]) -> ListenerConfig:
+    """The listener with those of the ``given`` settings that are for it alone (``listener.name.<name>.…``).
+
+    Raises: ValueError, if they do not fit the others.
+    """
+    mine = {
+        parts[1]: text
+        for name, text in given.items()
+        if (parts := split_prefixed(name)) is not None and parts[0] == listener.name
+    }
+    made = replace(listener, settings={**listener.settings, **mine}, own=listener.own | mine.keys())
+    check(made)
+    return made
 
 
 def check(listener: ListenerConfig) -> None:
@@ -189,10 +235,9 @@ def check(listener: ListenerConfig) -> None:
         for store in ("keystore", "truststore"):
             kind = listener.text(f"ssl.{store}.type", "PEM" if store == "truststore" else "JKS").upper()
             used = store == "keystore" or listener.text("ssl.truststore.location")
-            if used and kind != "PEM":
+            if used and kind not in STORE_TYPES:
                 raise ValueError(
-                    f"listener {name}: ssl.{store}.type={kind} cannot be read; write ssl.{store}.type=PEM, and convert the file "
-                    "(keytool -importkeystore -deststoretype PKCS12, then openssl pkcs12 -nodes)"
+                    f"listener {name}: {unreadable_store(store, kind, listener.text(f'ssl.{store}.location'))}"
                 )
         if not listener.text("ssl.keystore.location") and not (
             listener.text("ssl.keystore.key") and listener.text("ssl.keystore.certificate.chain")

@@ -9,6 +9,7 @@ from typing import Any
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import ConfigType, Update, Value
+from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.topic import DERIVED, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import parse_value
@@ -67,6 +68,14 @@ def apply_broker_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -
         for name, definition in BROKER_DEFINITIONS.items()
         if name in overrides and definition.update is not Update.READ_ONLY
     }
+    of_listeners = {
+        name: text
+        for name, text in overrides.items()
+        if (parts := split_prefixed(name)) is not None
+        and (parts[1] in LIMITS_OF_LISTENERS or parts[1] in CHANGED_WHILE_RUNNING)
+    }
+    if of_listeners:
+        own["security"] = {**broker.security, **of_listeners}
     if topic:
         own["topic_defaults"] = replace(broker.topic_defaults, **topic)
     return replace(broker, **own) if own else broker

@@ -89,6 +89,7 @@ class TopicConfig:
     firn_tier_max_lag_ms: int = 3_600_000
     firn_tier_chunk_bytes: int = 4 * 1024 * 1024
     firn_tier_compression: TierCompression = TierCompression.AUTO
+    firn_tier_kms_key_id: str = ""
     firn_remote_delete_delay_ms: int = 60_000
 
     @property

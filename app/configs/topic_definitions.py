@@ -322,6 +322,12 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 choices=tuple(TierCompression),
             ),
             _topic(
+                "firn.tier.kms.key.id",
+                _STRING,
+                "Key of AWS KMS (its id, ARN or alias) that encrypts the topic's segments in the object store from now on. Empty: "
+                "the store's own key. Only S3 stores can do this.",
+            ),
+            _topic(
                 "firn.remote.delete.delay.ms",
                 _LONG,
                 "Time that the object of a deleted segment stays in the store, for readers that still use it.",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from app.configs.broker import BrokerConfig
-from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import Update
+from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
+from app.configs.connection_limits import check_connection_limits
+from app.configs.definition import Definition, Update
 from app.configs.group_bounds import check_group_bounds
+from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
 from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
-from app.configs.values import invalid_value
+from app.configs.values import invalid_value, parse_value
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_without_effect, checked_text
 from app.errors import ConfigError, ErrorCode, RequestRejected
+
+_KMS_KEY: Final = re.compile(r"[A-Za-z0-9:/_-]{1,2048}")
 
 
 class TierMustBeEmpty(RequestRejected):
@@ -52,6 +59,8 @@ def validate_topic_configs(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
         )
+    if config.firn_tier_kms_key_id:
+        _check_kms_key(config.firn_tier_kms_key_id, broker.store_url)
     if config.firn_durability is Durability.OBJECT:
         raise invalid_value("firn.durability", "object", "It is not available in this version; use memory or disk.")
     if config.remote_storage_enable and config.compacted:
@@ -110,16 +119,46 @@ def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: boo
         )
 
 
+def _check_kms_key(key_id: str, store_url: str) -> None:
+    if not _KMS_KEY.fullmatch(key_id):
+        raise invalid_value(
+            "firn.tier.kms.key.id", key_id, "It must be the id of a KMS key, its ARN, or alias/ and its other name"
+        )
+    if not store_url.startswith("s3://"):
+        raise invalid_value(
+            "firn.tier.kms.key.id",
+            key_id,
+            "Only an S3 store encrypts with keys of KMS, and this cluster has another one",
+        )
+
+
 def check_broker_config(broker: BrokerConfig) -> None:
     """Refuse settings with which a broker must not start, including its topic defaults. Raises: ConfigError."""
     try:
         check_group_bounds(broker)
+        check_connection_limits(broker)
     except RequestRejected as error:
         raise ConfigError(f"{error}.") from None
     try:
         validate_topic_configs({}, broker=broker)
     except RequestRejected as error:
         raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
+
+
+def _of_listener(name: str, setting: str) -> Definition:
+    """The definition of a setting of one listener. Raises: RequestRejected if it cannot be altered while the broker runs."""
+    definition = definition_of_listener(setting)
+    if definition is not None and setting in LIMITS_OF_LISTENERS:
+        return definition
+    if definition is not None and setting in CHANGED_WHILE_RUNNING:
+        return replace(definition, update=Update.PER_BROKER)
+    if definition is not None and definition.sensitive:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"{name} would be written into the object store, for all to read who read the bucket. Give it in the broker's file of "
+            "settings, and restart the broker.",
+        )
+    raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
 
 
 def validate_broker_configs(
@@ -134,6 +173,15 @@ def validate_broker_configs(
     for name, text in overrides.items():
         useless = broker_setting_without_effect(name)
         definition = BROKER_DEFINITIONS.get(name) or (useless.definition if useless is not None else None)
+        prefixed = split_prefixed(name)
+        if prefixed is not None:
+            definition = _of_listener(name, prefixed[1])
+        elif name in CHANGED_WHILE_RUNNING:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST,
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                + name,
+            )
         if definition is None and name not in TOPIC_BY_SYNONYM:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
         if definition is not None and definition.update is Update.READ_ONLY:
@@ -146,11 +194,14 @@ def validate_broker_configs(
         if text is None:
             raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}")
         given[name] = text
+        if prefixed is not None and definition is not None:
+            parse_value(definition, text, name=name)
         if useless is not None:
             checked_text(useless, text)
         elif name in TOPIC_BY_SYNONYM:
             parse_synonym(name, text)
     effective = apply_broker_overrides(broker or BrokerConfig(), given)
     check_group_bounds(effective)
+    check_connection_limits(effective)
     validate_topic_configs({}, broker=effective)
     return effective

@@ -251,26 +251,16 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         ssl.allow.dn.changes boolean false
         ssl.allow.san.changes boolean false
         ssl.keymanager.algorithm string SunX509 per-broker
-        ssl.keystore.password password - per-broker
         ssl.protocol string TLSv1.3 per-broker
         ssl.provider string - per-broker
         ssl.secure.random.implementation string - per-broker
         ssl.trustmanager.algorithm string PKIX per-broker
-        ssl.truststore.password password - per-broker
         """,
     ),
     _group(
         "a client may use in a burst what one sample brings (quota.window.size.seconds), whatever its number",
         """
         quota.window.num int 11 1..
-        """,
-    ),
-    _group(
-        "connections are limited together (max.connections), and by the quota connection_creation_rate of an address",
-        """
-        max.connection.creation.rate int 2147483647 0.. dynamic
-        max.connections.per.ip int 2147483647 0.. dynamic
-        max.connections.per.ip.overrides string '' dynamic
         """,
     ),
     _group(

@@ -58,15 +58,13 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "listener", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "now_ms")
 
     server: Service
 
     def __init__(self, service: Service, listener: str = PLAINTEXT) -> None:
-        super().__init__(service)
+        super().__init__(service, listener)
         self.context = service.context
-        self.listener = listener
-        """The name of the listener that was connected to."""
         self.now_ms = 0
         """Wall-clock time of this callback, for whatever it appends."""
         self._shape: ProduceShape | None = None
@@ -79,11 +77,6 @@ class Client(ConnectionCore):
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)
         self.caller = self.context.doorkeeper.admit(self.listener, host, port)
-        quotas = self.context.quotas
-        if quotas is not None and (wait_s := quotas.connected(host)) > 0:
-            # Closed later, so that a client which comes back at once gains nothing (KIP-612).
-            self.stop_parsing()
-            self.on_close.add(_Refused(self, wait_s))
 
     def speak_as(self, caller: Caller) -> None:
         """From now on the client is ``caller``, and nothing counts that was learnt before."""
@@ -126,25 +119,6 @@ class _Rest:
     def _over(self) -> None:
         self._client.on_close.discard(self)
         self._client.parse_on()
-
-    def cancel(self) -> None:
-        """The connection has ended."""
-        self._timer.cancel()
-
-
-class _Refused:
-    """A connection that came too soon after others of its address, and is closed."""
-
-    __slots__ = ("_client", "_timer")
-
-    def __init__(self, client: Client, wait_s: float) -> None:
-        self._client = client
-        self._timer = client.server.loop.call_later(wait_s, self._over)
-
-    def _over(self) -> None:
-        client = self._client
-        client.on_close.discard(self)
-        client.fail(f"closing the connection of {client.peer}: its address opens more connections a second than it may")
 
     def cancel(self) -> None:
         """The connection has ended."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.callers import Quotas
+from app.metadata.buckets import Bucket
 from app.metadata.cluster import QuotaEntity
 from app.metadata.quotas import DEFAULT
 from app.wire.apikeys import ApiKey
@@ -21,6 +22,7 @@ from app.wire.versions import BETWEEN_BROKERS
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
     from app.handlers.callers import Caller
+    from app.handlers.quota_leases import Leases
 
 PRODUCE: Final = int(ApiKey.PRODUCE)
 FETCH: Final = int(ApiKey.FETCH)
@@ -28,35 +30,6 @@ SHARES_MAX: Final = 10_000
 """Clients that are remembered. With more, shares that are full are forgotten: they say nothing."""
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """What brokers ask of one another is nobody's share."""
-
-
-class Bucket:
-    """One share. Pure; time is an argument."""
-
-    __slots__ = ("_at_s", "_balance", "capacity", "rate")
-
-    def __init__(self, rate: float, capacity: float, now_s: float) -> None:
-        self.rate = rate
-        """What comes in each second."""
-        self.capacity = capacity
-        self._balance = capacity
-        self._at_s = now_s
-
-    def take(self, amount: float, now_s: float) -> float:
-        """Take ``amount``, into debt if need be. Returns: the seconds until the debt is paid; 0 if there is none."""
-        self._balance = balance = self.balance(now_s) - amount
-        self._at_s = now_s
-        return 0.0 if balance >= 0 else -balance / self.rate
-
-    def balance(self, now_s: float) -> float:
-        """What is in it; below 0 in debt."""
-        return min(self.capacity, self._balance + (now_s - self._at_s) * self.rate)
-
-    def change(self, rate: float, capacity: float, now_s: float) -> None:
-        """From now on it has another limit. A debt of more than a full bucket is cut to that: it was made under the old one."""
-        self._balance = max(min(self.balance(now_s), capacity), -capacity)
-        self._at_s = now_s
-        self.rate, self.capacity = rate, capacity
 
 
 class Shares(NamedTuple):
@@ -77,6 +50,8 @@ class Meaning(NamedTuple):
     """What a limit of 1 brings in a second."""
     samples: Callable[[BrokerConfig], int]
     """How many seconds' worth a bucket holds."""
+    of_cluster: bool = False
+    """Whether the limit is the whole cluster's with ``firn.quota.scope=cluster``."""
 
 
 def _sample(config: BrokerConfig) -> int:
@@ -88,9 +63,9 @@ def _controller_window(config: BrokerConfig) -> int:
 
 
 OF_SHARES: Final[Mapping[str, Meaning]] = {
-    "producer_byte_rate": Meaning(1, _sample),
-    "consumer_byte_rate": Meaning(1, _sample),
-    "firn.cold_read_byte_rate": Meaning(1, _sample),
+    "producer_byte_rate": Meaning(1, _sample, of_cluster=True),
+    "consumer_byte_rate": Meaning(1, _sample, of_cluster=True),
+    "firn.cold_read_byte_rate": Meaning(1, _sample, of_cluster=True),
     "request_percentage": Meaning(0.01, _sample),
     "controller_mutation_rate": Meaning(1, _controller_window),
 }
@@ -100,8 +75,10 @@ OF_SHARES: Final[Mapping[str, Meaning]] = {
 class ClientQuotas(Quotas):
     """The quotas of one broker. Belongs to its loop."""
 
-    def __init__(self, config: BrokerConfig, now_s: Callable[[], float]) -> None:
+    def __init__(self, config: BrokerConfig, now_s: Callable[[], float], leases: Leases | None = None) -> None:
+        """``leases``: where limits of the whole cluster are leased from; None if all limits are this broker's."""
         self._config = config
+        self._leases = leases
         self.now_s = now_s
         self._limits: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._shares: dict[tuple[str, str | None], Shares] = {}
@@ -213,18 +190,31 @@ class ClientQuotas(Quotas):
                 buckets.append(None)
             else:
                 rate = limit * meaning.unit
-                buckets.append(self._bucket((key, *whose), rate, rate * meaning.samples(self._config), now_s))
+                capacity = rate * meaning.samples(self._config)
+                buckets.append(self._bucket((key, *whose), rate, capacity, now_s, of_cluster=meaning.of_cluster))
         if len(self._shares) >= SHARES_MAX:
             self._shares.clear()
         shares = self._shares[principal, client_id] = Shares._make(buckets)
         return shares
 
-    def _bucket(self, whose: tuple[str, str | None, str | None], rate: float, capacity: float, now_s: float) -> Bucket:
+    def _bucket(
+        self,
+        whose: tuple[str, str | None, str | None],
+        rate: float,
+        capacity: float,
+        now_s: float,
+        *,
+        of_cluster: bool = False,
+    ) -> Bucket:
         bucket = self._buckets.get(whose)
         if bucket is None:
             if len(self._buckets) >= SHARES_MAX:
                 self._forget(now_s)
-            bucket = self._buckets[whose] = Bucket(rate, capacity, now_s)
+            if of_cluster and self._leases is not None:
+                bucket = self._leases.bucket(whose, rate, capacity, now_s)
+            else:
+                bucket = Bucket(rate, capacity, now_s)
+            self._buckets[whose] = bucket
         elif bucket.rate != rate or bucket.capacity != capacity:
             bucket.change(rate, capacity, now_s)
         return bucket
@@ -237,3 +227,5 @@ class ClientQuotas(Quotas):
             deepest = sorted(kept, key=lambda whose: kept[whose].balance(now_s) / kept[whose].capacity)
             kept = {whose: kept[whose] for whose in deepest[: SHARES_MAX // 2]}
         self._buckets = kept
+        if self._leases is not None:
+            self._leases.keep(kept.values())

@@ -67,7 +67,7 @@ class Door:
         self.reauthenticate_ms: Mapping[str, int] = {one: config.reauthenticate_ms(one) for one in config.mechanisms}
 
     def make(self, server: Service) -> asyncio.BaseProtocol:
-        """What serves the next connection."""
+        """What serves the next connection. ``certificates`` and ``rules`` may be others by then."""
         session: ShownSession | LoginSession
         if self.new_mechanism is not None:
             session = LoginSession(server, self, Login(self.config.mechanisms, self.new_mechanism))

@@ -14,6 +14,7 @@ from app.handlers.preparations import Preparations
 from app.handlers.produce import PRODUCE
 from app.handlers.produce_shape import ProduceShapes
 from app.handlers.session import Session
+from app.transport.admission import AdmissionLimits
 from app.transport.answers import Answers
 from app.transport.connection import Connection
 from app.transport.server import ServerLimits
@@ -68,6 +69,15 @@ class KafkaServer(Service):
 
     def make(self) -> Connection:
         return Connection(self, Session(self))
+
+    def rest_s(self, address: str) -> float:
+        quotas = self.context.quotas
+        return 0.0 if quotas is None else quotas.connected(address)
+
+    def limit_connections(self, limits: AdmissionLimits) -> None:
+        super().limit_connections(limits)
+        if self._doors:
+            self.arrivals.share(limits.connections_max)
 
     def secure(self, doors: Mapping[str, Door]) -> None:
         """Let clients of these listeners, by name, in only as their doors say. Before ``listen``."""

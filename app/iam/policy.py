@@ -6,7 +6,7 @@ asks brokers and has no business in the bucket, which its policy says: an Allow 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from app.iam.calls import NEEDS
@@ -41,14 +41,14 @@ def policy_of(
     location: S3Location,
     *,
     topic_ids: Sequence[TopicId] = (),
-    kms_key_arn: str | None = None,
+    kms_key_arns: Sequence[str] = (),
     partition: str = "aws",
 ) -> Policy:
     """The policy document of a role for one cluster's bucket and prefix.
 
     Args:
         topic_ids: for ``spark``, the topics that may be read; none means all of them.
-        kms_key_arn: of the key that encrypts the bucket; None: S3's own keys.
+        kms_key_arns: of the keys that encrypt the bucket and topics; none: S3's own keys.
         partition: of AWS, as in an ARN: ``aws``, ``aws-cn``, ``aws-us-gov``.
     """
     bucket_arn = f"arn:{partition}:s3:::{location.bucket}"
@@ -58,10 +58,11 @@ def policy_of(
         statements = _broker(bucket_arn, location.prefix)
     else:
         statements = _spark(bucket_arn, location.prefix, topic_ids)
-    if kms_key_arn is not None:
+    if kms_key_arns:
         calls = _READING + _WRITING if role == "broker" else _READING
         actions = {action for call in calls for action in NEEDS[call].kms}
-        statements.append({"Sid": "Key", "Effect": "Allow", "Action": _one_or_many(actions), "Resource": kms_key_arn})
+        resource = _one_or_many(kms_key_arns)
+        statements.append({"Sid": "Key", "Effect": "Allow", "Action": _one_or_many(actions), "Resource": resource})
     return _document(statements)
 
 
@@ -120,5 +121,5 @@ def _document(statements: Sequence[Policy]) -> Policy:
     return {"Version": VERSION, "Statement": list(statements)}
 
 
-def _one_or_many(actions: set[str]) -> str | list[str]:
-    return next(iter(actions)) if len(actions) == 1 else sorted(actions)
+def _one_or_many(names: Collection[str]) -> str | list[str]:
+    return next(iter(names)) if len(names) == 1 else sorted(set(names))

@@ -1,4 +1,5 @@
-"""TLS contexts of PEM texts and files. A file that changes is read again: new connections get what it has now.
+"""TLS contexts of PEM texts and files, and of PKCS#12 stores. A file that changes is read again, and new connections get what it
+has now.
 
 Nothing here is imported unless a listener or a client uses TLS.
 """
@@ -27,12 +28,16 @@ class Pem:
     """How a message names it: the setting that has it."""
     path: str = ""
     text: str = ""
+    pkcs12: bool = False
+    """The file is a PKCS#12 store, and not PEM."""
+    password: str = ""
+    """Of such a store."""
 
     def __repr__(self) -> str:
         return f"Pem({self.name})"  # it may be a private key
 
-    def read(self) -> bytes:
-        """Raises: ConfigError."""
+    def read(self, *, with_key: bool = True) -> bytes:
+        """``with_key``: of a store, the private key and its chain, and not all certificates. Raises: ConfigError."""
         if not self.path:
             # One line as properties files have it is as good as many.
             return self.text.replace("\\n", "\n").encode()
@@ -43,6 +48,10 @@ class Pem:
             raise ConfigError(f"{self.name} {self.path} cannot be read: {error.strerror}.") from None
         if len(data) > PEM_BYTES_MAX:
             raise ConfigError(f"{self.name} {self.path} is larger than {PEM_BYTES_MAX >> 20} MiB; is it a PEM file?")
+        if self.pkcs12:
+            from app.machine.pkcs12 import pem_of
+
+            return pem_of(data, self.password, name=f"{self.name} {self.path}", with_key=with_key)
         return data
 
 
@@ -75,7 +84,7 @@ def read(settings: TlsSettings) -> Read:
     """Raises: ConfigError."""
     return (
         b"\n".join([part.read() for part in settings.identity]),
-        b"" if settings.trust is None else settings.trust.read(),
+        b"" if settings.trust is None else settings.trust.read(with_key=False),
         b"" if settings.revoked is None else settings.revoked.read(),
     )
 

@@ -36,6 +36,11 @@ class QuotaKey(NamedTuple):
     maximum: float
 
 
+TIER_RATE: Final = "firn.tier_byte_rate"
+"""What each broker copies to the object store in a second. Segments hold records of many users, so it is nobody's own."""
+TIER_ENTITY: Final = QuotaEntity(DEFAULT, None, None)
+"""Whose it is."""
+
 _BYTE_RATE: Final = QuotaKey(False, True, LONG_MAX)
 
 KEYS: Final[Mapping[str, QuotaKey]] = MappingProxyType(
@@ -45,6 +50,7 @@ KEYS: Final[Mapping[str, QuotaKey]] = MappingProxyType(
         "request_percentage": QuotaKey(False, False, INT_MAX),
         "controller_mutation_rate": QuotaKey(False, False, INT_MAX),
         "firn.cold_read_byte_rate": _BYTE_RATE,
+        TIER_RATE: QuotaKey(False, True, LONG_MAX),
         "connection_creation_rate": QuotaKey(True, True, INT_MAX),
     }
 )
@@ -125,6 +131,11 @@ def alter_quotas(
         if value is None:
             limits.pop(key, None)
             continue
+        if key == TIER_RATE and entity != TIER_ENTITY:
+            raise _invalid(
+                f"The quota {TIER_RATE} limits what brokers copy to the object store, and segments hold records of many users: "
+                "it can be set for the default user only."
+            )
         if not 0 < value <= known.maximum:
             raise _invalid(f"The quota {key} must be above 0 and at most {known.maximum:.0f}, not {value:g}.")
         if known.whole and value != int(value):

@@ -129,6 +129,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def encrypted_with(self, kms_key_id: str) -> ObjectStore:
+        """The same store, whose new objects are encrypted with another key than that of the store (AWS KMS).
+
+        Raises: StorageUnavailable: this store encrypts nothing.
+        """
+        ...
+
     async def begin_upload(self, key: str) -> Upload:
         """Start a multipart upload. Raises: StorageUnavailable."""
         ...

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
+from app.errors import StorageUnavailable
 from app.objectstore.api import ObjectInfo, UploadInfo
 from app.objectstore.directory_work import DirectoryWork, UploadWork
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
@@ -89,6 +90,9 @@ class DirectoryStore:
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
         return await self._pool.run(lambda: self.work.head(key))
+
+    def encrypted_with(self, kms_key_id: str) -> NoReturn:
+        raise StorageUnavailable(f"a directory encrypts nothing, so no object can be written with the key {kms_key_id}")
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)

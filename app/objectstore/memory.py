@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, NoReturn, TypeVar, cast
 
 from app.errors import FirnError, StorageUnavailable
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
@@ -200,6 +200,9 @@ class MemoryStore:
         return await self._call("list_objects", prefix, work)
 
     # --- writes -----------------------------------------------------------------------------------------------------
+
+    def encrypted_with(self, kms_key_id: str) -> NoReturn:
+        raise StorageUnavailable(f"memory encrypts nothing, so no object can be written with the key {kms_key_id}")
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)

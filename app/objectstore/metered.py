@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
@@ -80,6 +81,11 @@ class MeteredStore:
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._measure("head", self.inner.head(key))
+
+    def encrypted_with(self, kms_key_id: str) -> MeteredStore:
+        other = copy.copy(self)  # what is counted is shared
+        other.inner = self.inner.encrypted_with(kms_key_id)
+        return other
 
     async def put(self, key: str, data: Buffer) -> None:
         await self._measure("put", self.inner.put(key, data))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -98,6 +98,9 @@ class StoreProxy:
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
         return msgspec.msgpack.decode(await self._call("store.head", key.encode()), type=ObjectInfo)
+
+    def encrypted_with(self, kms_key_id: str) -> NoReturn:
+        raise AssertionError("segments are written by the store process itself")
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)

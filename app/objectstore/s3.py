@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import copy
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
@@ -324,6 +325,11 @@ class S3Store:
         return await self._request("list_objects", prefix, send)
 
     # --- writes -------------------------------------------------------------------------------------------------------
+
+    def encrypted_with(self, kms_key_id: str) -> S3Store:
+        other = copy.copy(self)  # the client, its connections and its limits are shared
+        other._encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key_id}
+        return other
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)

@@ -236,6 +236,11 @@ class RemoteLogManager:
                 partition.retry_at_s = min(partition.retry_at_s, loop_time_s() + BACKOFF_DRAINING_S)
             self._kick.set()
 
+    def limit_copies(self, bytes_per_s: float | None) -> None:
+        """Copy so many raw bytes a second from now on (the quota firn.tier_byte_rate); None for no limit."""
+        self._copier.limit_rate(bytes_per_s)
+        self._kick.set()
+
     def look(self) -> None:
         """Look for rolled segments now, and not at the next poll."""
         self._kick.set()

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.limits import MIB
+from app.metadata.buckets import Bucket
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_state import Change, ManifestState
 from app.metrics import Registry
@@ -68,6 +69,8 @@ class SegmentCopier:
         self._small_copies = asyncio.Semaphore(SMALL_COPIES_MAX)
         self.draining = False
         """Whether the broker drains."""
+        self._rate: Bucket | None = None
+        """What the quota firn.tier_byte_rate leaves; None without one."""
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
@@ -111,9 +114,27 @@ class SegmentCopier:
 
     # --- copy -------------------------------------------------------------------------------------------------------
 
+    def limit_rate(self, bytes_per_s: float | None) -> None:
+        """From now on copy so many raw bytes a second; None for as many as there are."""
+        now_s = loop_time_s()
+        if bytes_per_s is None:
+            self._rate = None
+        elif self._rate is None:
+            self._rate = Bucket(bytes_per_s, bytes_per_s, now_s)
+        elif self._rate.rate != bytes_per_s:
+            self._rate.change(bytes_per_s, bytes_per_s, now_s)
+
+    @property
+    def rests(self) -> bool:
+        """Whether no copy may begin, because earlier ones took more than the rate allows. A drain is not held to it: the broker
+        is about to go."""
+        return self._rate is not None and not self.draining and self._rate.balance(loop_time_s()) < 0
+
     def next_candidate(self, partition: LedPartition, tiered_end: Offset) -> LocalSegment | None:
         """The oldest rolled segment that is not in the store, if all its records are stable."""
         log = partition.log
+        if self.rests:
+            return None
         if partition.held or not log.config.tiered or log.config.remote_log_copy_disable:
             return None
         stable_end = log.last_stable_offset
@@ -134,6 +155,10 @@ class SegmentCopier:
             partition.set_phase("waiting for a turn")
             small = self.draining and segment.size_bytes <= SMALL_BYTES
             async with self._small_copies if small else self._copies:
+                if self.rests:
+                    break  # others have used up the rate meanwhile
+                if self._rate is not None:
+                    self._rate.take(segment.size_bytes, loop_time_s())
                 await self._copy(partition, segment)
             self._on_copied(partition)
         if partition.announced is not None:
@@ -245,6 +270,7 @@ class SegmentCopier:
             compression=log.config.firn_tier_compression,
             chunk_bytes=log.config.firn_tier_chunk_bytes,
             created_ms=self._clock.now_ms(),
+            kms_key_id=log.config.firn_tier_kms_key_id,
         )
         upload = asyncio.ensure_future(self._work.upload_segment(job))
         try:

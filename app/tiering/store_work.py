@@ -116,6 +116,8 @@ class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
     compression: str
     chunk_bytes: int
     created_ms: int
+    kms_key_id: str = ""
+    """The key of AWS KMS that encrypts the object; empty for the store's own."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +294,10 @@ class InlineStoreWork:
         self.parts = _Shelf(self.part_bytes, PART_BUFFERS_KEPT_MAX)
 
     # --- upload ---------------------------------------------------------------------------------------------------
+
+    def store_of(self, job: UploadJob) -> ObjectStore:
+        """Where the object of a job is written. Raises: StorageUnavailable: it cannot be encrypted with the job's key."""
+        return self._store.encrypted_with(job.kms_key_id) if job.kms_key_id else self._store
 
     async def upload_segment(self, job: UploadJob) -> UploadedSegment:
         if job.segment_id in self._progress:
@@ -551,6 +557,7 @@ class _ObjectWriter:
 
     def __init__(self, work: InlineStoreWork, job: UploadJob) -> None:
         self._work, self._job = work, job
+        self._store = work.store_of(job)
         self._part_bytes = work.part_bytes
         self._buffer = work.parts.take()
         self._filled = 0
@@ -574,7 +581,7 @@ class _ObjectWriter:
     async def _put_part(self) -> None:
         if self._upload is None:
             self._upload = await self._work.attempt(
-                f"{self._job.key}: begin", lambda: self._work.store.begin_upload(self._job.key)
+                f"{self._job.key}: begin", lambda: self._store.begin_upload(self._job.key)
             )
         await self._slots.acquire()
         self._parts += 1
@@ -606,7 +613,7 @@ class _ObjectWriter:
 
     async def complete(self, footer: bytes) -> None:
         """Make the object visible. All parts have been stored. Raises: ConflictError, StorageUnavailable."""
-        key, store = self._job.key, self._work.store
+        key, store = self._job.key, self._store
         upload = self._upload
         try:
             if upload is None:

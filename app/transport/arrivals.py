@@ -41,13 +41,19 @@ class Arrivals:
     """Belongs to one loop."""
 
     def __init__(self, *, arrivals_max: int, timeout_ms: int) -> None:
-        self._max = arrivals_max
+        self._wanted_max = self._max = arrivals_max
         self._timeout_s = timeout_ms / 1000
         self._open: dict[Arrival, None] = {}
         """The oldest first."""
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def share(self, connections_max: int) -> None:
+        """Of ``connections_max`` that there may be, half at most are not known: they alone never fill the broker."""
+        self._max = min(self._wanted_max, max(1, connections_max // 2))
+        while len(self._open) > self._max:
+            next(iter(self._open)).give_up()
 
     def begin(self, end: Callable[[], None]) -> Arrival:
         """A client has connected. ``end`` ends its connection at once: it is called if the client is too slow, or is the oldest of

@@ -56,6 +56,8 @@ class Surroundings(Protocol):
     pool: BlockingPool
     connection_metrics: ConnectionMetrics
 
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport, ends: Any) -> bool: ...
+
     def opened(self, connection: Connection) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
@@ -89,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gate = server.gate
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self.active_s = 0.0
-        """Loop time of the last byte received, or of the last time that everything sent had been taken."""
+        """Loop time of the last byte received, or of the last time that everything sent had been taken; at first, of its start."""
         self._reads = True
         self._sending: Sending | None = None
         """Made with the first response that has file ranges."""
@@ -110,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        if not self.server.admit(self, transport, self):
+            return
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         core = self.core

@@ -129,6 +129,7 @@ class ConnectionCore(ABC):
         "_window_end",
         "closed",
         "ending",
+        "listener",
         "on_close",
         "out",
         "peer",
@@ -140,8 +141,10 @@ class ConnectionCore(ABC):
         "started_s",
     )
 
-    def __init__(self, server: Shared) -> None:
+    def __init__(self, server: Shared, listener: str = "") -> None:
         self.server = server
+        self.listener = listener
+        """The name of the listener that was connected to."""
         self.peer = ""
         """``host:port`` of the other end, for log lines."""
         self.closed = True

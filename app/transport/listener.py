@@ -21,10 +21,13 @@ RETRY_S: Final = 1.0
 class Listener:
     """Accepts on one bound socket, which it owns. Belongs to one loop."""
 
-    def __init__(self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], faults: Faults) -> None:
+    def __init__(
+        self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], faults: Faults, name: str = ""
+    ) -> None:
         # Accepted sockets inherit it; Kafka sets it on its own, too. A load balancer between forgets an idle connection without
         # telling either side. Probes (net.ipv4.tcp_keepalive_time apart) keep it, and find out that a client's machine is gone.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.name = name
         self._faults = faults
         self._socket = bound
         self._make = make
@@ -48,6 +51,11 @@ class Listener:
             raise
         if not self._wanted:
             self._shut()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it accepts nobody until ``resume``."""
+        return not self._wanted
 
     def pause(self) -> None:
         """Accept nobody until ``resume``."""

@@ -12,7 +12,21 @@ class ConnectionMetrics:
         self.accepted: Counter = registry.counter("firn_connections_accepted_total", "Connections accepted.")
         self.accepting_stopped: Counter = registry.counter(
             "firn_connections_full_total",
-            "Times that no more connections were accepted because max.connections were open.",
+            "Times that a listener stopped accepting because it had as many connections, or as many a second, as it may.",
+        )
+        self.of_address: Counter = registry.counter(
+            "firn_connections_refused_total",
+            "Connections closed because their address has or opens too many.",
+            limit="max.connections.per.ip",
+        )
+        self.too_soon: Counter = registry.counter(
+            "firn_connections_refused_total",
+            "Connections closed because their address has or opens too many.",
+            limit="connection_creation_rate",
+        )
+        self.made_room: Counter = registry.counter(
+            "firn_connections_made_room_total",
+            "Connections of clients closed because a broker connected when max.connections were open, or the limit was lowered.",
         )
         self.broken: Counter = registry.counter(
             "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from app.limits import KIB
+from app.transport.admission import Admission, AdmissionLimits, counted_address
 from app.transport.buffers import BufferPool
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
@@ -27,6 +30,10 @@ SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``idle_ms_max``, idle connections are looked for."""
+TURNED_AWAY_MAX: Final = 1000
+"""Connections that are kept unread for a while and closed then. With more, the oldest is closed sooner."""
+TURNED_AWAY: Final = "more connections of"
+_used_s: Final = attrgetter("active_s")
 
 
 def _not_attached() -> float:
@@ -43,6 +50,31 @@ class ServerLimits(NamedTuple):
     """Of each socket, if there are many; -1 leaves it to the kernel."""
     idle_ms_max: int
     """A connection whose client does nothing for so long is closed; 0 or less: never."""
+
+
+class Ends(Protocol):
+    """What can end a connection, from its first byte on."""
+
+    def abort(self) -> None: ...
+
+
+class Place(NamedTuple):
+    """What a connection is counted as."""
+
+    listener: str
+    address: str
+    ends: Ends
+
+
+class _Unheard(asyncio.Protocol):
+    """In place of a connection that is turned away: nothing that its client sends is read."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        del data
+        self._transport.pause_reading()
 
 
 class Server(ABC):
@@ -72,7 +104,12 @@ class Server(ABC):
         self.room_watch: RoomWatch | None = None
         self.send_buffers = SendBuffers(limits.send_buffer_bytes)
         self._connections: set[Connection] = set()
-        self._connections_max = limits.connections_max
+        self._admission = Admission(AdmissionLimits(limits.connections_max))
+        self._places: dict[Connection, Place] = {}
+        """Of all connections, those that are at their handshake, too."""
+        self._regulates: asyncio.TimerHandle | None = None
+        self._turned_away: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        """The oldest first."""
         self._idle_ms_max = limits.idle_ms_max
         self._frame_bytes = 0
         self._frame_bytes_max = limits.frame_bytes_max
@@ -82,6 +119,11 @@ class Server(ABC):
         self._closed = False
         gate.on_open(self._go_on)
         registry.gauge("firn_connections", "Connections open.", lambda: [((), float(len(self._connections)))])
+        registry.gauge(
+            "firn_listener_connections",
+            "Connections open by listener, those at their TLS handshake, too.",
+            lambda: [((("listener", name),), float(count)) for name, count in self._admission.by_listener.items()],
+        )
         registry.gauge(
             "firn_request_memory_bytes",
             "Memory of request frames still arriving, and of records that wait to be prepared.",
@@ -94,18 +136,21 @@ class Server(ABC):
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def listen(self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol] | None = None) -> int:
+    async def listen(
+        self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol] | None = None, name: str = ""
+    ) -> int:
         """Accept connections on a socket that is bound, which is the server's from now on; may be called for several.
 
         Args:
             make: makes what serves a connection of this socket; None for ``self.make``.
+            name: what the cores of these connections have as ``listener``.
         Returns the port. Raises: OSError if it cannot be listened on.
         """
         if not self._listeners:
             self.attach()
             self.room_watch = room_watch(self.loop)
             self._schedule_idle_check()
-        listener = Listener(bound, make or self.make, self.faults)
+        listener = Listener(bound, make or self.make, self.faults, name)
         self._listeners.append(listener)
         await listener.start()
         return int(bound.getsockname()[1])
@@ -119,6 +164,12 @@ class Server(ABC):
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.close()
+        if self._regulates is not None:
+            self._regulates.cancel()
+        for transport, timer in self._turned_away.items():
+            timer.cancel()
+            transport.abort()
+        self._turned_away.clear()
 
     async def close(self) -> None:
         """Stop listening and close every connection. Requests that wait are dropped; what they have appended stays."""
@@ -166,6 +217,77 @@ class Server(ABC):
 
     # --- connections ---------------------------------------------------------------------------------------------
 
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport, ends: Ends) -> bool:
+        """A client has connected, and nothing of it has been read. Count its connection until ``lost``.
+
+        Args:
+            connection: what will serve it; may be asked again for the same one.
+            ends: ends it, at any time.
+        Returns: False if it is turned away. ``transport`` has another protocol then, and ``connection`` is of no use.
+        """
+        if not self._listeners or connection in self._places:
+            return True
+        listener, now_s = connection.core.listener, self.now_s()
+        name = transport.get_extra_info("peername")
+        address = counted_address(str(name[0])) if isinstance(name, tuple) else ""
+        admitted = self._admission.enter(listener, address, now_s)
+        metrics = self.connection_metrics
+        if not admitted:
+            metrics.of_address.value += 1
+            self._turn_away(transport, 0, address, "its address has as many as it may have (max.connections.per.ip)")
+        elif (rest_s := self.rest_s(address)) > 0:
+            self._admission.leave(listener, address)
+            self._admission.turned_back(listener)
+            metrics.too_soon.value += 1
+            # Closed later, so that a client which comes back at once gains nothing (KIP-612).
+            self._turn_away(
+                transport,
+                rest_s,
+                address,
+                "its address opens more connections a second than it may (connection_creation_rate)",
+            )
+            admitted = False
+        else:
+            connection.active_s = now_s
+            self._places[connection] = Place(listener, address, ends)
+            if listener == self._admission.limits.protected:
+                self._make_room()
+        if self._admission.wait_s(listener, now_s) > 0:
+            metrics.accepting_stopped.value += 1
+            self._regulate()
+        return admitted
+
+    def rest_s(self, address: str) -> float:
+        """The seconds after which a new connection of an address is closed, unread; 0 if it may stay."""
+        del address
+        return 0.0
+
+    def _turn_away(self, transport: asyncio.BaseTransport, rest_s: float, address: str, why: str) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        turned: asyncio.Transport = transport  # type: ignore[assignment] # uvloop's is one in all but its base class
+        self.faults.met(TURNED_AWAY, address, f"closing a connection of {address}: {why}")
+        turned.set_protocol(_Unheard(turned))
+        if not rest_s:
+            turned.abort()
+            return
+        if len(self._turned_away) >= TURNED_AWAY_MAX:
+            self._let_go(next(iter(self._turned_away)))
+        self._turned_away[turned] = self.loop.call_later(rest_s, self._let_go, turned)
+
+    def _let_go(self, transport: asyncio.Transport) -> None:
+        self._turned_away.pop(transport).cancel()
+        transport.abort()
+
+    def _make_room(self) -> None:
+        """There are more connections than there may be: close those that were used least recently. Brokers keep theirs."""
+        protected = self._admission.limits.protected
+        while self._admission.excess():
+            others = (one for one, place in self._places.items() if place.listener != protected)
+            place = self._places.pop(min(others, key=_used_s))
+            self._admission.leave(place.listener, place.address)
+            self.connection_metrics.made_room.value += 1
+            place.ends.abort()
+
     def opened(self, connection: Connection) -> None:
         if self._closed:
             # Accepted before we stopped listening and made after it: the logs are being closed by now.
@@ -173,32 +295,49 @@ class Server(ABC):
             return
         self.connection_metrics.accepted.value += 1
         self._connections.add(connection)
-        if self._listeners and len(self._connections) >= self._connections_max:
-            self.connection_metrics.accepting_stopped.value += 1
-            self._pause()
 
-    def limit_connections(self, connections_max: int) -> None:
-        """From now on so many at a time; those above it that are open stay."""
-        self._connections_max = connections_max
-        if len(self._connections) >= connections_max:
-            self._pause()
-        else:
-            self._resume()
+    def limit_connections(self, limits: AdmissionLimits) -> None:
+        """From now on these limits count. As in Kafka, connections above ``connections_max`` are closed, and those above other
+        limits stay."""
+        self._admission.change(limits, self.now_s() if self.loop is not None else 0.0)
+        if self._listeners:
+            self._make_room()
+            self._regulate()
 
-    def _pause(self) -> None:
+    def _regulate(self) -> None:
+        """Let each listener accept, or stop it for as long as it must not."""
+        if not self._listeners:
+            return
+        if self._regulates is not None:
+            self._regulates.cancel()
+            self._regulates = None
+        now_s = self.now_s()
+        soonest_s = math.inf
         for listener in self._listeners:
-            listener.pause()
-
-    def _resume(self) -> None:
-        for listener in self._listeners:
-            listener.resume()
+            wait_s = self._admission.wait_s(listener.name, now_s)
+            if wait_s > 0:
+                listener.pause()
+                soonest_s = min(soonest_s, wait_s)
+            else:
+                listener.resume()
+        if soonest_s < math.inf:
+            self._regulates = self.loop.call_later(soonest_s, self._regulate)
 
     def lost(self, connection: Connection) -> None:
+        """A connection has ended, or its client left before it was served. May be called again."""
         self._connections.discard(connection)
-        if len(self._connections) < self._connections_max:
-            self._resume()
+        place = self._places.pop(connection, None)
+        if place is not None:
+            self._admission.leave(place.listener, place.address)
+            if self._waits:
+                self._regulate()
         if connection.core in self._waiting_for_memory:
             self._waiting_for_memory.remove(connection.core)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a listener accepts nobody for now."""
+        return any(listener.paused for listener in self._listeners)
 
     def _schedule_idle_check(self) -> None:
         if self._idle_ms_max > 0:

@@ -34,6 +34,10 @@ class TlsServer(Protocol):
     arrivals: Arrivals
     tls_scratch: memoryview
 
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport, ends: TlsLink) -> bool: ...
+
+    def lost(self, connection: Connection) -> None: ...
+
     def handshake_failed(self, host: str, why: str) -> None:
         """Tell the operator."""
         ...
@@ -90,6 +94,8 @@ class TlsLink(asyncio.BufferedProtocol):
     # --- the loop's transport -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not self._server.admit(self._inner, transport, self):
+            return
         self._raw = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         self._host = str(name[0]) if isinstance(name, tuple) else "local"
@@ -101,6 +107,8 @@ class TlsLink(asyncio.BufferedProtocol):
         self._arrival.over()
         if self._shaken:
             self._inner.connection_lost(exc)
+        else:
+            self._server.lost(self._inner)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.tls_scratch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -18,7 +19,12 @@ from confluent_kafka import Consumer, Producer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    load_pem_private_key,
+    pkcs12,
+)
 
 from app.broker.control_link import KafkaControlLink
 from app.broker.doors import inter_broker_dial, look
@@ -27,10 +33,11 @@ from app.broker.places import KafkaPlaces
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
 from app.handlers.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
+from app.metadata.changes import ConfigChange, Operation, ResourceType
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password
@@ -46,6 +53,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
+from tests.support.several import until
 
 
 @pytest.fixture(scope="module")
@@ -446,3 +454,136 @@ async def test_a_signed_token_lets_librdkafka_in_until_it_expires(tmp_path: Path
             else:
                 with pytest.raises(RequestRejected, match="invalid_token"):
                     await open_connection("127.0.0.1", broker.node.ports["SASL_PLAINTEXT"], dial=dial)
+
+
+# --- settings that change, and stores of Java ---------------------------------------------------------------------------
+
+
+async def alter_own(broker: RunningBroker, **settings: str | None) -> None:
+    """Settings of the listener SSL of this broker; ``_`` for ``.``, None for its own of the start."""
+    changes = [
+        ConfigChange(
+            f"listener.name.ssl.{name.replace('_', '.')}", Operation.DELETE if text is None else Operation.SET, text
+        )
+        for name, text in settings.items()
+    ]
+    await broker.node.membership.controller.alter_configs(ResourceType.BROKER, "1", changes)
+
+
+async def greeted_with(broker: RunningBroker, folder: Path) -> bytes:
+    """The certificate that the broker shows to a client that trusts ``folder``'s authority."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", broker.node.port, ssl=context, server_hostname="localhost"
+    )
+    try:
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
+    finally:
+        writer.transport.abort()
+        del reader
+
+
+async def test_a_listener_takes_other_certificates_while_it_serves(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.doors.LOOK_S", 0.01)
+    other = certificates(tmp_path / "other", "client")
+    async with running_broker(tmp_path, **security(listener("SSL", folder))) as broker:
+        old = await open_connection("localhost", broker.node.port, dial=dialer(folder, "SSL"))
+        await greeted_with(broker, folder)
+        await alter_own(broker, ssl_keystore_location=str(other / "broker.pem"))
+        await until(lambda: any("has other TLS settings" in line for line in broker.lines))
+        await greeted_with(broker, other)
+        with pytest.raises(ssl.SSLError):
+            await greeted_with(broker, folder)
+        assert await old.request(ApiKey.METADATA, MetadataRequest(topics=[])), "open connections stay"
+        await old.close()
+        await alter_own(broker, ssl_keystore_location=str(tmp_path / "nothing.pem"))
+        await until(lambda: any("goes on with its old TLS settings" in line for line in broker.lines))
+        await greeted_with(broker, other)
+        await alter_own(broker, ssl_keystore_location=None)
+        await until(lambda: sum("has other TLS settings" in line for line in broker.lines) == 2)
+        await greeted_with(broker, folder)
+
+
+async def test_a_listener_asks_for_certificates_from_a_change_on(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.doors.LOOK_S", 0.01)
+    async with running_broker(tmp_path, **security(listener("SSL", folder))) as broker:
+        port = broker.node.port
+        await (await open_connection("localhost", port, dial=dialer(folder, "SSL"))).close()
+        await alter_own(broker, ssl_client_auth="required", ssl_principal_mapping_rules="RULE:^CN=(.*)$/$1/U")
+        await until(lambda: any("has other TLS settings" in line for line in broker.lines))
+        with pytest.raises(BrokerUnavailable):
+            await open_connection("localhost", port, dial=dialer(folder, "SSL"))
+        connection = await open_connection("localhost", port, dial=dialer(folder, "SSL", certificate="client"))
+        assert "User:CLIENT" in {one.principal for one in callers_of(broker)()}
+        await connection.close()
+
+
+def store_of(folder: Path, name: str, password: str) -> Path:
+    """A PKCS#12 store of a key and its chain, the chain in the wrong order and with a certificate that is not of it."""
+    pem = (folder / f"{name}.pem").read_bytes()
+    own, *chain = x509.load_pem_x509_certificates(pem)
+    authorities = [*chain, *x509.load_pem_x509_certificates((folder / "ca.pem").read_bytes())]
+    key: Any = load_pem_private_key(pem, None)
+    data = pkcs12.serialize_key_and_certificates(
+        name.encode(), key, own, authorities[::-1], BestAvailableEncryption(password.encode())
+    )
+    path = folder / f"{name}-{password}.p12"
+    path.write_bytes(data)
+    return path
+
+
+async def test_stores_of_java_are_read_by_both_sides(tmp_path: Path, folder: Path) -> None:
+    kind = listener(
+        "SSL",
+        folder,
+        ssl_client_auth="required",
+        ssl_keystore_type="PKCS12",
+        ssl_keystore_location=str(store_of(folder, "broker", "one")),
+        ssl_keystore_password="one",
+        ssl_truststore_type="PKCS12",
+        ssl_truststore_location=str(store_of(folder, "other", "two")),
+        ssl_truststore_password="two",
+    )
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": str(store_of(folder, "other", "two")),
+        "ssl.truststore.type": "pkcs12",
+        "ssl.truststore.password": "two",
+        "ssl.keystore.location": str(store_of(folder, "client", "three")),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.password": "three",
+    }
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        connection = await open_connection("localhost", broker.node.port, dial=SecureDialer(client_security(settings)))
+        assert [one.principal for one in callers_of(broker)()] == ["User:CN=client"]
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "password", "why"),
+    [
+        (None, "wrong", r"its password is another one \(ssl.keystore.password\)"),
+        (b"no store", "one", "is no PKCS#12 store"),
+        (b"\xfe\xed\xfe\xed\x00\x00\x00\x02", "one", "keytool -importkeystore"),
+    ],
+)
+def test_a_store_that_cannot_be_read_is_refused_with_the_mend(
+    tmp_path: Path, folder: Path, data: bytes | None, password: str, why: str
+) -> None:
+    path = store_of(folder, "broker", "one")
+    if data is not None:
+        path = tmp_path / "store"
+        path.write_bytes(data)
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(path),
+        "ssl.keystore.password": password,
+    }
+    with pytest.raises(ConfigError, match=why):
+        SecureDialer(client_security(settings))

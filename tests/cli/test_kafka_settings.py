@@ -191,10 +191,15 @@ def test_more_partitions_than_a_topic_can_have_are_refused_at_once(properties: A
 
 
 def test_secrets_that_nothing_needs_are_not_kept(properties: Any) -> None:
-    path = properties("ssl.keystore.password=hunter2", "listener.name.x.sasl.jaas.config=hunter2", "super.x=1")
+    path = properties(
+        "sasl.oauthbearer.client.credentials.client.secret=hunter2",
+        "listener.name.x.sasl.jaas.config=hunter2",
+        "super.x=1",
+    )
     outcome = review([read_config_file(path)])
     assert "hunter2" not in repr(outcome)
-    settings = load(config_path=properties("ssl.keystore.password=hunter2", "zookeeper.ssl.keystore.password=hunter2"))
+    secrets = ("sasl.oauthbearer.client.credentials.client.secret=hunter2", "zookeeper.ssl.keystore.password=hunter2")
+    settings = load(config_path=properties(*secrets))
     assert {text for _, text in settings.broker.without_effect} == {NOT_KEPT}
 
 
@@ -266,7 +271,7 @@ def test_doctor_lists_what_becomes_of_every_setting(
         f"log.dirs={tmp_path}/data",
         "num.io.threads=8",
         "offsets.topic.replication.factor=3",
-        "ssl.keystore.password=hunter2",
+        "sasl.oauthbearer.client.credentials.client.secret=hunter2",
     )
     code = main(["doctor", "--config", str(path), "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -275,7 +280,7 @@ def test_doctor_lists_what_becomes_of_every_setting(
         "log.dirs": "effective",
         "num.io.threads": "no meaning",
         "offsets.topic.replication.factor": "lowered",
-        "ssl.keystore.password": "no meaning",
+        "sasl.oauthbearer.client.credentials.client.secret": "no meaning",
     }
     assert code in (0, 1)
     assert main(["doctor", "--config", str(path)]) == code

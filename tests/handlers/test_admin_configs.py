@@ -305,12 +305,32 @@ async def test_settings_of_one_broker_read_only_ones_and_bad_values_are_refused_
         assert (await change(bench, BROKER, "", ("num.io.threads", SET, "5"))).error_code == 0
 
 
-async def test_a_secret_that_nothing_needs_is_not_kept() -> None:
+async def test_a_secret_is_not_written_into_the_store() -> None:
     async with admin_bench() as bench:
-        assert (await change(bench, BROKER, SELF, ("ssl.keystore.password", SET, "hunter2"))).error_code == 0
+        for name in ("listener.name.plaintext.ssl.keystore.password", "listener.name.plaintext.sasl.jaas.config"):
+            refused = await change(bench, BROKER, SELF, (name, SET, "hunter2"))
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
+            assert "would be written into the object store" in refused.error_message
         assert "hunter2" not in repr(bench.cluster.image.broker_configs)
         described = {config.name: config for config in (await describe(bench, BROKER, SELF)).configs}
         assert (described["ssl.keystore.password"].value, described["ssl.key.password"].is_sensitive) == (None, True)
+
+
+async def test_tls_settings_change_for_one_listener_of_one_broker() -> None:
+    async with admin_bench() as bench:
+        name = "listener.name.plaintext.ssl.keystore.location"
+        for_all = await change(bench, BROKER, "", (name, SET, "/x"))
+        assert (for_all.error_code, "broker id must be" in for_all.error_message) == (ErrorCode.INVALID_REQUEST, True)
+        general = await change(bench, BROKER, SELF, ("ssl.keystore.location", SET, "/x"))
+        assert (general.error_code, "using the listener prefix" in general.error_message) == (
+            ErrorCode.INVALID_REQUEST,
+            True,
+        )
+        fixed = await change(bench, BROKER, SELF, ("listener.name.plaintext.sasl.enabled.mechanisms", SET, "PLAIN"))
+        assert (fixed.error_code, "dynamically" in fixed.error_message) == (ErrorCode.INVALID_REQUEST, True)
+        assert (await change(bench, BROKER, SELF, (name, SET, "/x"))).error_code == 0
+        described = {config.name: config for config in (await describe(bench, BROKER, SELF)).configs}
+        assert (described[name].value, described[name].read_only) == ("/x", False)
 
 
 async def test_a_topic_takes_settings_that_only_kafka_needs() -> None:
@@ -334,6 +354,10 @@ def another(definition: Definition) -> str:
             return "0:1"
         case ConfigType.LIST:
             return ""  # To compact a tiered topic is a story of its own.
+        case ConfigType.STRING if not definition.choices:
+            return {"max.connections.per.ip.overrides": "10.0.0.1:5", "firn.tier.kms.key.id": "alias/other"}[
+                definition.name
+            ]
         case ConfigType.STRING:
             return next(one for one in definition.choices if one not in (format_value(definition.default), "object"))
         case _:
@@ -362,7 +386,7 @@ async def test_what_is_altered_is_effective_and_described_with_its_source(kind: 
         "local.retention.bytes": ("retention.bytes", SET, "-1"),
         "remote.storage.enable": ("remote.log.delete.on.disable", SET, "true"),
     }
-    async with admin_bench() as bench:
+    async with admin_bench(store_url="s3://bucket") as bench:
         topic = await bench.controller.create_topic("t", 1)
 
         def effective() -> object:

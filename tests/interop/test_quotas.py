@@ -59,11 +59,29 @@ def test_kafka_configs_sets_describes_and_removes_quotas_of_every_entity(tools: 
         (("--entity-type", "ips", "--entity-name", "10.0.0.1"), "connection_creation_rate=5"),
         (("--entity-type", "ips", "--entity-default"), "connection_creation_rate=50"),
     ):
-        assert "Completed updating config" in tools(CONFIGS, "--alter", *entity, "--add-config", limit)
+        assert "Completed updating" in tools(CONFIGS, "--alter", *entity, "--add-config", limit)
         key, _, value = limit.partition("=")
         assert f"{key}={float(value)}" in tools(CONFIGS, "--describe", *entity)
         tools(CONFIGS, "--alter", *entity, "--delete-config", key)
         assert key not in tools(CONFIGS, "--describe", *entity)
+
+
+def test_kafka_configs_alters_limits_of_connections_while_brokers_run(tools: Tools, admin: AdminClient) -> None:
+    del admin
+    for entity, limit in (
+        (("--entity-type", "brokers", "--entity-default"), "max.connections.per.ip=1000"),
+        (("--entity-type", "brokers", "--entity-name", str(NODES[0])), "max.connection.creation.rate=500"),
+        (("--entity-type", "brokers", "--entity-default"), "listener.name.plaintext.max.connections=900"),
+        (
+            ("--entity-type", "brokers", "--entity-name", str(NODES[0])),
+            "listener.name.plaintext.max.connection.creation.rate=400",
+        ),
+    ):
+        assert "Completed updating" in tools(CONFIGS, "--alter", *entity, "--add-config", limit)
+        assert limit in tools(CONFIGS, "--describe", *entity)
+        key, _, _ = limit.partition("=")
+        tools(CONFIGS, "--alter", *entity, "--delete-config", key)
+        assert limit not in tools(CONFIGS, "--describe", *entity)
 
 
 @pytest.mark.parametrize("leaders", [1, 3])

@@ -13,6 +13,7 @@ from app.metadata.quotas import (
     DEFAULT,
     ENTITY_TYPES,
     IP,
+    TIER_ENTITY,
     USER,
     Component,
     Match,
@@ -66,6 +67,12 @@ def test_every_entity_has_its_own_limits_and_loses_them_with_the_last(asked) -> 
     assert not ImageDelta.between(emptied, at_level().freeze(LogSequence(3))).quotas
 
 
+def test_what_brokers_copy_to_the_store_is_limited_for_the_default_user() -> None:
+    draft = at_level()
+    draft.apply(alter_quotas(draft, around(), TIER_ENTITY, [QuotaOperation("firn.tier_byte_rate", 1000.0)]).records)
+    assert draft.quotas == {TIER_ENTITY: {"firn.tier_byte_rate": 1000.0}}
+
+
 def test_limits_that_are_as_asked_already_make_no_entry() -> None:
     draft = at_level()
     entity = QuotaEntity("a", None, None)
@@ -97,6 +104,10 @@ def test_below_their_level_quotas_are_refused_with_the_way_out(level: int) -> No
         (QuotaEntity("a", None, None), "producer_byte_rate", float("inf")),
         (QuotaEntity("a", None, None), "request_percentage", float("inf")),
         (QuotaEntity(None, None, "::1"), "connection_creation_rate", 1e12),
+        (QuotaEntity("a", None, None), "firn.tier_byte_rate", 1000.0),
+        (QuotaEntity(DEFAULT, DEFAULT, None), "firn.tier_byte_rate", 1000.0),
+        (QuotaEntity(None, DEFAULT, None), "firn.tier_byte_rate", 1000.0),
+        (QuotaEntity(None, None, DEFAULT), "firn.tier_byte_rate", 1000.0),
     ],
 )
 def test_a_limit_that_cannot_be_is_refused_and_changes_nothing(entity, key, value) -> None:

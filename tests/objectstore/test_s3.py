@@ -15,8 +15,9 @@ from app.errors import StorageUnavailable
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.location import S3Location, parse_store_url
+from app.objectstore.metered import MeteredStore
 from app.objectstore.s3 import ATTEMPTS_MAX, S3Store
-from tests.objectstore.conftest import NoWait
+from tests.objectstore.conftest import NoWait, opened_s3
 from tests.objectstore.scripted_server import CUT, HANG, ScriptedServer, answer, refusal
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
@@ -329,3 +330,23 @@ async def test_requests_at_a_time_are_bounded() -> None:
             server.gate.set()
         assert server.busy_max == 3
         assert len(server.requests) == 10
+
+
+async def test_objects_carry_the_key_that_they_are_written_with_and_others_do_not(
+    moto_endpoint: str, aws_credentials: None
+) -> None:
+    async with opened_s3(moto_endpoint) as store:
+        own = MeteredStore(store, Registry()).encrypted_with("alias/topic-key")
+        await store.put("plain", b"x")
+        await own.put_if_absent("small", b"x")
+        upload = await own.begin_upload("large")
+        await upload.put_part(1, b"x")
+        await upload.complete()
+        heads = {key: await store._client.head_object(**store._object(key)) for key in ("plain", "small", "large")}
+        assert {key: head.get("SSEKMSKeyId") for key, head in heads.items()} == {
+            "plain": None,
+            "small": "alias/topic-key",
+            "large": "alias/topic-key",
+        }
+        assert heads["small"]["ServerSideEncryption"] == heads["large"]["ServerSideEncryption"] == "aws:kms"
+        assert await store.get("small") == b"x"

@@ -39,7 +39,16 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def checkout(root: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
+def hashes(packages: Path) -> dict[str, list[str]]:
+    """By name; one that fits nothing for packages without a file."""
+    found = {name: ["0" * 64] for name in PINS}
+    for wheel in packages.iterdir():
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        found.setdefault(wheel.name.split("-")[0], []).append(digest)
+    return found
+
+
+def checkout(root: Path, packages: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
     make_checkout(root)
     project = (root / "pyproject.toml").read_text()
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
@@ -48,6 +57,11 @@ def checkout(root: Path, *, dependencies: str = '"plain", "native>=1"') -> Path:
     (root / "pyproject.toml").write_text(project)
     pins = [f"{name}==1.0\n" for name in PINS]
     (root / "constraints.txt").write_text("".join(["# pins\n", *pins, f"hatchling=={metadata.version('hatchling')}\n"]))
+    lines = [
+        " ".join([f"{name}==1.0", *(f"--hash=sha256:{one}" for one in digests)]) + "\n"
+        for name, digests in hashes(packages).items()
+    ]
+    (root / "hashes.txt").write_text("".join(["# hashes\n", *lines]))
     for name, text in {
         "bootstrap/firn_bootstrap.py": "print('first boot')\n",
         "bootstrap/inner/more.json": "{}",
@@ -81,7 +95,7 @@ def wheels(archive: Path) -> set[str]:
 
 
 def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tmp_path: Path, packages: Path) -> None:
-    root = checkout(tmp_path / "checkout")
+    root = checkout(tmp_path / "checkout", packages)
     head = commit_all_again(root)
     done = pack(root, packages, "--arch", "x86_64")
     assert done.returncode == 0, done.stderr
@@ -135,7 +149,7 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
 
 
 def test_packages_of_spark_jobs_are_without_spark_which_workers_have(tmp_path: Path, packages: Path) -> None:
-    root = checkout(tmp_path / "checkout")
+    root = checkout(tmp_path / "checkout", packages)
     done = pack(root, packages, "--arch", "x86_64", "--spark")
     assert done.returncode == 0, done.stderr
     archive = root / "dist" / f"firn-spark-{__version__}-x86_64.tar.gz"
@@ -159,8 +173,8 @@ def commit_all_again(root: Path) -> str:
 
 @pytest.mark.slow
 def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_path: Path, packages: Path) -> None:
-    first = checkout(tmp_path / "first")
-    second = checkout(tmp_path / "elsewhere" / "second")
+    first = checkout(tmp_path / "first", packages)
+    second = checkout(tmp_path / "elsewhere" / "second", packages)
     for path in second.rglob("*"):
         if ".git" not in path.parts:
             os.utime(path, (1_000_000_000, 1_000_000_000))
@@ -186,13 +200,16 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
         ("no pin", "constraints.txt pins no version of unpinned, which firn-broker needs. Add it."),
         ("wrong pin", "constraints.txt pins plain 1.0, and firn-broker needs plain>=2. Pin another one."),
         ("no wheel", "no wheel of windows-only==1.0 for CPython 3.11 on aarch64 manylinux"),
+        ("no hash", "hashes.txt has no hash of inner==1.0"),
+        ("no hashes", "hashes.txt has no hash of inner==1.0"),
+        ("other bytes", "no wheel of inner==1.0 for CPython 3.11 on aarch64 manylinux"),
     ],
 )
 def test_what_would_not_install_is_refused_with_the_mend_and_nothing_is_written(
     tmp_path: Path, packages: Path, breaking: str, words: str
 ) -> None:
     dependencies = {"no pin": '"unpinned"', "wrong pin": '"plain>=2"', "no wheel": '"windows-only", "plain"'}
-    root = checkout(tmp_path / "checkout", dependencies=dependencies.get(breaking, '"inner"'))
+    root = checkout(tmp_path / "checkout", packages, dependencies=dependencies.get(breaking, '"inner"'))
     match breaking:
         case "changed":
             (root / "app" / "more.py").touch()
@@ -202,6 +219,14 @@ def test_what_would_not_install_is_refused_with_the_mend_and_nothing_is_written(
             (root / "infra/systemd").rename(tmp_path / "away")
         case "other builder":
             (root / "constraints.txt").write_text("hatchling==0.1\n")
+        case "no hash" | "other bytes":
+            known = (root / "hashes.txt").read_text()
+            one = "inner==1.0\n" if breaking == "no hash" else f"inner==1.0 --hash=sha256:{'1' * 64}\n"
+            (root / "hashes.txt").write_text(re.sub("^inner==.*\n", one, known, flags=re.M))
+            commit_all(root)
+        case "no hashes":
+            (root / "hashes.txt").unlink()
+            commit_all(root)
         case "link":
             (root / "infra/bootstrap/link.py").symlink_to("/etc/hostname")
             commit_all(root)

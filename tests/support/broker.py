@@ -20,6 +20,7 @@ from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, NodeLink, Surroundings
 from app.broker.node_id import with_node_id
 from app.broker.places import KafkaPlaces
+from app.broker.quota_tokens import Tokens
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import PosixFileSystem
@@ -87,12 +88,15 @@ async def running_broker(
     new_link: Callable[[], NodeLink] = KafkaControlLink,
     places: Places | None = None,
     liveness: Liveness | None = None,
+    descriptors_max: int = 1024,
+    new_tokens: Callable[[Callable[[], str]], Tokens] | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
 
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
+    ``descriptors_max``: half of them are for connections.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = ThreadPool(4)
@@ -131,10 +135,11 @@ async def running_broker(
             store=store,
             work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
             log_line=log_line or lines.append,
-            descriptors_max=1024,
+            descriptors_max=descriptors_max,
             store_samples=store_samples,
             places=places or KafkaPlaces(),
             new_link=new_link,
+            new_tokens=new_tokens,
             boot_id=boot_id,
             liveness=liveness,
             new_level=new_level or int(config.firn_cluster_enable),

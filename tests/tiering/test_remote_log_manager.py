@@ -14,7 +14,7 @@ from app.errors import StorageUnavailable
 from app.hot.log import PartitionLog
 from app.metadata import layout
 from app.metadata.manifest import SegmentState
-from app.objectstore.memory import Fault, FaultKind
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType
 from app.tiering import remote_log_manager
@@ -80,6 +80,61 @@ def test_only_stable_rolled_segments_are_copied_and_the_active_one_never(tmp_pat
         await asyncio.sleep(60)
         assert await world.store.list_objects("data/") == []
         assert world.status().tiered_end == 0
+
+    run_world(tmp_path, scenario)
+
+
+def test_copies_take_the_time_of_their_rate_and_what_waits_stays_on_the_disk(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.tier.limit_copies(50.0)
+        began_s = asyncio.get_running_loop().time()
+        world.append(60)
+        size_bytes = world.log.size_bytes
+        await asyncio.sleep(10)
+        assert not world.all_copied()
+        assert world.log.local_log_start_offset <= world.manifest.tiered_end
+        world.append(1)
+        await world.until(world.all_copied, seconds=10_000)
+        took_s = asyncio.get_running_loop().time() - began_s
+        # The last segment begins once the one before it is paid, and the active one is not copied.
+        assert 0.7 * size_bytes / 50 < took_s < 1.2 * size_bytes / 50 + 20
+        assert not world.manifest.state.pending_copies()
+
+    run_world(tmp_path, scenario)
+
+
+def test_a_rate_that_ends_and_a_drain_let_all_go_at_once(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        for let_go in (lambda: world.tier.limit_copies(None), lambda: world.tier.drain(True)):
+            world.tier.limit_copies(0.001)
+            world.append(30)
+            await asyncio.sleep(60)
+            assert not world.all_copied()
+            let_go()
+            await world.until(world.all_copied, seconds=60)
+
+    run_world(tmp_path, scenario)
+
+
+def test_the_object_of_a_segment_is_encrypted_with_the_key_of_its_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[str] = []
+
+    def encrypted_with(store: MemoryStore, kms_key_id: str) -> MemoryStore:
+        keys.append(kms_key_id)
+        return store
+
+    monkeypatch.setattr(MemoryStore, "encrypted_with", encrypted_with)
+
+    async def scenario(world: World) -> None:
+        world.append(14)
+        await world.until(world.all_copied)
+        assert keys == []
+        world.log.config = replace(world.log.config, firn_tier_kms_key_id="alias/t")
+        world.append(14)
+        await world.until(world.all_copied)
+        assert set(keys) == {"alias/t"}
 
     run_world(tmp_path, scenario)
 

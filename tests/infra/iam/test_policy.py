@@ -74,7 +74,7 @@ def test_spark_reads_what_a_read_needs_and_writes_nothing(topic_ids: tuple[Topic
     [("broker", {"kms:Decrypt", "kms:GenerateDataKey"}), ("spark", {"kms:Decrypt"}), ("http", set())],
 )
 def test_a_key_of_kms_is_used_as_far_as_the_calls_of_the_role_need_it(role: Role, actions: set[str]) -> None:
-    policy = policy_of(role, S3Location("firn"), kms_key_arn=KEY)
+    policy = policy_of(role, S3Location("firn"), kms_key_arns=[KEY])
     wanted = {action for needs in NEEDS.values() for action in needs.kms}
     assert {action for action in wanted if allowed([policy], action, KEY)} == actions
 
@@ -85,7 +85,7 @@ def test_the_permissions_that_errors_name_are_those_of_the_policies() -> None:
 
 def test_no_policy_has_a_wildcard_for_an_action_or_a_resource_that_it_allows() -> None:
     for role in ROLES:
-        for statement in policy_of(role, S3Location("firn", "prod/"), kms_key_arn=KEY)["Statement"]:
+        for statement in policy_of(role, S3Location("firn", "prod/"), kms_key_arns=[KEY])["Statement"]:
             if statement["Effect"] == "Allow":
                 assert "*" not in json.dumps(statement["Action"]), statement
                 assert statement["Resource"] != "*", statement
@@ -105,7 +105,7 @@ def test_the_command_prints_the_document_with_the_partition_of_region_or_key(
     key = KEY.replace("arn:aws:", "arn:aws-us-gov:")
     told = printed(capsys, "--role", "spark", "--store", "s3://firn/prod", "--kms-key", key, "--topic", str(MINE))
     location = S3Location("firn", "prod/")
-    assert told == policy_of("spark", location, topic_ids=[MINE], kms_key_arn=key, partition="aws-us-gov")
+    assert told == policy_of("spark", location, topic_ids=[MINE], kms_key_arns=[key], partition="aws-us-gov")
     assert printed(capsys, "--role", "http", "--store", f"s3://firn?kms_key_id={KEY}") == policy_of(
         "http", S3Location("firn")
     )
@@ -132,3 +132,9 @@ def test_what_no_policy_can_be_made_of_is_refused(
 ) -> None:
     assert main(["iam", "policy", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_keys_of_topics_are_named_beside_that_of_the_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    other = KEY + "0"
+    told = printed(capsys, "--role", "broker", "--store", "s3://firn", "--kms-key", KEY, "--kms-key", other)
+    assert [one["Resource"] for one in told["Statement"] if one["Sid"] == "Key"] == [[KEY, other]]

@@ -1,0 +1,214 @@
+"""Limits of a whole cluster: tokens that brokers lease in blocks from one place (ADR 0032, T). Pure; time is an argument.
+
+A ``LeasedBucket`` stands for one broker's part of a share. What is in it was leased; nothing flows in by itself. Requests take from
+it as from any bucket, into debt if need be, and ask nobody. Now and then the broker asks for the next block of all buckets that are
+low (``Leases.wanted``), and is told what it gets (``granted``). While nobody answers (``failed``), each bucket fills at the limit
+divided by the number of known brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from app.metadata.buckets import Bucket
+
+BLOCK_S: Final = 0.2
+"""So many seconds' worth of a limit is one block."""
+LEASE_S: Final = 2.0
+"""A block that was not used up for so long is lost: the place where it came from has long been giving out the next ones."""
+RATE_WEIGHT: Final = 0.3
+"""Of the newest grant, in the rate that is told to clients who wait."""
+ASKS_MAX: Final = 500
+"""Shares in one request for blocks."""
+
+
+class Ask(NamedTuple):
+    """A broker wants tokens of one share."""
+
+    share: tuple[str, str | None, str | None]
+    """The key of the limit, and whose share it is."""
+    rate: float
+    """The limit: tokens a second of the whole cluster."""
+    capacity: float
+    """What is kept of it while nobody asks."""
+    tokens: float
+    """As many as are wanted; there may be fewer."""
+
+
+class LeasedBucket(Bucket):
+    """One broker's part of a share. ``rate`` and ``capacity`` are those of the whole cluster."""
+
+    __slots__ = ("_brokers", "_fills", "_got_s", "_leases", "_told_rate", "_waits", "share")
+
+    def __init__(
+        self,
+        rate: float,
+        capacity: float,
+        now_s: float,
+        leases: Leases,
+        share: tuple[str, str | None, str | None],
+    ) -> None:
+        super().__init__(rate, capacity, now_s)
+        self.share = share
+        self._leases = leases
+        self._brokers = leases.brokers()
+        self._balance = 0.0  # nothing is leased yet
+        self._fills = leases.away
+        """Nobody answers: it fills by itself."""
+        self._got_s = now_s
+        """When it was given the last block."""
+        self._told_rate = rate / self._brokers
+        self._waits = False
+        """It is among those that want tokens."""
+
+    def take(self, amount: float, now_s: float) -> float:
+        self._balance = balance = self.balance(now_s) - amount
+        self._at_s = now_s
+        if balance < self.rate * BLOCK_S / 2 and not self._waits and not self._fills:
+            self._waits = True
+            self._leases.want(self)
+        return 0.0 if balance >= 0 else -balance / self._told_rate
+
+    def balance(self, now_s: float) -> float:
+        if self._fills:
+            return min(self.capacity / self._brokers, self._balance + (now_s - self._at_s) * self._told_rate)
+        if self._balance > 0 and now_s - self._got_s > LEASE_S:
+            return 0.0
+        return self._balance
+
+    def asks(self, now_s: float) -> Ask | None:
+        """What it wants now; None if it has enough."""
+        wanted = self.rate * BLOCK_S - self.balance(now_s)
+        return Ask(self.share, self.rate, self.capacity, wanted) if wanted > 0 else None
+
+    def has_enough(self) -> None:
+        """It wants nothing any more."""
+        self._waits = False
+
+    def granted(self, tokens: float, wanted: float, now_s: float) -> None:
+        """It gets so many, of those that it ``wanted``."""
+        before = self.balance(now_s)
+        self._waits = False
+        passed_s = max(now_s - self._got_s, 0.01)
+        if tokens < wanted:  # it would have taken more: that is as fast as they come
+            told = (1 - RATE_WEIGHT) * self._told_rate + RATE_WEIGHT * tokens / passed_s
+            self._told_rate = min(self.rate, max(told, self.rate / (4 * self._brokers)))
+        else:
+            self._told_rate = self.rate
+        self._balance, self._at_s, self._got_s = before + tokens, now_s, now_s
+        if self._balance < self.rate * BLOCK_S / 2:
+            self._waits = True
+            self._leases.want(self)
+
+    def alone(self, brokers: int, now_s: float) -> None:
+        """Nobody answers: from now on it fills at its part of the limit."""
+        self._balance, self._at_s = self.balance(now_s), now_s
+        self._brokers = brokers
+        self._told_rate = self.rate / brokers
+        self._fills = True
+        self._waits = False
+
+    def together(self, now_s: float) -> None:
+        """There are tokens to lease again."""
+        if not self._fills:
+            return
+        self._balance = min(self.balance(now_s), self.rate * BLOCK_S)
+        self._at_s = self._got_s = now_s
+        self._fills = False
+        self._waits = True
+        self._leases.want(self)
+
+    def change(self, rate: float, capacity: float, now_s: float) -> None:
+        super().change(rate, capacity, now_s)
+        self._told_rate = rate / self._brokers
+
+
+class Leases:
+    """What one broker leases."""
+
+    def __init__(self, brokers: Callable[[], int], wake: Callable[[], None] = lambda: None) -> None:
+        """``brokers``: how many are alive, as far as this one knows. ``wake`` is called when there is something to ask for."""
+        self._count = brokers
+        self.away = True
+        """Nobody has answered yet, or does now."""
+        self._wake = wake
+        self._buckets: set[LeasedBucket] = set()
+        self._wanting: dict[LeasedBucket, None] = {}
+
+    def brokers(self) -> int:
+        """How many share a limit: this one at least."""
+        return max(1, self._count())
+
+    def bucket(
+        self, share: tuple[str, str | None, str | None], rate: float, capacity: float, now_s: float
+    ) -> LeasedBucket:
+        bucket = LeasedBucket(rate, capacity, now_s, self, share)
+        self._buckets.add(bucket)
+        return bucket
+
+    def keep(self, buckets: Iterable[Bucket]) -> None:
+        """Forget all buckets but these."""
+        self._buckets.intersection_update(buckets)
+        self._wanting = {bucket: None for bucket in self._wanting if bucket in self._buckets}
+
+    def want(self, bucket: LeasedBucket) -> None:
+        if not self._wanting:
+            self._wake()
+        self._wanting[bucket] = None
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is something to ask for."""
+        return bool(self._wanting)
+
+    def wanted(self, now_s: float) -> list[tuple[LeasedBucket, Ask]]:
+        """What to ask for now: of as many buckets as fit into one request, those first that have waited longest."""
+        asked = []
+        for bucket in tuple(self._wanting)[:ASKS_MAX]:
+            del self._wanting[bucket]
+            ask = bucket.asks(now_s)
+            if ask is not None:
+                asked.append((bucket, ask))
+            else:
+                bucket.has_enough()
+        return asked
+
+    def granted(self, asked: Sequence[tuple[LeasedBucket, Ask]], tokens: Sequence[float], now_s: float) -> None:
+        """What was asked for was answered."""
+        for (bucket, ask), got in zip(asked, tokens, strict=True):
+            bucket.granted(min(max(0.0, got), ask.tokens), ask.tokens, now_s)
+
+    def failed(self, now_s: float) -> None:
+        """Nobody answers. Called again and again while that lasts, since brokers come and go."""
+        self.away = True
+        self._wanting.clear()
+        brokers = self.brokers()
+        for bucket in self._buckets:
+            bucket.alone(brokers, now_s)
+
+    def answered(self, now_s: float) -> None:
+        """Somebody answers, perhaps again."""
+        if not self.away:
+            return
+        self.away = False
+        for bucket in self._buckets:
+            bucket.together(now_s)
+
+
+class CentralBucket:
+    """What the place that gives out tokens does with each share; the script in Redis does the same."""
+
+    __slots__ = ("at_s", "tokens")
+
+    def __init__(self, now_s: float) -> None:
+        self.tokens = 0.0  # whoever comes back after a loss gets nothing twice
+        self.at_s = now_s
+
+    def lease(self, ask: Ask, now_s: float) -> float:
+        """Returns: what the broker gets."""
+        passed_s = max(0.0, now_s - self.at_s)
+        tokens = min(ask.capacity, self.tokens + passed_s * ask.rate)
+        got = min(max(0.0, ask.tokens), tokens)
+        self.tokens, self.at_s = tokens - got, now_s
+        return got
