@@ -74,6 +74,13 @@ class BrokerConfig:
     super_users: str = ""
     """Principals that may do everything, separated by semicolons."""
     allow_everyone_if_no_acl_found: bool = False
+    firn_audit_log_path: str = "off"
+    """File of the audit log, or ``off``."""
+    firn_audit_log_bytes_max: int = 67_108_864
+    firn_audit_log_files_max: int = 10
+    firn_audit_topic_enable: bool = False
+    firn_audit_allowed_one_in: int = 1000
+    """Of so many requests that were allowed, one is in the audit log; 0 for none."""
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Settings of a topic without its own overrides and without broker overrides."""

@@ -150,7 +150,7 @@ class ScramServer:
         except (UnicodeDecodeError, ValueError):
             raise Refused(self._why()) from None
         if authorization not in ("", self._user):
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         credential = self._users(self._user)
         substitute = nobody(self._mechanism, self._secret, self._user)  # made for everybody: it takes some microseconds
         self._exists = credential is not None and b"tokenauth" not in (found[7] or b"")
@@ -170,13 +170,13 @@ class ScramServer:
         assert credential is not None
         found = _CLIENT_FINAL.fullmatch(token)
         if found is None:
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         try:
             binding, proof = b64decode(found[1], validate=True), b64decode(found[4], validate=True)
         except NotBase64:
-            raise Refused(self._why()) from None
+            raise Refused(self._why(), user=self._user) from None
         if binding != self._gs2 or found[2] != self._nonce_full or len(proof) != self._mechanism.key_bytes:
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         message = self._auth_message + b"," + token[: token.rindex(b",p=")]
         digest = self._mechanism.digest
         signature = hmac.digest(credential.stored_key, message, digest)
@@ -184,7 +184,7 @@ class ScramServer:
         fits = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
         server = hmac.digest(credential.server_key, message, digest)
         if not (fits and self._exists):
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         return LoggedIn(self._user, b"v=" + b64encode(server))
 
 

@@ -34,7 +34,7 @@ class TlsServer(Protocol):
     arrivals: Arrivals
     tls_scratch: memoryview
 
-    def handshake_failed(self, host: str, why: str) -> None:
+    def handshake_failed(self, listener: str, host: str, why: str) -> None:
         """Tell the operator."""
         ...
 
@@ -48,6 +48,7 @@ class TlsLink(asyncio.BufferedProtocol):
         "_host",
         "_inner",
         "_known",
+        "_listener",
         "_lost",
         "_outgoing",
         "_paused",
@@ -68,11 +69,13 @@ class TlsLink(asyncio.BufferedProtocol):
         context: ssl.SSLContext,
         connection: Connection,
         known: Callable[[ssl.SSLObject, Arrival], None],
+        listener: str = "",
     ) -> None:
         """``known`` is told of the end of the handshake, before the connection is made. It ends the arrival, now or later."""
         self._server = server
         self._inner = connection
         self._known = known
+        self._listener = listener
         self._received = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._outgoing, server_side=True)
@@ -138,7 +141,7 @@ class TlsLink(asyncio.BufferedProtocol):
             self._arrival.over()
             if not self._closing:
                 self._closing = True
-                self._server.handshake_failed(self._host, _reason(error))
+                self._server.handshake_failed(self._listener, self._host, _reason(error))
             self._raw.close()
             return False
         self._send()
