@@ -1,10 +1,13 @@
-"""The audit log as records of the topic ``__firn_audit`` (ADR 0033): a broker writes to a partition that it leads, or else to the leader
-of one."""
+"""The audit log as records of the topic ``__firn_audit`` (ADR 0033).
+
+A broker writes to a partition that it leads, or else to the leader of one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from app.errors import ErrorCode, FirnError, RequestRejected
@@ -129,7 +132,7 @@ class TopicPlace:
                 partition.check_in_sync()
             log, records, prepared = partition.log, memoryview(bytearray(batch)), False
             if log.needs_preparation(records):
-                records, prepared = memoryview(await self._pool.run(lambda: log.prepare_append(records))), True
+                records, prepared = memoryview(await self._pool.run(partial(log.prepare_append, records))), True
             result = log.append_as_leader(records, now_ms=now_ms, prepared=prepared)
             partition.request_stored(result.last_offset_end)
             return

@@ -67,7 +67,8 @@ class BrokerConfig:
     firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     firn_http_client_config: str = ""
-    redis_url: str | None = None
+    redis_url: str | None = field(default=None, repr=False)
+    """It may have a password."""
     take_over: bool = False
     authorizer_class_name: str = ""
     """Kafka's class whose rules decide what callers may do; empty if everybody may do everything."""

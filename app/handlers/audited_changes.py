@@ -1,7 +1,7 @@
 """What administrative requests have changed, as the audit log tells it: one entry for each thing, with its error if there is one.
 
-An entry has ``type`` and ``name`` of what was changed, ``action``, what was asked for, and ``error``. What was refused for want of a
-right is left out: that is another event. So are requests that only check. Values of settings that are sensitive, or unknown, are
+An entry has ``type`` and ``name`` of what was changed, ``action``, what was asked for, and ``error``. What was refused for want of
+a right is left out: that is another event. So are requests that only check. Values of settings that are sensitive, or unknown, are
 left out too, and of users nothing but the name is told.
 """
 

@@ -1,8 +1,8 @@
 """What handlers and connections note for the audit log (ADR 0033).
 
 A refusal is noted where it is decided: in the ``Request``, of which ``answered`` makes one event once it has its response. What an
-administrative request has changed is read from the request and its response (``audited_changes.py``). Whatever is noted is a line in
-memory when this returns, or is counted; nothing here waits or fails.
+administrative request has changed is read from the request and its response (``audited_changes.py``). Whatever is noted is a line
+in memory when this returns, or is counted; nothing here waits or fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, resources_of
 from app.handlers.callers import Caller
-from app.metrics import Counter, Registry
+from app.metrics import Registry
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of
 from app.wire.apikeys import ApiKey
@@ -77,7 +77,6 @@ class Audit:
         self._denied = Tally(broker_id)
         self._allowed = Tally(broker_id)
         self._logins = Tally(broker_id)
-        self._counters: dict[tuple[str, ...], Counter] = {}
 
     # --- rights ---------------------------------------------------------------------------------------------------------
 
@@ -91,7 +90,7 @@ class Audit:
     ) -> None:
         """A request was refused these, as one event."""
         request = name_of(api_key)
-        self._counter(
+        self._registry.counter(
             "firn_denied_requests_total",
             "Requests that were refused something for want of a right, by API and listener.",
             api=request.lower(),
@@ -122,7 +121,9 @@ class Audit:
             return
         tell = CHANGES.get(request.api_key)
         if tell is not None:
-            self.changed(request, tell(message, response))
+            changes = tell(message, response)
+            if not (request.denied and _changed_nothing(changes)):
+                self.changed(request, changes)
         elif (
             self.sampler is not None
             and not request.denied
@@ -142,10 +143,9 @@ class Audit:
         if self._log is None or not changes:
             return
         caller = request.caller
-        failed = all(one.get("error") for one in changes)
         what = event(
             Kind.CHANGE,
-            Outcome.FAILED if failed else Outcome.DONE,
+            Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE,
             principal=caller.principal,
             host=caller.host,
             listener=caller.listener,
@@ -167,7 +167,7 @@ class Audit:
 
     def logged_in(self, caller: Caller, mechanism: str) -> None:
         """A client has shown that it is ``caller.principal``."""
-        self._counter(
+        self._registry.counter(
             "firn_logins_total", "Logins that succeeded.", listener=caller.listener, mechanism=mechanism
         ).value += 1
         if self._log is not None:
@@ -183,7 +183,7 @@ class Audit:
 
     def login_failed(self, listener: str, host: str, mechanism: str, why: str, user: str = "") -> None:
         """A client has not shown who it is. ``user``: the name that it gave, if any; ``why``: for the operator."""
-        self._counter(
+        self._registry.counter(
             "firn_login_failures_total",
             "Logins and TLS handshakes that failed, and requests that came before a login.",
             listener=listener,
@@ -209,13 +209,9 @@ class Audit:
         if line is not None and self._log is not None:
             self._log.put(line, important=False)
 
-    def _counter(self, name: str, help: str, **labels: str) -> Counter:
-        """``labels``: names of APIs, listeners and mechanisms, of which there are few."""
-        key = (name, *labels.values())
-        found = self._counters.get(key)
-        if found is None:
-            found = self._counters[key] = self._registry.counter(name, help, **labels)
-        return found
+
+def _changed_nothing(changes: Sequence[Mapping[str, Any]]) -> bool:
+    return all("error" in one for one in changes)
 
 
 def _access(

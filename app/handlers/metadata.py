@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.audited_changes import change
 from app.handlers.auditing import note
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
@@ -194,6 +195,12 @@ async def _with_new_topics(
         for name, answer in zip(missing, answers, strict=True)
         if isinstance(answer, Refusal)
     }
+    if context.audit is not None:
+        made = [topic for topic in answers if isinstance(topic, TopicImage)]
+        context.audit.changed(
+            request,
+            [change("TOPIC", one.name, "CREATE", partitions=len(one.partitions)) for one in made],
+        )
     return _describe(context, request, message, wanted, failed)
 
 

@@ -17,8 +17,8 @@ WRITE_BYTES_MAX: Final = 256 * 1024
 
 
 class RotatedFile:
-    """``path`` and, older and older, ``path.1``, ``path.2`` …: ``files_max`` files of ``bytes_max``, of which nobody but their owner
-    may read any."""
+    """``path`` and, older and older, ``path.1``, ``path.2`` …: ``files_max`` files of ``bytes_max``. Nobody but their owner reads
+    them."""
 
     def __init__(self, path: str, *, bytes_max: int, files_max: int) -> None:
         self.path = path

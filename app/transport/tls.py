@@ -260,6 +260,8 @@ class TlsLink(asyncio.BufferedProtocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_message:
+        return error.verify_message
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
