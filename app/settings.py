@@ -290,7 +290,7 @@ def review(sources: Iterable[Source]) -> Review:
                     raise _not_allowed(name, label, text, error) from None
             except ConfigError as error:
                 # What is misspelt may be a secret, too.
-                hidden = hidden or (name not in known and _LOOKS_SECRET.search(name) is not None)
+                hidden = hidden or (aside is None and name not in known)
                 entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
                 continue
             (topic if setting.topic_setting else broker).update(values)
@@ -774,5 +774,4 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "advertised.listeners": "as listeners",
 }
 _PLAINTEXT: Final = "PLAINTEXT"
-_LOOKS_SECRET: Final = re.compile("passw|secret|jaas|credential|token|key|cert", re.IGNORECASE)
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

@@ -2,8 +2,8 @@
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
-manifests, states of share groups, markers, records of the audit log, and partitions that are added to transactions. A connection that
-failed is opened again by the next request. Nothing is sent twice (F1).
+manifests, states of share groups, markers, records of the audit log, and partitions that are added to transactions. A connection
+that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations

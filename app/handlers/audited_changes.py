@@ -233,9 +233,9 @@ def _register(message: Any, response: Any) -> list[Change]:
     from app.metadata.control import RegisterRequest, RegisterResponse
 
     asked, answer = _read(RegisterRequest, message), _read(RegisterResponse, response)
-    if asked is None or answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER:
+    if asked is None or answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
         return []  # it asks the next one
-    code = answer.error_code
+    code = answer.error
     return _told(
         [(code, change("BROKER", str(asked.broker_id), "REGISTER", code, directory_id=str(asked.directory_id)))]
     )

@@ -7,10 +7,11 @@ in memory when this returns, or is counted; nothing here waits or fails.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, resources_of
+from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, Tell, resources_of
 from app.handlers.callers import Caller
 from app.metrics import Registry
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -121,9 +122,8 @@ class Audit:
             return
         tell = CHANGES.get(request.api_key)
         if tell is not None:
-            changes = tell(message, response)
-            if not (request.denied and _changed_nothing(changes)):
-                self.changed(request, changes)
+            # By itself: a mistake in it must not fail a request that was carried out (U6).
+            asyncio.get_running_loop().call_soon(self._tell_changes, tell, request, message, response)
         elif (
             self.sampler is not None
             and not request.denied
@@ -137,6 +137,11 @@ class Audit:
                 request.correlation_id,
                 resources_of(message),
             )
+
+    def _tell_changes(self, tell: Tell, request: Request, message: Any, response: Any) -> None:
+        changes = tell(message, response)
+        if not (request.denied and _changed_nothing(changes)):
+            self.changed(request, changes)
 
     def changed(self, request: Request, changes: Sequence[Mapping[str, Any]]) -> None:
         """A request has changed something, or has tried to."""

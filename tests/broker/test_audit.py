@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.scram import ScramMechanism, salted_password
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -370,15 +370,25 @@ async def test_lines_are_records_of_the_topic_and_none_tells_of_itself(tmp_path:
 async def test_a_broker_that_leads_no_partition_writes_to_one_that_does(tmp_path: Path) -> None:
     settings = {"super_users": f"User:ANONYMOUS;{ADMIN}", "authorizer_class_name": STANDARD_AUTHORIZER}
     async with cluster_on(tmp_path, 2, firn_audit_topic_enable=True, **settings) as brokers:
-        # With a partition on the second broker alone.
-        active = next(one.node.membership.controller for one in brokers if one.node.membership.controller.active)
-        await active.create_topic(AUDIT_TOPIC, assignments={0: [BrokerId(2)]})
-        first, second = (Guarded(broker) for broker in brokers)
-        for side, principal in ((first, ALICE), (second, BOB)):
+        sides = [Guarded(broker) for broker in brokers]
+        # That the second broker has come is the first line.
+        await until(lambda: all(side.context.image.topic(AUDIT_TOPIC) is not None for side in sides))
+        topic = sides[0].context.image.topic(AUDIT_TOPIC)
+        assert topic is not None
+        leader = topic.partitions[0].leader
+        (other,) = [broker.node._audit_topic for broker in brokers if broker.node.config.node_id != leader]
+        assert other is not None
+        other._partitions = SimpleNamespace(led=lambda topic, index: None)  # type: ignore[assignment]
+        for side, principal in zip(sides, (ALICE, BOB), strict=True):
             async with side.as_user(principal) as client:
                 assert await written(client, f"of {principal}") != 0
-        found = await wait_for(brokers[1].port, lambda found: len(found) >= 2)
-        assert sorted((line["broker"], line["principal"]) for line in found) == [(1, ALICE), (2, BOB)]
+
+        def told(found: list[dict[str, Any]]) -> list[tuple[int, str]]:
+            return sorted((line["broker"], line["principal"]) for line in found if line["outcome"] == "denied")
+
+        found = await wait_for(brokers[leader - 1].port, lambda found: len(told(found)) == 2)
+        assert told(found) == [(1, ALICE), (2, BOB)]
+        assert "REGISTER" in {one["action"] for line in found for one in line.get("changes", ())}
 
 
 async def test_a_topic_that_cannot_be_written_is_told_and_nobody_waits(
