@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from app.errors import ConfigError
@@ -49,10 +50,22 @@ class FilePlace:
         self.name = file.path
         self._file = file
         self._pool = pool
+        self._writing = Lock()
+        """A write whose caller was cancelled goes on by itself."""
 
     async def write(self, lines: Sequence[bytes]) -> tuple[int, str]:
-        written, error = await self._pool.run(lambda: self._file.write(lines))
+        written, error = await self._pool.run(lambda: self._write(lines))
         return written, "" if error is None else error.strerror or str(error)
+
+    def _write(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+        with self._writing:
+            return self._file.write(lines)
+
+    def close(self) -> None:
+        """Close the file, unless a disk that does not answer still has it."""
+        if self._writing.acquire(blocking=False):
+            self._file.close()
+            self._writing.release()
 
 
 class _Way:

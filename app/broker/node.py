@@ -74,7 +74,7 @@ from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.broker.audit_log import AuditWriter
+    from app.broker.audit_log import AuditWriter, FilePlace
     from app.broker.audit_topic import TopicPlace
     from app.broker.doors import Doors
     from app.handlers.auditing import Audit
@@ -214,6 +214,7 @@ class Node:
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self._audit_file: RotatedFile | None = None
+        self._audit_place: FilePlace | None = None
         self._audit_topic: TopicPlace | None = None
         self._audit_writer: AuditWriter | None = None
         self._doors: Doors | None = None
@@ -466,7 +467,8 @@ class Node:
 
         places: list[tuple[str, Place]] = []
         if self._audit_file is not None:
-            places.append(("file", FilePlace(self._audit_file, around.pool)))
+            self._audit_place = FilePlace(self._audit_file, around.pool)
+            places.append(("file", self._audit_place))
         if config.firn_audit_topic_enable:
             self._audit_topic = TopicPlace(
                 config.node_id,
@@ -863,7 +865,9 @@ class Node:
             self._audit_topic.patient = False
         if self._audit_writer is not None and self.context is not None and self.context.audit is not None:
             await self._audit_writer.finish(self.context.audit)
-        if self._audit_file is not None:
+        if self._audit_place is not None:
+            self._audit_place.close()
+        elif self._audit_file is not None:
             self._audit_file.close()
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()

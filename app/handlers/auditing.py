@@ -19,7 +19,6 @@ from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, lin
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
-    from app.handlers.context import Request
     from app.seams import Clock
 
 CHANGES_PER_LINE_MAX: Final = 50
@@ -35,7 +34,26 @@ class AuditLog(Protocol):
         ...
 
 
-def note(request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+class Asked(Protocol):
+    """A request, as far as it is told of."""
+
+    @property
+    def api_key(self) -> int: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def correlation_id(self) -> int: ...
+
+    @property
+    def caller(self) -> Caller: ...
+
+    denied: dict[Resource, None] | None
+    """What it was refused."""
+
+
+def note(request: Asked, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
     """A request is refused this."""
     if request.denied is None:
         request.denied = {}
@@ -114,7 +132,7 @@ class Audit:
         what = _access(Outcome.ALLOWED, caller, name_of(api_key), client_id, resources, one_in=self.sampler.one_in)
         self._put(self._allowed.note(what, self._clock.now_ms(), correlation_id))
 
-    def answered(self, request: Request, message: Any, response: Any) -> None:
+    def answered(self, request: Asked, message: Any, response: Any) -> None:
         """A request has its response, or None if it is to have none: write what it was refused, and what it has changed."""
         if request.denied:
             self.refused(request.caller, request.api_key, request.client_id, request.correlation_id, request.denied)
@@ -138,12 +156,12 @@ class Audit:
                 resources_of(message),
             )
 
-    def _tell_changes(self, tell: Tell, request: Request, message: Any, response: Any) -> None:
+    def _tell_changes(self, tell: Tell, request: Asked, message: Any, response: Any) -> None:
         changes = tell(message, response)
         if not (request.denied and _changed_nothing(changes)):
             self.changed(request, changes)
 
-    def changed(self, request: Request, changes: Sequence[Mapping[str, Any]]) -> None:
+    def changed(self, request: Asked, changes: Sequence[Mapping[str, Any]]) -> None:
         """A request has changed something, or has tried to."""
         if self._log is None or not changes:
             return
@@ -167,6 +185,14 @@ class Audit:
                 changes=changes[start : start + CHANGES_PER_LINE_MAX],
             )
             self._log.put(line, important=True)
+
+    def changed_by_broker(self, why: str, changes: Sequence[Mapping[str, Any]]) -> None:
+        """The broker itself has changed something, because of ``why``."""
+        if self._log is None or not changes:
+            return
+        outcome = Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE
+        what = event(Kind.CHANGE, outcome, reason=why)
+        self._log.put(line_of(what, self._clock.now_ms(), broker_id=self._broker_id, changes=changes), important=True)
 
     # --- logins ---------------------------------------------------------------------------------------------------------
 
@@ -195,10 +221,9 @@ class Audit:
             mechanism=mechanism or "none",
         ).value += 1
         if self._log is not None:
-            named = {"mechanism": mechanism} if mechanism else {}
-            if user:
-                named["user"] = user
-            what = event(Kind.LOGIN, Outcome.FAILED, host=host, listener=listener, **named, reason=why)
+            what = event(
+                Kind.LOGIN, Outcome.FAILED, host=host, listener=listener, mechanism=mechanism, user=user, reason=why
+            )
             self._put(self._logins.note(what, self._clock.now_ms()))
 
     # --- windows --------------------------------------------------------------------------------------------------------

@@ -90,9 +90,9 @@ def event(
     resources: Iterable[Resource] = (),
     **details: str | int,
 ) -> Event:
-    """An event, with its names cut, and as many of its resources as a line names."""
+    """An event, with its names cut, and as many of its resources as a line names. ``details`` that are empty are left out."""
     more: list[tuple[str, Any]] = [
-        (name, short(value) if isinstance(value, str) else value) for name, value in details.items()
+        (name, short(value) if isinstance(value, str) else value) for name, value in details.items() if value != ""
     ]
     asked = list(resources)
     if asked:

@@ -15,13 +15,15 @@ import pytest
 
 from app.broker import audit_topic
 from app.broker.audit_log import BUFFER_BYTES_MAX
+from app.broker.first_users import FirstUser, write_first_users
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
 from app.handlers.auditing import AUDIT_TOPIC
+from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.security.scram import ScramMechanism, salted_password
+from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -245,6 +247,19 @@ async def test_what_is_passed_on_is_a_line_of_the_controller_with_the_clients_na
             await admin.ask(ApiKey.CREATE_TOPICS, 7, topics)
         assert [(one["event"], one["principal"]) for one in heard.take()] == [("change", ADMIN)]
         assert silent.take() == []
+
+
+async def test_users_that_were_left_for_the_first_start_are_changes(tmp_path: Path) -> None:
+    salted = salted_password(ScramMechanism.SCRAM_SHA_256, "hunter2", b"s" * 24, 4096)
+    user = FirstUser("carol", 1, credential_of(ScramMechanism.SCRAM_SHA_256, salted, b"s" * 24, 4096))
+    write_first_users(PosixFileSystem(), str(tmp_path / "data"), [user])
+    path = tmp_path / "audit.log"
+    door = listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-256")
+    async with running_broker(tmp_path, new_level=2, firn_audit_log_path=str(path), **security(door)):
+        pass
+    (line,) = lines_of(path)
+    assert (line["event"], line["outcome"], line["reason"]) == ("change", "done", "firn user add --offline")
+    assert line["changes"] == [{"action": "SET_USER", "type": "USER", "name": "carol"}]
 
 
 # --- logins -------------------------------------------------------------------------------------------------------------
