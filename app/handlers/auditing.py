@@ -96,6 +96,7 @@ class Audit:
         self._denied = Tally(broker_id)
         self._allowed = Tally(broker_id)
         self._logins = Tally(broker_id)
+        self._failed_logins = Tally(broker_id)
 
     # --- rights ---------------------------------------------------------------------------------------------------------
 
@@ -186,6 +187,24 @@ class Audit:
             )
             self._log.put(line, important=True)
 
+    def cut_off(self, request: Asked) -> None:
+        """A request is dropped because the broker stops. What it was to change may be changed, or not."""
+        if self._log is None or request.api_key not in CHANGES:
+            return
+        caller = request.caller
+        what = event(
+            Kind.CHANGE,
+            Outcome.UNKNOWN,
+            principal=caller.principal,
+            host=caller.host,
+            listener=caller.listener,
+            request=name_of(request.api_key),
+            client_id=request.client_id,
+            reason="the broker stopped before the request was answered",
+        )
+        line = line_of(what, self._clock.now_ms(), broker_id=self._broker_id, correlation_id=request.correlation_id)
+        self._log.put(line, important=True)
+
     def changed_by_broker(self, why: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """The broker itself has changed something, because of ``why``."""
         if self._log is None or not changes:
@@ -224,14 +243,14 @@ class Audit:
             what = event(
                 Kind.LOGIN, Outcome.FAILED, host=host, listener=listener, mechanism=mechanism, user=user, reason=why
             )
-            self._put(self._logins.note(what, self._clock.now_ms()))
+            self._put(self._failed_logins.note(what, self._clock.now_ms()))
 
     # --- windows --------------------------------------------------------------------------------------------------------
 
     def close_window(self) -> None:
         """Write what was counted. To be called once in a while, and at the end."""
         if self._log is not None:
-            for tally in (self._denied, self._logins, self._allowed):
+            for tally in (self._denied, self._failed_logins, self._logins, self._allowed):
                 for line in tally.close():
                     self._log.put(line, important=False)
 

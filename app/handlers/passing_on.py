@@ -6,6 +6,7 @@ principal, and gives the client the controller's answer when it has applied the 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -87,6 +88,10 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
         answer = api.handle(context, inner, asked)
         if isawaitable(answer):
             answer = await answer
+    except CancelledError:
+        if context.audit is not None:
+            context.audit.cut_off(inner)
+        raise
     except FirnError as error:
         answer = api.refuse(inner, asked, kafka_code(error), str(error))
     if context.audit is not None:

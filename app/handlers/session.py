@@ -8,6 +8,7 @@ pass waiting Produces.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -208,11 +209,15 @@ class Session(Client):
         self, slot: Slot, meter: ApiMeter, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
     ) -> None:
         """Wait for a handler and put its answer into its slot."""
+        audit = self.context.audit
         try:
             result = await work
         except FirnError as error:
             result = self._refused(refuse, request, message, error, meter)
-        audit = self.context.audit
+        except CancelledError:
+            if audit is not None:
+                audit.cut_off(request)
+            raise
         if audit is not None:
             audit.answered(request, message, result)
         if result is None:

@@ -43,6 +43,8 @@ class Outcome(StrEnum):
     DENIED = "denied"
     DONE = "done"
     FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The broker stopped meanwhile."""
 
 
 class Resource(NamedTuple):

@@ -262,6 +262,25 @@ async def test_users_that_were_left_for_the_first_start_are_changes(tmp_path: Pa
     assert line["changes"] == [{"action": "SET_USER", "type": "USER", "name": "carol"}]
 
 
+async def test_a_change_that_a_stop_cuts_off_is_told_as_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    async with running_broker(tmp_path, firn_audit_log_path=str(path)) as broker:
+        asked = asyncio.Event()
+
+        async def never(name: str, *more: Any, **named: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        broker.node.context.controller.create_topic = never  # type: ignore[method-assign]
+        async with talk(broker.port) as client:
+            client.send(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], timeout_ms=600_000))
+            await asked.wait()
+            broker.node.request_stop()
+            await client.closed()
+    (line,) = lines_of(path)
+    assert (line["event"], line["outcome"], line["request"]) == ("change", "unknown", "CREATE_TOPICS")
+
+
 # --- logins -------------------------------------------------------------------------------------------------------------
 
 
