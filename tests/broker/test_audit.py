@@ -403,7 +403,9 @@ async def test_lines_are_records_of_the_topic_and_none_tells_of_itself(tmp_path:
 
 async def test_a_broker_that_leads_no_partition_writes_to_one_that_does(tmp_path: Path) -> None:
     settings = {"super_users": f"User:ANONYMOUS;{ADMIN}", "authorizer_class_name": STANDARD_AUTHORIZER}
-    async with cluster_on(tmp_path, 2, firn_audit_topic_enable=True, **settings) as brokers:
+    async with cluster_on(
+        tmp_path, 2, firn_audit_topic_enable=True, firn_audit_allowed_one_in=1, **settings
+    ) as brokers:
         sides = [Guarded(broker) for broker in brokers]
         # That the second broker has come is the first line.
         await until(lambda: all(side.context.image.topic(AUDIT_TOPIC) is not None for side in sides))
@@ -422,6 +424,8 @@ async def test_a_broker_that_leads_no_partition_writes_to_one_that_does(tmp_path
 
         found = await wait_for(brokers[leader - 1].port, lambda found: len(told(found)) == 2)
         assert told(found) == [(1, ALICE), (2, BOB)]
+        writes = [line for line in found if line.get("request") == "PRODUCE" and line["outcome"] == "allowed"]
+        assert writes == [], "what a broker writes to the topic makes no record of its own"
         assert "REGISTER" in {one["action"] for line in found for one in line.get("changes", ())}
 
 

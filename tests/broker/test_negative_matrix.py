@@ -280,11 +280,12 @@ def token_of(kind: str) -> Callable[[Strangers, Talk], Any]:
 
 
 COLUMNS = {
-    "no login": no_login,
-    "wrong password": wrong_password,
-    "expired token": token_of("expired token"),
-    "alg none": token_of("alg none"),
+    "no login": (no_login, "is not served before the client has logged in"),
+    "wrong password": (wrong_password, "Invalid username or password"),
+    "expired token": (token_of("expired token"), "the token is refused: it has expired"),
+    "alg none": (token_of("alg none"), "the token is refused: its algorithm 'none' is not accepted"),
 }
+"""What is sent before the request, and why that is no login."""
 
 
 def requests(ids: Ids) -> list[tuple[ApiKey, int, Any]]:
@@ -304,9 +305,10 @@ async def test_a_stranger_is_served_nothing_and_each_attempt_is_one_line(tmp_pat
         heard = Heard(one.context.audit)
         ids = one.ids
         before = state_of(one)
+        send, why = COLUMNS[column]
         for key, version, message in requests(ids):
             async with one.plainly() as client:
-                await COLUMNS[column](one, client)
+                await send(one, client)
                 if key is ApiKey.PRODUCE:
                     client.send_produce(9, [(SEEN, [(0, batch())])])
                 else:
@@ -316,12 +318,24 @@ async def test_a_stranger_is_served_nothing_and_each_attempt_is_one_line(tmp_pat
             line = heard.take_one()
             assert (line["event"], line["outcome"], line["host"]) == ("login", "failed", "127.0.0.1"), key
             assert "principal" not in line, "nobody has shown who it is"
+            assert why in line["reason"], key
             assert line["listener"] == "SASL_PLAINTEXT"
             shown = json.dumps(line)
             assert "wrong" not in shown.replace("wrong password", "")
             assert "eyJ" not in shown, "no token"
             assert state_of(one) == before, key
         assert one.broker.log(SEEN).log_end_offset == 0
+
+
+async def test_a_token_is_told_although_its_client_leaves_before_it_is_refused(tmp_path: Path) -> None:
+    async with strangers(tmp_path) as one:
+        heard = Heard(one.context.audit)
+        async with one.plainly() as client:
+            await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
+            message = f"n,,\x01auth=Bearer {one.token('alg none')}\x01\x01".encode()
+            answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
+            assert answer.error_code == 0, "the client is told by a message first"
+        assert "algorithm 'none'" in heard.take_one()["reason"]
 
 
 async def test_a_revoked_certificate_is_served_nothing_and_each_attempt_is_one_line(tmp_path: Path) -> None:
