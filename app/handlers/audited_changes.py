@@ -32,7 +32,7 @@ MISSING_RIGHTS: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-PARTS_MAX: Final = 50
+PARTS_MAX: Final = 20
 """Partitions or settings that are told of one thing; of further ones their number."""
 CONFIG_TYPES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 OPERATIONS_OF_CONFIGS: Final = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT"}

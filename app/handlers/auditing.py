@@ -15,14 +15,12 @@ from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, Tell, resources_o
 from app.handlers.callers import Caller
 from app.metrics import Registry
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of
+from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of, portions
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
     from app.seams import Clock
 
-CHANGES_PER_LINE_MAX: Final = 50
-"""Changes of one request that one line names; further ones have further lines."""
 AUDIT_TOPIC: Final = "__firn_audit"
 
 
@@ -177,13 +175,13 @@ class Audit:
             client_id=request.client_id,
         )
         now_ms = self._clock.now_ms()
-        for start in range(0, len(changes), CHANGES_PER_LINE_MAX):
+        for portion in portions(changes):
             line = line_of(
                 what,
                 now_ms,
                 broker_id=self._broker_id,
                 correlation_id=request.correlation_id,
-                changes=changes[start : start + CHANGES_PER_LINE_MAX],
+                changes=portion,
             )
             self._log.put(line, important=True)
 

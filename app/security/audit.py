@@ -8,7 +8,7 @@ memory and lines are bounded by the number of callers and of windows, whatever c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,12 +16,15 @@ from typing import Any, Final, NamedTuple
 
 TEXT_CHARS_MAX: Final = 256
 """Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
-RESOURCES_MAX: Final = 16
+RESOURCES_MAX: Final = 8
 """Resources that one line names."""
+CHANGES_PER_LINE_MAX: Final = 50
+CHANGES_BYTES_MAX: Final = 32 * 1024
+"""Changes of one request that one line names; further ones have further lines. A single one may be longer."""
 EVENTS_PER_CALLER_MAX: Final = 200
 """Different events of one principal and address that are told one by one in a window."""
-EVENTS_MAX: Final = 10_000
-"""The same of all callers together: some 5 MB."""
+EVENTS_MAX: Final = 4_000
+"""The same of all callers together: 2 MB usually, some 10 MB if all name as much as they can."""
 OTHERS: Final = "various"
 """In place of what differs between events that are counted together."""
 
@@ -123,6 +126,21 @@ def time_text(now_ms: int) -> str:
     """A moment of the wall clock, in UTC (RFC 3339)."""
     moment = datetime.fromtimestamp(now_ms // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03d}Z"
+
+
+def portions(changes: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The changes of one request, as many at a time as one line has room for."""
+    portion: list[Mapping[str, Any]] = []
+    size = 0
+    for one in changes:
+        bytes_more = len(_ENCODE(one))
+        if portion and (len(portion) >= CHANGES_PER_LINE_MAX or size + bytes_more > CHANGES_BYTES_MAX):
+            yield portion
+            portion, size = [], 0
+        portion.append(one)
+        size += bytes_more
+    if portion:
+        yield portion
 
 
 def line_of(

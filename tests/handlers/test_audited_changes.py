@@ -109,7 +109,7 @@ def test_values_are_shown_of_settings_that_are_known_and_not_secret(name: str, s
         asked, AlterConfigsResponse(responses=[AlterConfigsResourceResponse(0, "", 4, "1")])
     )
     assert told["configs"][0] == {"name": name, "operation": "SET", "value": shown}
-    assert told["configs"][-1] == "and 10 more"
+    assert told["configs"][-1] == "and 40 more"
     assert json.dumps(told)
 
 

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.security.audit import (
+    CHANGES_BYTES_MAX,
+    CHANGES_PER_LINE_MAX,
     RESOURCES_MAX,
     TEXT_CHARS_MAX,
     Event,
@@ -19,6 +21,7 @@ from app.security.audit import (
     event,
     line_of,
     lost_line,
+    portions,
     time_text,
 )
 
@@ -124,6 +127,17 @@ def test_what_waits_is_bounded_and_half_of_it_is_kept_for_what_is_important() ->
     assert lines.lost == 2
     assert len(lines.take()) == 10
     assert lines.put(b"x" * 10, important=False)
+
+
+@given(st.lists(st.integers(0, 60_000), max_size=200))
+def test_a_line_has_so_many_changes_and_so_many_bytes_and_none_is_left_out(sizes: list[int]) -> None:
+    changes = [{"name": "x" * size} for size in sizes]
+    found = list(portions(changes))
+    assert [one for portion in found for one in portion] == changes
+    assert all(portion for portion in found)
+    for portion in found:
+        assert len(portion) <= CHANGES_PER_LINE_MAX
+        assert len(portion) == 1 or sum(len(one["name"]) for one in portion) <= CHANGES_BYTES_MAX
 
 
 def test_a_gap_is_told() -> None:
