@@ -267,27 +267,30 @@ def review(sources: Iterable[Source]) -> Review:
         for _, name, given, text in sorted(named, key=lambda entry: entry[0]):
             label = source.label(given)
             aside = broker_setting_without_effect(name) if name not in known else None
+            hidden = _secret(name) or (aside is not None and aside.definition.sensitive)
             try:
+                if hidden and label.startswith("--"):
+                    _check_no_secret(name, label, text)
                 if aside is not None:
                     useless[name] = _set_aside(aside, label, text)
-                    shown = None if aside.definition.sensitive else text
-                    entries.append(Reviewed(name, label, shown, Verdict.NO_MEANING, _sentence(aside.reason)))
+                    entries.append(
+                        Reviewed(name, label, None if hidden else text, Verdict.NO_MEANING, _sentence(aside.reason))
+                    )
                     continue
                 if listeners.take(name, label, text):
                     origins[name] = label
-                    entries.append(Reviewed(name, label, None if _secret(name) else text, Verdict.EFFECTIVE, ""))
+                    entries.append(Reviewed(name, label, None if hidden else text, Verdict.EFFECTIVE, ""))
                     continue
                 if name not in known:
                     raise unknown_name(given)
                 setting = known[name]
                 try:
-                    if name in _OF_BROKERS_ALONE and label.startswith("--"):
-                        raise _shown_to_all(name)
                     values = setting.parse(text)
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
             except ConfigError as error:
-                hidden = _secret(name) or (aside is not None and aside.definition.sensitive)
+                # What is misspelt may be a secret, too.
+                hidden = hidden or (aside is None and name not in known)
                 entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
                 continue
             (topic if setting.topic_setting else broker).update(values)
@@ -319,6 +322,21 @@ def _secret(name: str) -> bool:
     return name in _SECRET or (
         prefixed is not None and (prefixed[1] in _SECRET or prefixed[1].partition(".")[2] in _SECRET)
     )
+
+
+def _check_no_secret(name: str, label: str, text: str) -> None:
+    """Raises: ConfigError, if the text of a secret setting came by a command line and has a secret."""
+    if name == "firn.redis.url" and not _has_password(text):
+        return
+    prefixed = split_prefixed(name) is not None
+    mend = "write it into a file (--config)"
+    if not prefixed:
+        mend += f", or into the environment variable {environment_name(name)}"
+    raise ConfigError(f"{label} is not allowed: a command line can be read by every user of this machine; {mend}.")
+
+
+def _has_password(url: str) -> bool:
+    return "@" in url or "password" in url.lower()
 
 
 def _sentence(clause: str) -> str:
@@ -367,11 +385,8 @@ class _Listeners:
         try:
             if name == "listener.security.protocol.map":
                 protocols_by_name(text)
-            elif definition is not None:
-                if definition.sensitive and label.startswith("--"):
-                    raise _shown_to_all("sasl.jaas.config" if prefixed else name)
-                if not definition.sensitive:
-                    parse_value(definition, text, name=name)
+            elif definition is not None and not definition.sensitive:
+                parse_value(definition, text, name=name)
         except ValueError as error:
             raise _not_allowed(name, label, text, error) from None
         except RequestRejected as error:
@@ -554,13 +569,6 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")
-
-
-def _shown_to_all(name: str) -> ValueError:
-    return ValueError(
-        "a command line can be read by every user of this machine; write it into a file (--config), or into the environment "
-        f"variable {environment_name(name)}"
-    )
 
 
 def environment_name(name: str) -> str:
@@ -779,5 +787,4 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "advertised.listeners": "as listeners",
 }
 _PLAINTEXT: Final = "PLAINTEXT"
-_OF_BROKERS_ALONE: Final = frozenset({"firn.cluster.log.key", "delegation.token.secret.key"})
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

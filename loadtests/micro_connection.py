@@ -122,7 +122,7 @@ class Producer:
         return buffer
 
 
-def _receive(connection: Connection, data: bytearray) -> float:
+def receive(connection: Connection, data: bytearray) -> float:
     """Hand over bytes as the loop does; CPU seconds of what follows from each piece."""
     position, spent = 0, 0.0
     view = memoryview(data)
@@ -143,7 +143,7 @@ async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
         connection.connection_made(Sink())  # type: ignore[arg-type]
         requests, costs = _fetches(topic, version), []
         for _ in range(rounds + 1):
-            costs.append(sum(_receive(connection, one) for one in requests) / len(requests) * 1e6)
+            costs.append(sum(receive(connection, one) for one in requests) / len(requests) * 1e6)
             await asyncio.sleep(0)
         title = f"1 KB, version {version}"
         print(
@@ -154,13 +154,14 @@ async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
 
 
 @asynccontextmanager
-async def node_running(directory: Path) -> AsyncIterator[Node]:
-    """A whole broker in this process that listens to nobody, on a directory store; its memory is settled as a started one's is."""
+async def node_running(directory: Path, **settings: Any) -> AsyncIterator[Node]:
+    """A whole broker in this process that listens to nobody, on a directory store; its memory is settled as a started one's is.
+    ``settings``: fields of ``BrokerConfig``."""
     pool, rng, fs = ThreadPool(2), random.Random(1), PosixFileSystem()
     store = DirectoryStore(directory / "bucket", pool)
     await store.open()
     work = InlineStoreWork(store, fs, pool, rng, object_path=lambda key: str(directory / "bucket" / key))
-    config = BrokerConfig(data_dir=str(directory / "data"), listen_port=0, http_address="off")
+    config = BrokerConfig(data_dir=str(directory / "data"), listen_port=0, http_address="off", **settings)
     node = Node(
         config,
         Surroundings(
@@ -197,7 +198,7 @@ async def _measure_produces(node: Node, rounds: int) -> None:
         for _ in range(rounds + 1):
             spent, count = 0.0, 0
             for _ in range(max(4, 20_000_000 // (batch_bytes * together * 2))):
-                spent += _receive(connection, producer.renew())
+                spent += receive(connection, producer.renew())
                 count += together
             costs.append(spent / count * 1e6)
             await asyncio.sleep(0)

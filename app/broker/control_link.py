@@ -2,8 +2,8 @@
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
-manifests, states of share groups, markers, and partitions that are added to transactions. A connection that failed is opened again
-by the next request. Nothing is sent twice (F1).
+manifests, states of share groups, markers, records of the audit log, and partitions that are added to transactions. A connection
+that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from app.wire.apis.alter_partition import (
 )
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
+from app.wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
 from app.wire.versions import BETWEEN_BROKERS, SERVED
 
@@ -67,7 +68,10 @@ FETCH_MS: Final = 10_000
 """On top of how long the leader may wait."""
 SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
-LANES: Final = ("beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions")
+PRODUCE_VERSION: Final = 12
+"""The last that names topics."""
+PRODUCE_MS: Final = 5_000
+LANES: Final = ("audit", "beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions")
 
 
 class KafkaControlLink:
@@ -169,6 +173,22 @@ class KafkaControlLink:
 
     async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
         return await transaction_calls.add_to_transactions(await self.connection(to, "transactions"), asked)
+
+    async def produce(self, to: BrokerImage, topic: str, index: int, batch: bytes) -> None:
+        """Have a leader append a batch (acks=1). Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=batch)])
+        message = ProduceRequest(acks=1, timeout_ms=PRODUCE_MS, topic_data=[data])
+        connection = await self.connection(to, "audit")
+        answer: ProduceResponse = await connection.request(
+            ApiKey.PRODUCE, message, version=PRODUCE_VERSION, timeout_ms=2 * PRODUCE_MS
+        )
+        for one in answer.responses:
+            for part in one.partition_responses:
+                if part.error_code:
+                    raise RequestRejected(
+                        ErrorCode(part.error_code),
+                        f"{_named(to)} refused records for {topic}-{index}: {ErrorCode(part.error_code).name}",
+                    )
 
     async def refuses(self, endpoint: Endpoint) -> bool:
         try:

@@ -14,6 +14,7 @@ import msgspec
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError, ErrorCode, FirnError
+from app.handlers.audited_changes import change
 from app.handlers.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
@@ -21,6 +22,7 @@ from app.metadata.scram_changes import ScramAsked
 from app.seams import BlockingPool
 from app.security.scram import ScramCredential
 
+COMMAND: Final = "firn user add --offline"
 FILE: Final = "first-users"
 OWN_DIRECTORY: Final = ".firn"
 VERSION: Final = 1
@@ -84,6 +86,9 @@ async def add_first_users(
             log_line(f"the users of `firn user add --offline` were not made: {error}")
             return
         for answer in answers:
+            if context.audit is not None:
+                code = int(answer.code)
+                context.audit.changed_by_broker(COMMAND, [change("USER", answer.user, "SET_USER", code)])
             said = "was made" if answer.code is ErrorCode.NONE else f"was not made: {answer.sentence}"
             log_line(f"the user {answer.user} of `firn user add --offline` {said}")
         await pool.run(lambda: fs.unlink(f"{config.data_dir}/{OWN_DIRECTORY}/{FILE}"))

@@ -69,7 +69,8 @@ class BrokerConfig:
     firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     firn_http_client_config: str = ""
-    redis_url: str | None = None
+    redis_url: str | None = field(default=None, repr=False)
+    """It may have a password."""
     take_over: bool = False
     authorizer_class_name: str = ""
     """Kafka's class whose rules decide what callers may do; empty if everybody may do everything."""
@@ -86,6 +87,13 @@ class BrokerConfig:
     delegation_token_max_lifetime_ms: int = 604_800_000
     delegation_token_expiry_time_ms: int = 86_400_000
     delegation_token_expiry_check_interval_ms: int = 3_600_000
+    firn_audit_log_path: str = "off"
+    """File of the audit log, or ``off``."""
+    firn_audit_log_bytes_max: int = 67_108_864
+    firn_audit_log_files_max: int = 10
+    firn_audit_topic_enable: bool = False
+    firn_audit_allowed_one_in: int = 1000
+    """Of so many requests that were allowed, one is in the audit log; 0 for none."""
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     """Settings of a topic without its own overrides and without broker overrides."""

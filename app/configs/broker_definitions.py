@@ -813,6 +813,38 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "authorizer.class.name only.",
             ),
             _broker(
+                "firn.audit.log.path",
+                _STRING,
+                "File to which the broker writes what it refused, what was changed and who logged in, as lines of JSON; off for "
+                "none. The broker rotates it, and nobody but its user may read it. Each broker needs its own file.",
+            ),
+            _broker(
+                "firn.audit.log.bytes.max",
+                _LONG,
+                "Size at which the audit log is rotated: FILE is renamed to FILE.1, FILE.1 to FILE.2 and so on.",
+                minimum=MIB,
+            ),
+            _broker(
+                "firn.audit.log.files.max",
+                _INT,
+                "How many files of the audit log are kept, with the one that is written.",
+                minimum=2,
+                maximum=1000,
+            ),
+            _broker(
+                "firn.audit.topic.enable",
+                _BOOLEAN,
+                "Whether the lines of the audit log are also records of the topic __firn_audit, which is made when it is first "
+                "needed. Whoever may read the topic reads the audit log.",
+            ),
+            _broker(
+                "firn.audit.allowed.one.in",
+                _INT,
+                "One in so many requests that were allowed and change no settings is in the audit log; 0: none. What was refused "
+                "or changed, and logins, are all in it.",
+                minimum=0,
+            ),
+            _broker(
                 "firn.log.dir.free.bytes.min",
                 _LONG,
                 "Producers get a retriable error if the disk of log.dirs has less free space than this.",

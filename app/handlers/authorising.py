@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api
+from app.handlers.auditing import note
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.authorizer import Authorizer, split_super_users
 from app.units import NO_TOPIC_ID
@@ -82,12 +83,18 @@ def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str =
     return RequestRejected(FAILED[kind], f"{caller.principal} is not allowed to {operation.name} {what}.")
 
 
+def refuse(request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
+    """As ``denial``; and the audit log is told."""
+    note(request, operation, kind, name)
+    return denial(request.caller, operation, kind, name)
+
+
 def require(
-    context: Context, caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+    context: Context, request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
 ) -> None:
     """Raises: RequestRejected with the code of the type of resource."""
-    if not may(context, caller, operation, kind, name):
-        raise denial(caller, operation, kind, name)
+    if not may(context, request.caller, operation, kind, name):
+        raise refuse(request, operation, kind, name)
 
 
 def cluster_operations(context: Context, caller: Caller, everything: int) -> int:
@@ -130,7 +137,7 @@ class Whole(NamedTuple):
         if self.instead is not None and asking.may(self.instead, CLUSTER):
             return
         if not asking.may(self.operation, self.kind, name):
-            raise denial(asking.request.caller, self.operation, self.kind, name)
+            raise refuse(asking.request, self.operation, self.kind, name)
 
 
 class Each(NamedTuple):
@@ -158,8 +165,11 @@ class Each(NamedTuple):
         denied: list[Any] = []
         for item in items:
             name = self._name_of(asking.context, item)
-            fits = name is None or asking.may(self.operation, self.kind, name)
-            (allowed if fits else denied).append(item)
+            if name is None or asking.may(self.operation, self.kind, name):
+                allowed.append(item)
+            else:
+                denied.append(item)
+                asking.note(self.operation, self.kind, name)
         if denied:
             asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
 
@@ -244,6 +254,10 @@ class _Asking:
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
         return may(self.context, self.request.caller, operation, kind, name)
+
+    def note(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """The request is refused this: the audit log is told."""
+        note(self.request, operation, kind, name)
 
     def take_out(
         self, field: str, allowed: list[Any], denied: list[Any], into: str, code: ErrorCode, operation: Operation
@@ -334,7 +348,7 @@ def _init_producer_id(asking: _Asking) -> None:
         and not asking.may(IDEMPOTENT_WRITE, CLUSTER)
         and not authorizer.allows_any(caller.principal, caller.host, WRITE, TOPIC)
     ):
-        raise denial(caller, IDEMPOTENT_WRITE, CLUSTER)
+        raise refuse(asking.request, IDEMPOTENT_WRITE, CLUSTER)
 
 
 def _create_topics(asking: _Asking) -> None:
@@ -368,10 +382,10 @@ def _delete_topics(asking: _Asking) -> None:
             allowed.append(state)  # the handler says if there is no such id
         elif topic is None and asking.may(DESCRIBE, TOPIC, name):
             allowed.append(state)  # who may see it may know that it is not there
-        elif named is None and asking.may(DESCRIBE, TOPIC, name):
-            denied.append(replace(state, name=name))
         else:
-            denied.append(state)
+            told = named is None and asking.may(DESCRIBE, TOPIC, name)
+            denied.append(replace(state, name=name) if told else state)
+            asking.note(DELETE, TOPIC, name)
     if denied:
         asking.take_out(field, allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
 
@@ -387,8 +401,11 @@ def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
             denied: list[Any] = []
             for one in asking.message.resources:
                 name = CLUSTER_NAME if kind is CLUSTER else one.resource_name
-                fits = _CONFIGURED.get(one.resource_type) is not kind or asking.may(operation, kind, name)
-                (allowed if fits else denied).append(one)
+                if _CONFIGURED.get(one.resource_type) is not kind or asking.may(operation, kind, name):
+                    allowed.append(one)
+                else:
+                    denied.append(one)
+                    asking.note(operation, kind, name)
             if denied:
                 asking.take_out("resources", allowed, denied, into, FAILED[kind], operation)
 
@@ -400,7 +417,7 @@ def _subscribe(asking: _Asking) -> None:
     names = asking.message.subscribed_topic_names
     for name in names or ():
         if not asking.may(DESCRIBE, TOPIC, name):
-            raise denial(asking.request.caller, DESCRIBE, TOPIC, name)
+            raise refuse(asking.request, DESCRIBE, TOPIC, name)
 
 
 def _describe_members(asking: _Asking) -> None:
@@ -414,8 +431,11 @@ def _describe_members(asking: _Asking) -> None:
                 for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
                 for topic in assignment.topic_partitions
             }
-            if all(asking.may(DESCRIBE, TOPIC, name) for name in names):
+            unseen = [name for name in sorted(names) if not asking.may(DESCRIBE, TOPIC, name)]
+            if not unseen:
                 continue
+            for name in unseen:
+                asking.note(DESCRIBE, TOPIC, name)
             blank = type(group)(group_id=group.group_id)
             for field in blank.__slots__:
                 setattr(group, field, getattr(blank, field))

@@ -8,6 +8,7 @@ from typing import Final
 from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -90,6 +91,8 @@ def describe_topic_partitions(
         seen = [name for name in names if may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, name)]
         if message.topics:
             denied = sorted(set(names).difference(seen))
+            for name in denied:
+                note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
         names = seen
     room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()

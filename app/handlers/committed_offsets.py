@@ -10,6 +10,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
@@ -140,6 +141,7 @@ async def _fetch_group(
     context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     if not may(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+        note(request, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
         if asked.topics is None:
@@ -196,6 +198,7 @@ def _read(
                 continue
             name = each.name if topic is None else topic.name
             if not sees(name):
+                note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 partitions = [_no_offset(partition, code) for partition in each.partition_indexes]
                 answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))

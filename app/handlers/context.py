@@ -32,6 +32,7 @@ from app.units import BrokerId
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share_coordinator import ShareCoordinator
+    from app.handlers.auditing import Audit, Sampler
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics
     from app.handlers.producer_id_block import ProducerIds
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
+    from app.security.audit import Resource
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
     from app.tiering.remote_log_manager import RemoteLogManager
@@ -118,6 +120,10 @@ class Context:
     """Says what callers may do; None if everybody may do everything."""
     token_secrets: TokenSecrets | None = None
     """Derives the secrets of delegation tokens; None if there are none."""
+    audit: Audit | None = None
+    """Hears of refusals, changes and logins; None if nobody can be refused and nothing is written."""
+    sampler: Sampler | None = None
+    """Chooses requests that were allowed, for the audit log; None if none are."""
     rights: KnownRights = field(default_factory=KnownRights)
     """Where doorkeepers get the rights of callers. They end when the rules change."""
     apis: Mapping[int, Answers] = field(default_factory=dict)
@@ -219,3 +225,5 @@ class Request:
     """The connection's: what is in it is cancelled when the connection ends."""
     throttle_time_ms: int = 0
     """What the response tells, if its API has a place for it."""
+    denied: dict[Resource, None] | None = None
+    """What it was refused for want of a right (``auditing.note``)."""

@@ -36,6 +36,8 @@ SASL_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
 BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 OPAQUE_BYTES_MIN: Final = 1
 MS_PER_S: Final = 1000
+TLS: Final = "TLS"
+"""The mechanism of who is known by a certificate."""
 NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
 
 
@@ -80,7 +82,7 @@ class Door:
             return connection
         from app.transport.tls import TlsLink
 
-        return TlsLink(server, self.certificates.context, connection, session.shaken)
+        return TlsLink(server, self.certificates.context, connection, session.shaken, self.config.name)
 
     def principal_of(self, certificate: bytes | None) -> str | None:
         """Of a client's certificate; None if no rule makes a user of its name."""
@@ -116,11 +118,16 @@ class ShownSession(Session):
         super().opened(host, port)
         principal = self._door.principal_of(self._certificate)
         self._certificate = None
+        audit = self.context.audit
         if principal is None:
             self._nobody = True
+            if audit is not None:
+                audit.login_failed(self.listener, host, TLS, NOBODY)
             self.server.loop.call_soon(self._let_go)  # the shell is not there yet
         elif principal != ANONYMOUS:
             self.speak_as(self.context.doorkeeper.authenticated(self.caller, principal, math.inf))
+            if audit is not None:
+                audit.logged_in(self.caller, TLS)
 
     def _let_go(self) -> None:
         if not self.closed:
@@ -172,6 +179,13 @@ class LoginSession(Session):
 
     def _serve_login(self, view: memoryview, position: int, end: int) -> int:
         """Serve frames until the client is logged in, one at a time. Raises: ProtocolError."""
+        try:
+            return self._serve_frames(view, position, end)
+        except ProtocolError as error:
+            self._failed(str(error))
+            raise
+
+    def _serve_frames(self, view: memoryview, position: int, end: int) -> int:
         login = self._login
         while end - position >= FRAME_SIZE.size and not self._waiters and self.ending is None and not self._slots:
             (size,) = FRAME_SIZE.unpack_from(view, position)
@@ -212,6 +226,7 @@ class LoginSession(Session):
             answer = SaslHandshakeResponse(code, list(mechanisms))
             self.answer(response_frame(api_key, api_version, correlation_id, answer))
             if code:
+                self._failed(code.name.lower().replace("_", " "))
                 self.fail(f"closing the connection of {self.peer}: {code.name.lower().replace('_', ' ')}")
         else:
             assert isinstance(message, SaslAuthenticateRequest)
@@ -226,8 +241,16 @@ class LoginSession(Session):
         self._enter(reply)
         self._reply(reply, FRAME_SIZE.pack(len(reply.token)) + reply.token if not reply.code else b"")
 
+    def _failed(self, why: str, user: str = "") -> None:
+        """Nobody has logged in: the audit log is told."""
+        audit = self.context.audit
+        if audit is not None:
+            audit.login_failed(self.listener, self.caller.host, self._login.chosen, why, user)
+
     def _enter(self, reply: Reply) -> int:
         """Speak as the user who has logged in. Returns: for how many milliseconds, 0 for as long as the connection lasts."""
+        if reply.failure is not None:
+            self._failed(*reply.failure)
         entered = reply.logged_in
         if entered is None:
             return 0
@@ -244,6 +267,8 @@ class LoginSession(Session):
         self.speak_as(
             self.context.doorkeeper.authenticated(self.caller, principal, expires_s, by_token=entered.by_token)
         )
+        if self.context.audit is not None:
+            self.context.audit.logged_in(self.caller, self._login.chosen)
         return 0 if math.isinf(lifetime_ms) else int(lifetime_ms)
 
     def _reply(self, reply: Reply, frame: bytes) -> None:

@@ -25,8 +25,7 @@ from app.errors import (
     kafka_code,
     without_frames,
 )
-from app.handlers.authorising import may
-from app.handlers.authorising import require as check_may
+from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
@@ -46,7 +45,8 @@ from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
-from app.security.acls import Operation, ResourceType
+from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.audit import Resource
 from app.units import LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
@@ -63,7 +63,7 @@ from app.wire.fetch import (
 from app.wire.header import parse_request_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from app.handlers.client import Client
     from app.handlers.context import Context
@@ -117,6 +117,7 @@ class Attempt:
         "awaits_store",
         "client",
         "cold_bytes",
+        "denied",
         "follower",
         "found",
         "logs",
@@ -157,6 +158,8 @@ class Attempt:
         self.offset_span = 0
         self.shareable: PartitionLog | None = None
         """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
+        self.denied: dict[Resource, None] | None = None
+        """What the caller may not read. It is answered at once then."""
         self.at_once = False
         """Waiting would not help: the answer has an error or a divergence, or is as long as it may be."""
 
@@ -166,6 +169,18 @@ class Attempt:
         if self.replays is None:
             self.replays = self.out_of_time or replays.may_go_on(self.client)
         return None if self.replays else Awaited(partial(replays.wait, self.client), False)
+
+    def deny(self, operation: Operation, kind: ResourceType, name: str) -> None:
+        """The caller may not do this."""
+        if self.denied is None:
+            self.denied = {}
+        self.denied[Resource(operation.name, kind.name, name)] = None
+
+    def tell_denied(self, client_id: str | None, correlation_id: int) -> None:
+        """Have in the audit log what was refused, if anything was."""
+        audit = self.client.context.audit
+        if self.denied and audit is not None:
+            audit.refused(self.client.caller, FETCH, client_id, correlation_id, self.denied)
 
     def note_end(self, read: PartitionRead) -> None:
         """Note why a read of one partition ended before its limits."""
@@ -195,9 +210,13 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
     if not VERSION_FIRST <= version <= VERSION_LAST:
         raise ProtocolError(f"version {version} of Fetch is not served", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
+    sampler = context.sampler
+    chosen = sampler is not None and sampler.take(1)
     shape = connection.fetch_shape
     if shape is not None and shape.fits(version, frame):
         request, plan, partitions_asked = shape.request, shape.plan, shape.partitions
+        if chosen:
+            tell_fetched(connection, shape.client_id, correlation_id, request, partitions_asked)
         if shape.kind is not None:
             offset = partitions_asked[0].fetch_offset
             shared = context.fan_out.find(context.partitions, shape.kind, offset, connection.server.loop.time())
@@ -214,6 +233,8 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
         partitions_asked = list(plan.partitions) if plan.followed is None else []
+        if chosen:
+            tell_fetched(connection, client_id, correlation_id, request, partitions_asked)
         shape = None
     max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
     if context.quotas is not None and request.replica_id < 0:
@@ -246,11 +267,34 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         if shape is not None and shape.kind is not None and attempt.shareable is not None:
             share(context.fan_out, shape.kind, attempt.shareable, attempt.found[0])
         throttle_time_ms = charge(connection, client_id, attempt)
+        if attempt.denied:
+            attempt.tell_denied(client_id, correlation_id)
         return answer(context, Asked(version, correlation_id, throttle_time_ms), plan, attempt)
     slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
     asked = Asked(version, correlation_id)
     ParkedFetch(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes, attempt)
     return None
+
+
+def tell_fetched(
+    connection: Client,
+    client_id: str | None,
+    correlation_id: int,
+    request: FetchRequest,
+    partitions: Iterable[CachedPartition],
+) -> None:
+    """Have a consumer's request in the audit log that the sampler has chosen."""
+    context, caller = connection.context, connection.caller
+    if context.audit is None or request.replica_id >= 0:
+        return
+    names = dict.fromkeys(topic_name(context, one.topic) for one in partitions)
+    resources = [
+        Resource(Operation.READ.name, ResourceType.TOPIC.name, name)
+        for name in names
+        if name is not None and may(context, caller, Operation.READ, ResourceType.TOPIC, name)
+    ]
+    if resources or not names:
+        context.audit.served(caller, FETCH, client_id, correlation_id, resources)
 
 
 def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
@@ -434,6 +478,8 @@ class ParkedFetch:
         connection.replaying = attempt.replays is True
         throttle_time_ms = charge(connection, self._client_id, attempt)
         asked = self._asked._replace(throttle_time_ms=throttle_time_ms)
+        if attempt.denied:
+            attempt.tell_denied(self._client_id, asked.correlation_id)
         connection.complete(self._slot, answer(connection.context, asked, self._plan, attempt))
 
     def cancel(self) -> None:
@@ -492,9 +538,11 @@ def look(
             if name is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID)
             if denied:
+                attempt.deny(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
                 raise RequestRejected(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            if asks and from_consumer:
-                check_may(context, caller, Operation.READ, ResourceType.TOPIC, name)
+            if asks and from_consumer and not may(context, caller, Operation.READ, ResourceType.TOPIC, name):
+                attempt.deny(Operation.READ, ResourceType.TOPIC, name)
+                raise denial(caller, Operation.READ, ResourceType.TOPIC, name)
             partition = require(name, cached.partition)
             if not from_consumer:
                 found = read_followed(

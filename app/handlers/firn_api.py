@@ -45,6 +45,7 @@ from app.errors import (
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.authorising import may, require
 from app.handlers.context import Context, Request
 from app.hot.log import PartitionLog
@@ -137,8 +138,11 @@ def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
     # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (A10).
-    is_meant = is_meant and may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    looks = is_meant and bool(asked.replaced_by) and context.gate.be_told(request.on_close)
+    tells = is_meant and bool(asked.replaced_by)
+    if tells and not may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        tells = False
+    looks = tells and context.gate.be_told(request.on_close)
     untiered = [log for log in context.logs.logs() if _untiered_bytes(context, log)] if looks else []
     return pack(
         PlaceResponse(
@@ -168,6 +172,9 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
     def sees(topic: str) -> bool:
         return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
+    for name in wanted:
+        if context.image.topic(name) is not None and not sees(name):
+            note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
     followed = context.followed_tiers() if asked.replicas and context.followed_tiers is not None else ()
     return pack(
         TierStatusResponse(
@@ -261,7 +268,7 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
     """Every segment of one partition, in order. Raises: ProtocolError."""
     asked = unpack(TierSegmentsRequest, message)
     try:
-        require(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, asked.topic)
+        require(context, request, Operation.DESCRIBE, ResourceType.TOPIC, asked.topic)
     except RequestRejected as error:
         return pack(TierSegmentsResponse([], str(error)))
     topic = context.image.topic(asked.topic)
@@ -282,7 +289,7 @@ async def handle_tier_replace(context: Context, request: Request, message: bytes
     """One step of the replacement of segments by one that a job makes of them. Raises: ProtocolError."""
     asked = unpack(TierReplaceRequest, message)
     try:
-        require(context, request.caller, Operation.ALTER, ResourceType.TOPIC, asked.topic)
+        require(context, request, Operation.ALTER, ResourceType.TOPIC, asked.topic)
         await _replace(context, asked)
     except ConflictError as error:
         # Nothing was changed, and asking again changes nothing either: not the retriable code that conflicts have elsewhere.

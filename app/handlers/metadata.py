@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
+from app.handlers.audited_changes import change
+from app.handlers.auditing import note
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.metadata_cache import put_together
@@ -109,6 +111,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest, create
         known = image.topic(name) if name is not None else image.topic_by_id(topic.topic_id)
         real_name = name if known is None else known.name
         if real_name is not None and not sees(real_name):
+            note(request, Operation.DESCRIBE, ResourceType.TOPIC, real_name)
             # Whether there is such a topic is not told. An id tells nothing.
             denied[name or topic.topic_id] = MetadataResponseTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=topic.topic_id
@@ -120,6 +123,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest, create
             and not creates_any
             and not may(context, caller, Operation.CREATE, ResourceType.TOPIC, name)
         ):
+            note(request, Operation.CREATE, ResourceType.TOPIC, name)
             denied[name] = MetadataResponseTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=name in INTERNAL
             )
@@ -191,6 +195,12 @@ async def _with_new_topics(
         for name, answer in zip(missing, answers, strict=True)
         if isinstance(answer, Refusal)
     }
+    if context.audit is not None:
+        made = [topic for topic in answers if isinstance(topic, TopicImage)]
+        context.audit.changed(
+            request,
+            [change("TOPIC", one.name, "CREATE", partitions=len(one.partitions)) for one in made],
+        )
     return _describe(context, request, message, wanted, failed)
 
 

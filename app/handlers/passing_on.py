@@ -6,14 +6,17 @@ principal, and gives the client the controller's answer when it has applied the 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from inspect import isawaitable
 from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.callers import ANONYMOUS, Caller
 from app.handlers.context import Context, Request
 from app.metadata.control import ENVELOPE_SEQUENCE
+from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
 from app.wire.codec import decode_request
@@ -59,6 +62,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if context.desk is None or not context.desk.serving:
         raise RequestRejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
     if request.caller.listener != context.config.inter_broker_listener:
+        note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         raise RequestRejected(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             f"Brokers pass requests on over the listener {context.config.inter_broker_listener}.",
@@ -68,6 +72,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if context.authorizer is None and request.caller.principal == ANONYMOUS and principal != ANONYMOUS:
         # F3: nobody speaks for another who has not shown who they are. Another broker has, and without rules that is enough; with
         # rules, who may act for the cluster may speak for others: what these may do is asked for below.
+        note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {principal}.")
     # Rights and quotas are those of the client.
     host = message.client_host_address.decode(errors="replace").rpartition(":")[0]
@@ -86,8 +91,14 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
         answer = api.handle(context, inner, asked)
         if isawaitable(answer):
             answer = await answer
+    except CancelledError:
+        if context.audit is not None:
+            context.audit.cut_off(inner)
+        raise
     except FirnError as error:
         answer = api.refuse(inner, asked, kafka_code(error), str(error))
+    if context.audit is not None:
+        context.audit.answered(inner, asked, answer)
     if answer is None:
         raise ProtocolError(f"API key {header.api_key} cannot answer what was asked")
     encoded = response_frame(header.api_key, header.api_version, header.correlation_id, answer)

@@ -39,6 +39,7 @@ from app.handlers.admission import (
     release,
     writer_of,
 )
+from app.handlers.auditing import AUDIT_TOPIC
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
@@ -50,6 +51,7 @@ from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
+from app.security.audit import Resource
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -62,6 +64,8 @@ from app.wire.produce import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from app.handlers.callers import Caller
     from app.handlers.client import Client
     from app.handlers.context import Context
@@ -150,7 +154,11 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
     refused: TopicResults = []
     if context.authorizer is not None:
-        refused = take_out_denied(context, connection.caller, request)
+        refused = take_out_denied(context, connection.caller, request, header.client_id, correlation_id)
+    sampler = context.sampler
+    if sampler is not None and not refused and sampler.take(1):
+        names = [name for topic, _ in request.topics if (name := topic_name(context, topic)) is not None]
+        tell_produced(context, connection.caller, header.client_id, correlation_id, names)
     if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes and not refused:
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
@@ -193,8 +201,27 @@ def is_transactional(records: memoryview | None) -> bool:
     )
 
 
-def take_out_denied(context: Context, caller: Caller, request: ProduceRequest) -> TopicResults:
+def tell_produced(
+    context: Context, caller: Caller, client_id: str | None, correlation_id: int | None, topics: Iterable[str]
+) -> None:
+    """Have a request in the audit log that the sampler has chosen. What brokers write to the audit topic is not told (U12)."""
+    resources = [
+        Resource(Operation.WRITE.name, ResourceType.TOPIC.name, name) for name in topics if name != AUDIT_TOPIC
+    ]
+    if context.audit is not None and resources:
+        context.audit.served(caller, PRODUCE, client_id, correlation_id, resources)
+
+
+def tell_served(connection: Client, shape: ProduceShape) -> None:
+    """The same of one of the requests that have just gone the short way."""
+    tell_produced(connection.context, connection.caller, shape.client_id, None, [shape.log.topic])
+
+
+def take_out_denied(
+    context: Context, caller: Caller, request: ProduceRequest, client_id: str | None, correlation_id: int
+) -> TopicResults:
     """Take out of a request what its caller may not write. Returns: the results of that."""
+    audit = context.audit
     transactional_id = request.transactional_id
     if (
         transactional_id is not None
@@ -204,8 +231,12 @@ def take_out_denied(context: Context, caller: Caller, request: ProduceRequest) -
         error = denial(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         refused = refuse_all(request, error.code, str(error))
         request.topics.clear()
+        if audit is not None:
+            asked = Resource(Operation.WRITE.name, ResourceType.TRANSACTIONAL_ID.name, transactional_id)
+            audit.refused(caller, PRODUCE, client_id, correlation_id, [asked])
         return refused
     allowed, refused = [], []
+    names: dict[str, None] = {}
     for topic, partitions in request.topics:
         name = topic_name(context, topic)
         if name is None or may(context, caller, Operation.WRITE, ResourceType.TOPIC, name):
@@ -214,7 +245,11 @@ def take_out_denied(context: Context, caller: Caller, request: ProduceRequest) -
         sentence = str(denial(caller, Operation.WRITE, ResourceType.TOPIC, str(topic)))
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         refused.append((topic, [PartitionResult(index, code, error_message=sentence) for index, _ in partitions]))
+        names[name] = None
     if refused:
+        if audit is not None:
+            resources = [Resource(Operation.WRITE.name, ResourceType.TOPIC.name, one) for one in names]
+            audit.refused(caller, PRODUCE, client_id, correlation_id, resources)
         context.metrics.produce_errors.value += sum(len(partitions) for _, partitions in refused)
         request.topics[:] = allowed
     return refused

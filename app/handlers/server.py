@@ -98,8 +98,10 @@ class KafkaServer(Service):
             "firn_tls_handshake_failures_total", "TLS handshakes of clients that failed."
         )
 
-    def handshake_failed(self, host: str, why: str) -> None:
+    def handshake_failed(self, listener: str, host: str, why: str) -> None:
         self._handshake_failures.value += 1
+        if self.context.audit is not None:
+            self.context.audit.login_failed(listener, host, "TLS", why)
         self.faults.met(HANDSHAKES, host, f"the TLS handshake of {host} failed: {why}", burst=HANDSHAKES_TOLD)
 
     async def close(self) -> None:

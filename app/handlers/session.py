@@ -8,6 +8,7 @@ pass waiting Produces.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from app.handlers.committing import serve_replicated
 from app.handlers.context import PassesOn, Request
 from app.handlers.fetch import FETCH, serve_fetch
 from app.handlers.passing_on import PASSED_ON, principal_of
-from app.handlers.produce import PRODUCE, serve_produce, serve_shaped
+from app.handlers.produce import PRODUCE, serve_produce, serve_shaped, tell_served
 from app.handlers.produce_shape import PREFIX_START
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
@@ -58,7 +59,7 @@ class Session(Client):
         request_bytes_max = server.request_bytes_max
         if quotas is not None:
             quotas.begin()
-        produced = later = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
+        produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
@@ -122,6 +123,7 @@ class Session(Client):
                             later += 1
                             position = frame_end
                             continue
+                    long += 1
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     if parts is not None:
                         self.answer(parts)
@@ -148,6 +150,9 @@ class Session(Client):
                 if appended_bytes:
                     server.metrics.bytes_in.value += appended_bytes
                     server.metrics.records_in.value += appended_records
+                    sampler = context.sampler
+                    if sampler is not None and sampler.take(produced - long) and self._shape is not None:
+                        tell_served(self, self._shape)
         return position
 
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
@@ -192,13 +197,15 @@ class Session(Client):
             result = api.handle(self.context, request, message)
         except FirnError as error:
             result = self._refused(api.refuse, request, message, error, meter)
-        quotas = self.context.quotas
+        quotas, audit = self.context.quotas, self.context.audit
         if quotas is not None:
             quotas.spent(self.caller, header.client_id)
         if isinstance(result, Coroutine):
             slot = self.open_slot(meter, stops_parsing=True)
             server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self, result)
             return
+        if audit is not None:
+            audit.answered(request, message, result)
         if result is None:
             raise ProtocolError(f"API key {api_key} cannot answer what was asked")
         self.answer(self._encode(request, result, meter))
@@ -208,10 +215,17 @@ class Session(Client):
         self, slot: Slot, meter: ApiMeter, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
     ) -> None:
         """Wait for a handler and put its answer into its slot."""
+        audit = self.context.audit
         try:
             result = await work
         except FirnError as error:
             result = self._refused(refuse, request, message, error, meter)
+        except CancelledError:
+            if audit is not None:
+                audit.cut_off(request)
+            raise
+        if audit is not None:
+            audit.answered(request, message, result)
         if result is None:
             self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
         elif not self.closed:

@@ -218,7 +218,7 @@ async def _acknowledge(
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {key.topic_id}."
     try:
-        require(context, request.caller, Operation.READ, ResourceType.TOPIC, topic.name)
+        require(context, request, Operation.READ, ResourceType.TOPIC, topic.name)
     except RequestRejected as error:
         return error.code, str(error)
     if not renews and any(AcknowledgeType.RENEW in each.types for each in said):
@@ -284,7 +284,7 @@ class _Fetching:
         session: ShareSession,
     ) -> None:
         self._context = context
-        self._caller = request.caller
+        self._request = request
         self._group_id = group_id
         self._member_id = member_id
         self._session = session
@@ -308,7 +308,7 @@ class _Fetching:
         logs: list[PartitionLog] = []
         session = self._session
         over = session.over.add(self._something.set)
-        on_end = self._caller.rights.on_end
+        on_end = self._request.caller.rights.on_end
         on_end.add(self._something.set)
         try:
             while not session.is_over:
@@ -434,7 +434,7 @@ class _Fetching:
         topic = self._context.image.topic_by_id(topic_id)
         if topic is None:
             raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id}.")
-        require(self._context, self._caller, Operation.READ, ResourceType.TOPIC, topic.name)
+        require(self._context, self._request, Operation.READ, ResourceType.TOPIC, topic.name)
         log = led_log(self._context, topic.name, index)
         if log not in logs:
             logs.append(log)

@@ -12,6 +12,7 @@ from app.groups.share_records import SharedTopic, SharedTopics
 from app.groups.share_state import NOT_BEGUN, ShareKey
 from app.groups.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.metadata.cluster import TopicImage
@@ -63,7 +64,7 @@ async def describe(
         try:
             # Whoever leads the group answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
-            groups.append(await _described(context, asked, shared, sees))
+            groups.append(await _described(context, request, asked, shared, sees))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
@@ -74,7 +75,11 @@ async def describe(
 
 
 async def _described(
-    context: Context, asked: DescribeShareGroupOffsetsRequestGroup, shared: SharedTopics, sees: Callable[[str], bool]
+    context: Context,
+    request: Request,
+    asked: DescribeShareGroupOffsetsRequestGroup,
+    shared: SharedTopics,
+    sees: Callable[[str], bool],
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
     topics: list[tuple[str, Sequence[int]]]
@@ -89,6 +94,7 @@ async def _described(
     answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
     for name, partitions in topics:
         if not sees(name):
+            note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
             answer.topics.append(_unseen(name, partitions))
             continue
         topic = image.topic(name)

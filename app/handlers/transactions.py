@@ -14,6 +14,7 @@ from uuid import UUID
 from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
+from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
@@ -177,6 +178,7 @@ def _unfit(
 ) -> ErrorCode | None:
     """Why a transaction cannot write to a partition, or why this coordinator does not know what a broker means (X5)."""
     if not by_broker and not may(context, request.caller, Operation.WRITE, ResourceType.TOPIC, target.topic):
+        note(request, Operation.WRITE, ResourceType.TOPIC, target.topic)
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = context.image.topic(target.topic)
     if topic is None or not 0 <= target.partition < len(topic.partitions):

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from app.errors import ErrorCode, ProtocolError
-from app.security.sasl import LoggedIn, Mechanism, Refused
+from app.security.sasl import Invalid, LoggedIn, Mechanism, Refused
 
 OPAQUE_FROM: Final = 0
 """The version of SaslHandshake after which messages of the mechanism come without a header."""
@@ -29,6 +29,14 @@ class State(Enum):
     OPEN = "open"
 
 
+class Failure(NamedTuple):
+    """A login that has failed, for the operator."""
+
+    why: str
+    user: str = ""
+    """The name that the client gave, if any."""
+
+
 class Reply(NamedTuple):
     """What a message of a mechanism is answered with."""
 
@@ -36,12 +44,14 @@ class Reply(NamedTuple):
     token: bytes = b""
     sentence: str | None = None
     logged_in: LoggedIn | None = None
+    failure: Failure | None = None
+    """Given once for each login that fails, before the client knows."""
 
 
 class Login:
     """The login of one connection."""
 
-    __slots__ = ("_mechanism", "_mechanisms", "_new", "_opened_s", "_user", "chosen", "opaque", "state")
+    __slots__ = ("_mechanism", "_mechanisms", "_new", "_opened_s", "_told", "_user", "chosen", "opaque", "state")
 
     def __init__(self, mechanisms: Sequence[str], new: Callable[[str], Mechanism]) -> None:
         """``new`` makes the server's side of one of the ``mechanisms``."""
@@ -50,6 +60,8 @@ class Login:
         self._mechanism: Mechanism | None = None
         self._user = ""
         self._opened_s = 0.0
+        self._told = False
+        """A reply has told the failure."""
         self.chosen = ""
         """Name of the mechanism."""
         self.opaque = False
@@ -72,20 +84,21 @@ class Login:
     def authenticate(self, token: bytes, now_s: float) -> Reply:
         """Take a message of the mechanism. The connection ends unless the code is NONE."""
         if self.state is not State.CHOSEN or self._mechanism is None:
-            return Reply(
-                ErrorCode.ILLEGAL_SASL_STATE,
-                sentence="SaslAuthenticate request received after successful authentication",
-            )
+            why = "SaslAuthenticate request received after successful authentication"
+            return Reply(ErrorCode.ILLEGAL_SASL_STATE, sentence=why, failure=Failure(why))
         try:
             made = self._mechanism.evaluate(token)
         except Refused as refused:
-            return Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, sentence=str(refused))
+            failure = None if self._told else Failure(str(refused), refused.user)
+            return Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, sentence=str(refused), failure=failure)
+        if isinstance(made, Invalid):
+            self._told = True
+            return Reply(ErrorCode.NONE, made.token, failure=Failure(made.why))
         if not isinstance(made, LoggedIn):
             return Reply(ErrorCode.NONE, made)
         if self._user and made.user != self._user:
-            return Reply(
-                ErrorCode.SASL_AUTHENTICATION_FAILED, sentence="Cannot change principals during re-authentication"
-            )
+            why = "Cannot change principals during re-authentication"
+            return Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, sentence=why, failure=Failure(why, made.user))
         self._user = made.user
         self._opened_s = now_s
         self._mechanism = None

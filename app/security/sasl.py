@@ -14,6 +14,19 @@ PLAIN_REFUSED: Final = "Authentication failed: Invalid username or password"
 class Refused(Exception):  # it is what happened
     """The login is refused. Its text may be sent to the client: it tells nothing that a stranger may not know."""
 
+    def __init__(self, text: str, *, user: str = "") -> None:
+        """``user``: the name that the client gave, for the audit log. Nobody has shown that it is theirs."""
+        super().__init__(text)
+        self.user = user
+
+
+class Invalid(NamedTuple):
+    """The login has failed, and the client is sent a message before it is refused."""
+
+    token: bytes
+    why: str
+    """For the operator."""
+
 
 class LoggedIn(NamedTuple):
     """The login has succeeded."""
@@ -30,7 +43,7 @@ class LoggedIn(NamedTuple):
 class Mechanism(Protocol):
     """One login, as the server sees it."""
 
-    def evaluate(self, token: bytes) -> bytes | LoggedIn:
+    def evaluate(self, token: bytes) -> bytes | LoggedIn | Invalid:
         """Take a message of the client. Returns what the client is sent. Raises: Refused; the login is over then."""
         ...
 
@@ -56,7 +69,7 @@ class PlainServer:
         # A user who does not exist costs the same comparison of digests.
         fits = hmac.compare_digest(_digest(parts[2]), _digest(b"" if expected is None else expected))
         if not fits or expected is None or authorization not in ("", user):
-            raise Refused(PLAIN_REFUSED)
+            raise Refused(PLAIN_REFUSED, user=user)
         return LoggedIn(user)
 
 

@@ -165,7 +165,7 @@ class ScramServer:
         except (UnicodeDecodeError, ValueError):
             raise Refused(self._why()) from None
         if authorization not in ("", self._user):
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         if _asks_for_token(found[7] or b""):
             self._token = self._tokens(self._user)
             credential = None if self._token is None else self._token.credential
@@ -189,13 +189,13 @@ class ScramServer:
         assert credential is not None
         found = _CLIENT_FINAL.fullmatch(token)
         if found is None:
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         try:
             binding, proof = b64decode(found[1], validate=True), b64decode(found[4], validate=True)
         except NotBase64:
-            raise Refused(self._why()) from None
+            raise Refused(self._why(), user=self._user) from None
         if binding != self._gs2 or found[2] != self._nonce_full or len(proof) != self._mechanism.key_bytes:
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         message = self._auth_message + b"," + token[: token.rindex(b",p=")]
         digest = self._mechanism.digest
         signature = hmac.digest(credential.stored_key, message, digest)
@@ -203,7 +203,7 @@ class ScramServer:
         fits = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
         server = hmac.digest(credential.server_key, message, digest)
         if not (fits and self._exists):
-            raise Refused(self._why())
+            raise Refused(self._why(), user=self._user)
         last = b"v=" + b64encode(server)
         if self._token is not None:
             return LoggedIn(self._token.user, last, self._token.expires_ms, by_token=True)

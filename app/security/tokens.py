@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from app.security.sasl import LoggedIn, Refused
+from app.security.sasl import Invalid, LoggedIn, Refused
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 TOKEN_CHARS_MAX: Final = 64 * 1024
@@ -149,7 +149,7 @@ class TokenServer:
         self._verify = verify
         self._failed = False
 
-    def evaluate(self, token: bytes) -> bytes | LoggedIn:
+    def evaluate(self, token: bytes) -> LoggedIn | Invalid:
         if self._failed:
             raise Refused(FAILED)
         found = _MESSAGE.fullmatch(token) if len(token) <= TOKEN_CHARS_MAX + 1024 else None
@@ -159,7 +159,7 @@ class TokenServer:
             entered = self._verify(found[2].decode("ascii"))
             if found[1] and found[1].decode(errors="replace") != entered.user:
                 raise NotValid("its user is another than the one who is asked for")
-        except NotValid:
+        except NotValid as error:
             self._failed = True
-            return INVALID
+            return Invalid(INVALID, f"the token is refused: {error}")
         return entered

@@ -38,7 +38,7 @@ class TlsServer(Protocol):
 
     def lost(self, connection: Connection) -> None: ...
 
-    def handshake_failed(self, host: str, why: str) -> None:
+    def handshake_failed(self, listener: str, host: str, why: str) -> None:
         """Tell the operator."""
         ...
 
@@ -52,6 +52,7 @@ class TlsLink(asyncio.BufferedProtocol):
         "_host",
         "_inner",
         "_known",
+        "_listener",
         "_lost",
         "_outgoing",
         "_paused",
@@ -72,11 +73,13 @@ class TlsLink(asyncio.BufferedProtocol):
         context: ssl.SSLContext,
         connection: Connection,
         known: Callable[[ssl.SSLObject, Arrival], None],
+        listener: str = "",
     ) -> None:
         """``known`` is told of the end of the handshake, before the connection is made. It ends the arrival, now or later."""
         self._server = server
         self._inner = connection
         self._known = known
+        self._listener = listener
         self._received = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._outgoing, server_side=True)
@@ -146,7 +149,7 @@ class TlsLink(asyncio.BufferedProtocol):
             self._arrival.over()
             if not self._closing:
                 self._closing = True
-                self._server.handshake_failed(self._host, _reason(error))
+                self._server.handshake_failed(self._listener, self._host, _reason(error))
             self._raw.close()
             return False
         self._send()
@@ -265,6 +268,8 @@ class TlsLink(asyncio.BufferedProtocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_message:
+        return error.verify_message
     return (error.reason or str(error)).replace("_", " ").lower()
 
 

@@ -27,6 +27,7 @@ from app.wire.framing import request_frame
 from app.wire.principal import encode_principal
 from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.handlers.conversation import Talk, batch, talk
+from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, refusals, told
 from tests.support.several import cluster_on, unfenced, until
@@ -193,6 +194,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         cluster_id = broker.context.image.cluster_id
         uuid = next(iter(broker.ids.values()))
         before, mine = state_of(broker), broker.context.cluster.identity
+        heard = Heard(broker.context.audit)
         messages: dict[int, Any] = {
             ApiKey.FIRN_METRICS: own.MetricsRequest(),
             ApiKey.FIRN_TIER_STATUS: own.TierStatusRequest([]),
@@ -236,6 +238,11 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             assert await alice.closed()
         assert state_of(broker) == before
         assert broker.context.drain.state.value == "serving"
+        if key == ApiKey.FIRN_TIER_STATUS:
+            assert heard.take() == [], "a list without what one may not see"
+        else:
+            line = heard.take_one()
+            assert (line["outcome"], line["principal"], line["request"]) == ("denied", ALICE, ApiKey(key).name)
 
 
 def own_codes(raw: bytes) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -187,3 +188,69 @@ sys.exit(main(["topic", "list"]))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="it reads the command lines of processes")
+def test_a_broker_keeps_its_secrets_out_of_lines_and_titles_and_writes_an_audit_log(tmp_path: Path) -> None:
+    canary, plain, secured = "hunter2-canary", free_port(), free_port()
+    audit = tmp_path / "audit" / "audit.log"
+    config = tmp_path / "server.properties"
+    config.write_text(
+        f"log.dirs={tmp_path / 'data'}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{secured}\n"
+        "sasl.enabled.mechanisms=PLAIN\n"
+        f'listener.name.sasl_plaintext.plain.sasl.jaas.config=x required user_alice="{canary}";\n'
+        f"firn.http.listen=127.0.0.1:{free_port()}\n"
+        f"firn.audit.log.path={audit}\n"
+        f"delegation.token.secret.key={canary}\n"
+    )
+    client = tmp_path / "client.properties"
+    client.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=alice\nsasl.password=wrong-canary\n"
+    )
+    command = [sys.executable, "-m", "app.cli", "serve", "--config", str(config)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FIRN_SSL_KEY_PASSWORD": canary}
+    shown = firn("doctor", "--config", str(config), "--without-partitions", FIRN_SSL_KEY_PASSWORD=canary).stdout
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+        try:
+            assert broker.stdout is not None
+            while "Ctrl-C" not in (line := broker.stdout.readline().decode()):
+                assert line, (tmp_path / "log").read_text()
+                shown += line
+            titles = [
+                (path.parent / "cmdline").read_bytes().decode()
+                for path in Path("/proc").glob("[0-9]*/stat")
+                if (fields := _stat_of(path)) and broker.pid in (int(path.parent.name), int(fields[1]))
+            ]
+            assert len(titles) >= 2, "the broker and its children"
+            shown += "".join(titles)
+            assert firn("topic", "create", "t", "-b", f"127.0.0.1:{plain}").returncode == 0
+            refused = firn("--client-config", str(client), "topic", "list", "-b", f"127.0.0.1:{secured}")
+            assert refused.returncode == 1
+            shown += refused.stdout + refused.stderr
+        finally:
+            broker.terminate()
+            broker.communicate(timeout=60)
+    assert broker.returncode == 0, (tmp_path / "log").read_text()
+    shown += (tmp_path / "log").read_text() + audit.read_text()
+    assert canary not in shown
+    assert "wrong-canary" not in shown
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["event"], line["outcome"]) for line in lines if line["event"] != "access"] == [
+        ("change", "done"),
+        ("login", "failed"),
+    ]
+    assert audit.stat().st_mode & 0o777 == 0o600
+    for path in (tmp_path / "data").rglob("*"):
+        assert not path.is_file() or canary.encode() not in path.read_bytes(), path
+
+
+def _stat_of(path: Path) -> list[str]:
+    """State, parent and so on of a process; empty if it has gone."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -11,14 +11,17 @@ import pytest
 
 from app.broker.doors import Doors, inter_broker_dial
 from app.broker.log_keys import with_log_keys
+from app.cli.doctor import settings_checks, settings_text
 from app.client.connection import dial_tcp
 from app.client.security import NoWay, SecureDialer, client_security, read_settings
 from app.configs import BrokerConfig
+from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.describing import describe_broker
 from app.configs.listeners import ClientAuth
+from app.configs.without_effect import BROKER_WITHOUT_EFFECT, set_aside
 from app.errors import ConfigError
 from app.metadata.cluster import ClusterImage
-from app.settings import load
+from app.settings import environment_name, load, review, sources_of
 from tests.support.secured import USERS, certificates
 
 SASL = ["listeners=SASL_PLAINTEXT://h:1", "firn.http.listen=off", "sasl.enabled.mechanisms=PLAIN"]
@@ -164,6 +167,67 @@ def test_keys_of_the_cluster_log_come_from_a_file_of_the_brokers_user_alone(tmp_
         with pytest.raises(ConfigError, match=words) as refused:
             with_log_keys(config, lines.append)
         assert "hunter2" not in str(refused.value)
+
+
+CANARY = "hunter2-canary"
+SENSITIVE = sorted(
+    name
+    for name, definition in (
+        *BROKER_DEFINITIONS.items(),
+        *((name, entry.definition) for name, entry in BROKER_WITHOUT_EFFECT.items()),
+    )
+    if definition.sensitive
+)
+"""Every setting of a broker that is secret, those without effect too."""
+
+
+def test_there_are_secret_settings_with_and_without_effect() -> None:
+    assert {"ssl.keystore.key", "sasl.jaas.config", "firn.redis.url", "delegation.token.secret.key"} <= {*SENSITIVE}
+    assert {name for name in BROKER_DEFINITIONS if "password" in name or "secret" in name} <= {*SENSITIVE}
+    assert {name for name in BROKER_WITHOUT_EFFECT if "password" in name or name.endswith("secret.key")} <= {*SENSITIVE}
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_a_secret_is_taken_from_a_file_shown_nowhere_and_not_taken_from_a_command_line(
+    properties: Any, name: str
+) -> None:
+    text = f"redis://:{CANARY}@h:1/0" if name == "firn.redis.url" else CANARY
+    reviewed = review(sources_of(config_path=properties(f"{name}={text}")))
+    shown = [settings_text(reviewed), repr(reviewed), repr(list(settings_checks(reviewed)))]
+    if reviewed.settings is not None:
+        config = reviewed.settings.broker
+        shown += [repr(config), repr(describe_broker(config)), repr(set_aside(config)), repr(reviewed.settings)]
+        described = {one.name: one for one in describe_broker(config)}
+        if name in described:
+            assert described[name].value is None
+            assert all(one.value is None for one in described[name].synonyms)
+    assert CANARY not in "".join(shown)
+    words = complaint(properties(), f"{name}={text}")
+    assert words.startswith(
+        f"--set {name} is not allowed: a command line can be read by every user of this machine; write it"
+    )
+    assert environment_name(name) in words
+    assert CANARY not in words
+
+
+def test_a_secret_of_one_listener_is_mended_by_a_file_alone(properties: Any) -> None:
+    words = complaint(properties(), f"listener.name.plaintext.ssl.keystore.key={CANARY}")
+    assert words.endswith("write it into a file (--config).")
+    assert CANARY not in words
+
+
+def test_redis_without_a_password_may_be_on_a_command_line(properties: Any) -> None:
+    assert load(config_path=properties(), flags={"--redis": "redis://h:1/0"}).broker.redis_url == "redis://h:1/0"
+    with pytest.raises(ConfigError, match="--redis is not allowed: a command line") as refused:
+        load(config_path=properties(), flags={"--redis": f"redis://user:{CANARY}@h:1/0"})
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["sasl.jass.config", "plain.sasl.jaas.config", "ssl.key.pasword", "ssl.keystore.keyy"])
+def test_a_misspelt_secret_is_not_shown_either(properties: Any, name: str) -> None:
+    reviewed = review(sources_of(config_path=properties(f"{name}={CANARY}")))
+    assert reviewed.settings is None
+    assert CANARY not in settings_text(reviewed) + repr(reviewed)
 
 
 def test_files_are_looked_at_before_anything_is_started(properties: Any, tmp_path: Path) -> None:

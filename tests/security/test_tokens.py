@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.security.sasl import LoggedIn, Refused
+from app.security.sasl import Invalid, LoggedIn, Refused
 from app.security.tokens import INVALID, Keys, NotValid, TokenRules, TokenServer, UnknownKey, read_keys, user_of
 
 NOW_MS = 1_800_000_000_000
@@ -137,7 +137,10 @@ def test_a_login_says_what_kafka_says() -> None:
     server = TokenServer(lambda text: user_of(text, KEYS, RULES, NOW_MS))
     entered = server.evaluate(b"n,,\x01auth=Bearer %s\x01\x01" % token().encode())
     assert isinstance(entered, LoggedIn)
-    assert server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode()) == INVALID
+    told = server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode())
+    assert isinstance(told, Invalid)
+    assert told.token == INVALID
+    assert "another than the one" in told.why
     with pytest.raises(Refused, match="invalid_token"):
         server.evaluate(b"\x01")
     for message in (b"", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"\x01"):

@@ -1,0 +1,461 @@
+"""What administrative requests have changed, as the audit log tells it: one entry for each thing, with its error if there is one.
+
+An entry has ``type`` and ``name`` of what was changed, ``action``, what was asked for, and ``error``. What was refused for want of
+a right is left out: that is another event. So are requests that only check. Values of settings that are sensitive, or unknown, are
+left out too, and of users nothing but the name is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.errors import ErrorCode, ProtocolError
+from app.security.acls import Operation, PatternType, Permission, ResourceType
+from app.security.audit import Resource, short
+from app.wire.apikeys import ApiKey
+
+M = TypeVar("M", bound=msgspec.Struct)
+Change = dict[str, Any]
+Tell = Callable[[Any, Any], list[Change]]
+"""(request, response) to what has changed. The response is None if the connection is closed instead."""
+
+MISSING_RIGHTS: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+PARTS_MAX: Final = 20
+"""Partitions or settings that are told of one thing; of further ones their number."""
+CONFIG_TYPES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+OPERATIONS_OF_CONFIGS: Final = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT"}
+SCRAM: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def _named(kind: Any, value: int) -> str:
+    """The name of a number that a client has sent."""
+    try:
+        return str(kind(value).name)
+    except ValueError:
+        return str(value)
+
+
+def _some(items: Sequence[Any]) -> list[Any]:
+    """As many as one entry has room for, and how many there are besides."""
+    shown = list(items[:PARTS_MAX])
+    return [*shown, f"and {len(items) - PARTS_MAX} more"] if len(items) > PARTS_MAX else shown
+
+
+def change(type: str, name: str | None, action: str, error_code: int = 0, **more: Any) -> Change:
+    """One entry."""
+    made: Change = {"action": action, "type": type, "name": None if name is None else short(name), **more}
+    if error_code:
+        made["error"] = _named(ErrorCode, error_code)
+    return made
+
+
+def _told(changes: Iterable[tuple[int, Change]]) -> list[Change]:
+    """Those that were not refused for want of a right; each with its error code."""
+    return [one for code, one in changes if code not in MISSING_RIGHTS]
+
+
+def shown_value(name: str, value: str | None) -> str | None:
+    """The value of a setting, if everybody may know it."""
+    definition = TOPIC_DEFINITIONS.get(name) or BROKER_DEFINITIONS.get(name)
+    return None if value is None or definition is None or definition.sensitive else short(value)
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+
+
+def _create_topics(message: Any, response: Any) -> list[Change]:
+    if message.validate_only:
+        return []
+    asked = {topic.name: topic for topic in message.topics}
+
+    def told(one: Any) -> Change:
+        topic = asked.get(one.name)
+        configs = [] if topic is None else topic.configs
+        return change(
+            "TOPIC",
+            one.name,
+            "CREATE",
+            one.error_code,
+            partitions=one.num_partitions if topic is None else topic.num_partitions,
+            replication_factor=one.replication_factor if topic is None else topic.replication_factor,
+            **(
+                {"configs": {short(c.name): shown_value(c.name, c.value) for c in configs[:PARTS_MAX]}}
+                if configs
+                else {}
+            ),
+        )
+
+    return _told((one.error_code, told(one)) for one in response.topics)
+
+
+def _delete_topics(message: Any, response: Any) -> list[Change]:
+    return _told(
+        (one.error_code, change("TOPIC", one.name, "DELETE", one.error_code, topic_id=str(one.topic_id)))
+        for one in response.responses
+    )
+
+
+def _create_partitions(message: Any, response: Any) -> list[Change]:
+    if message.validate_only:
+        return []
+    counts = {topic.name: topic.count for topic in message.topics}
+    return _told(
+        (
+            one.error_code,
+            change("TOPIC", one.name, "CREATE_PARTITIONS", one.error_code, partitions=counts.get(one.name, -1)),
+        )
+        for one in response.results
+    )
+
+
+def _delete_records(message: Any, response: Any) -> list[Change]:
+    asked = {(topic.name, part.partition_index): part.offset for topic in message.topics for part in topic.partitions}
+    return _told(
+        (
+            part.error_code,
+            change(
+                "TOPIC",
+                topic.name,
+                "DELETE_RECORDS",
+                part.error_code,
+                partition=part.partition_index,
+                before_offset=asked.get((topic.name, part.partition_index), -1),
+            ),
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    )
+
+
+def _elect(message: Any, response: Any) -> list[Change]:
+    kind = "PREFERRED" if message.election_type == 0 else "UNCLEAN"
+    if response.error_code:
+        return _told(
+            [(response.error_code, change("CLUSTER", "", "ELECT_LEADERS", response.error_code, election=kind))]
+        )
+    return _told(
+        (
+            part.error_code,
+            change("TOPIC", topic.topic, "ELECT_LEADERS", part.error_code, partition=part.partition_id, election=kind),
+        )
+        for topic in response.replica_election_results
+        for part in topic.partition_result
+        if part.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    )
+
+
+def _reassign(message: Any, response: Any) -> list[Change]:
+    asked = {(topic.name, part.partition_index): part.replicas for topic in message.topics for part in topic.partitions}
+    if response.error_code:
+        refused = change("CLUSTER", "", "REASSIGN", response.error_code, partitions=len(asked))
+        return _told([(response.error_code, refused)])
+    return _told(
+        (
+            part.error_code,
+            change(
+                "TOPIC",
+                topic.name,
+                "REASSIGN",
+                part.error_code,
+                partition=part.partition_index,
+                replicas=asked.get((topic.name, part.partition_index)),
+            ),
+        )
+        for topic in response.responses
+        for part in topic.partitions
+    )
+
+
+# --- settings, features, brokers ------------------------------------------------------------------------------------
+
+
+def _alter_configs(message: Any, response: Any) -> list[Change]:
+    if message.validate_only:
+        return []
+    asked = {(one.resource_type, one.resource_name): one.configs for one in message.resources}
+
+    def told(one: Any) -> Change:
+        configs = [
+            {
+                "name": short(config.name),
+                "operation": OPERATIONS_OF_CONFIGS.get(getattr(config, "config_operation", 0), "?"),
+                "value": shown_value(config.name, config.value),
+            }
+            for config in asked.get((one.resource_type, one.resource_name), ())
+        ]
+        kind = CONFIG_TYPES.get(one.resource_type, str(one.resource_type))
+        return change(kind, one.resource_name, "ALTER_CONFIGS", one.error_code, configs=_some(configs))
+
+    return _told((one.error_code, told(one)) for one in response.responses)
+
+
+def _features(message: Any, response: Any) -> list[Change]:
+    if message.validate_only:
+        return []
+    codes = {one.feature: one.error_code for one in response.results}
+    found = []
+    for update in message.feature_updates:
+        code = response.error_code or codes.get(update.feature, 0)
+        found.append((code, change("FEATURE", update.feature, "UPDATE", code, level=update.max_version_level)))
+    return _told(found)
+
+
+def _read(kind: type[M], data: bytes | None) -> M | None:
+    """A message of Firn's own; None if it is not there, or is none: the handler has said so then."""
+    from app.client.firn_api import unpack
+
+    if data is None:
+        return None
+    try:
+        return unpack(kind, data)
+    except ProtocolError:
+        return None
+
+
+def _unregister(message: Any, response: Any) -> list[Change]:
+    code = response.error_code
+    return _told([(code, change("BROKER", str(message.broker_id), "UNREGISTER", code))])
+
+
+def _register(message: Any, response: Any) -> list[Change]:
+    from app.metadata.control import RegisterRequest, RegisterResponse
+
+    asked, answer = _read(RegisterRequest, message), _read(RegisterResponse, response)
+    if asked is None or answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
+        return []  # it asks the next one
+    code = answer.error
+    return _told(
+        [(code, change("BROKER", str(asked.broker_id), "REGISTER", code, directory_id=str(asked.directory_id)))]
+    )
+
+
+def _drain(message: Any, response: Any) -> list[Change]:
+    from app.client.firn_api import DrainRequest
+
+    asked = _read(DrainRequest, message)
+    if asked is None or response is None or asked.step == "status":
+        return []
+    return [change("BROKER", "", "DRAIN", step=short(asked.step))]
+
+
+def _replace_segments(message: Any, response: Any) -> list[Change]:
+    from app.client.firn_api import TierReplaceRequest, TierReplaceResponse
+
+    asked, answer = _read(TierReplaceRequest, message), _read(TierReplaceResponse, response)
+    if asked is None or answer is None:
+        return []
+    code = answer.error_code
+    told = change(
+        "TOPIC",
+        asked.topic,
+        "REPLACE_SEGMENTS",
+        code,
+        partition=asked.partition,
+        step=short(asked.step),
+        segments=len(asked.inputs),
+    )
+    return _told([(code, told)])
+
+
+# --- security -------------------------------------------------------------------------------------------------------
+
+
+def _acl(one: Any, pattern_type: int, action: str, error_code: int) -> Change:
+    return change(
+        _named(ResourceType, one.resource_type),
+        one.resource_name,
+        action,
+        error_code,
+        pattern=_named(PatternType, pattern_type),
+        principal=short(one.principal),
+        host=short(one.host),
+        operation=_named(Operation, one.operation),
+        permission=_named(Permission, one.permission_type),
+    )
+
+
+def _create_acls(message: Any, response: Any) -> list[Change]:
+    return _told(
+        (answer.error_code, _acl(one, one.resource_pattern_type, "CREATE_ACL", answer.error_code))
+        for one, answer in zip(message.creations, response.results, strict=False)
+    )
+
+
+def _delete_acls(message: Any, response: Any) -> list[Change]:
+    found: list[tuple[int, Change]] = []
+    for answer in response.filter_results:
+        if answer.error_code:
+            found.append((answer.error_code, change("ACL", None, "DELETE_ACL", answer.error_code)))
+        found += [(0, _acl(one, one.pattern_type, "DELETE_ACL", one.error_code)) for one in answer.matching_acls]
+    return _told(found)
+
+
+def _users(message: Any, response: Any) -> list[Change]:
+    codes = {one.user: one.error_code for one in response.results}
+    asked = [(one, "DELETE_USER") for one in message.deletions] + [(one, "SET_USER") for one in message.upsertions]
+    return _told(
+        (
+            codes.get(one.name, 0),
+            change(
+                "USER", one.name, action, codes.get(one.name, 0), mechanism=SCRAM.get(one.mechanism, str(one.mechanism))
+            ),
+        )
+        for one, action in asked
+    )
+
+
+def _quotas(message: Any, response: Any) -> list[Change]:
+    if message.validate_only:
+        return []
+    found = []
+    for entry, answer in zip(message.entries, response.entries, strict=False):
+        name = ",".join(
+            f"{part.entity_type}={'<default>' if part.entity_name is None else part.entity_name}"
+            for part in entry.entity
+        )
+        limits = {short(op.key): None if op.remove else repr(op.value) for op in entry.ops[:PARTS_MAX]}
+        found.append((answer.error_code, change("QUOTA", name, "ALTER_QUOTA", answer.error_code, limits=limits)))
+    return _told(found)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def _delete_groups(message: Any, response: Any) -> list[Change]:
+    return _told((one.error_code, change("GROUP", one.group_id, "DELETE", one.error_code)) for one in response.results)
+
+
+def _delete_offsets(message: Any, response: Any) -> list[Change]:
+    if response.error_code:
+        return _told([(response.error_code, change("GROUP", message.group_id, "DELETE_OFFSETS", response.error_code))])
+    return _told(
+        (
+            part.error_code,
+            change(
+                "GROUP",
+                message.group_id,
+                "DELETE_OFFSETS",
+                part.error_code,
+                topic=short(topic.name),
+                partition=part.partition_index,
+            ),
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    )
+
+
+def _share_offsets(message: Any, response: Any) -> list[Change]:
+    if response.error_code:
+        return _told([(response.error_code, change("GROUP", message.group_id, "ALTER_OFFSETS", response.error_code))])
+    offsets = {
+        (topic.topic_name, part.partition_index): part.start_offset
+        for topic in message.topics
+        for part in topic.partitions
+    }
+    return _told(
+        (
+            part.error_code,
+            change(
+                "GROUP",
+                message.group_id,
+                "ALTER_OFFSETS",
+                part.error_code,
+                topic=short(topic.topic_name),
+                partition=part.partition_index,
+                offset=offsets.get((topic.topic_name, part.partition_index)),
+            ),
+        )
+        for topic in response.responses
+        for part in topic.partitions
+    )
+
+
+def _delete_share_offsets(message: Any, response: Any) -> list[Change]:
+    if response.error_code:
+        return _told([(response.error_code, change("GROUP", message.group_id, "DELETE_OFFSETS", response.error_code))])
+    return _told(
+        (
+            topic.error_code,
+            change("GROUP", message.group_id, "DELETE_OFFSETS", topic.error_code, topic=short(topic.topic_name)),
+        )
+        for topic in response.responses
+    )
+
+
+CHANGES: Final[Mapping[int, Tell]] = {
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.ELECT_LEADERS: _elect,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
+    ApiKey.UPDATE_FEATURES: _features,
+    ApiKey.UNREGISTER_BROKER: _unregister,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+    ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_DELETE: _delete_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_offsets,
+    ApiKey.FIRN_DRAIN: _drain,
+    ApiKey.FIRN_TIER_REPLACE: _replace_segments,
+    ApiKey.FIRN_REGISTER: _register,
+}
+"""The APIs that change something other than by reading and writing records."""
+
+
+# --- what else was asked for ----------------------------------------------------------------------------------------
+
+NOT_SAMPLED: Final = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ENVELOPE,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+        ApiKey.FIRN_METRICS,
+        ApiKey.FIRN_PLACE,
+        ApiKey.FIRN_ENTRIES,
+        ApiKey.FIRN_MEMBERS,
+        ApiKey.FIRN_CHANGE,
+        ApiKey.FIRN_MANIFESTS,
+    }
+)
+"""Of brokers among themselves, and of what is asked all the time without any right. Of those none is told."""
+
+
+def resources_of(message: Any) -> list[Resource]:
+    """The group, transactional id and topics that a request names at its top, without what was asked of them."""
+    found = []
+    for field, kind in (("group_id", "GROUP"), ("transactional_id", "TRANSACTIONAL_ID")):
+        name = getattr(message, field, None)
+        if isinstance(name, str) and name:
+            found.append(Resource("", kind, name))
+    topics = getattr(message, "topics", None)
+    for topic in topics or ():
+        name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+        if isinstance(name, str):
+            found.append(Resource("", "TOPIC", name))
+    return found

@@ -1,0 +1,282 @@
+"""What handlers and connections note for the audit log (ADR 0033).
+
+A refusal is noted where it is decided: in the ``Request``, of which ``answered`` makes one event once it has its response. What an
+administrative request has changed is read from the request and its response (``audited_changes.py``). Whatever is noted is a line
+in memory when this returns, or is counted; nothing here waits or fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, Tell, resources_of
+from app.handlers.callers import Caller
+from app.metrics import Registry
+from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of, portions
+from app.wire.apikeys import ApiKey
+
+if TYPE_CHECKING:
+    from app.seams import Clock
+
+AUDIT_TOPIC: Final = "__firn_audit"
+
+
+class AuditLog(Protocol):
+    """Where lines go."""
+
+    def put(self, line: bytes, *, important: bool) -> None:
+        """Have a line written soon. It may be lost, and is counted then."""
+        ...
+
+
+class Asked(Protocol):
+    """A request, as far as it is told of."""
+
+    @property
+    def api_key(self) -> int: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def correlation_id(self) -> int: ...
+
+    @property
+    def caller(self) -> Caller: ...
+
+    denied: dict[Resource, None] | None
+    """What it was refused."""
+
+
+def note(request: Asked, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+    """A request is refused this."""
+    if request.denied is None:
+        request.denied = {}
+    request.denied[Resource(operation.name, kind.name, name)] = None
+
+
+def name_of(api_key: int) -> str:
+    """The name of an API that is served."""
+    return ApiKey(api_key).name
+
+
+class Sampler:
+    """Chooses one in so many requests. Its cost is that of a subtraction."""
+
+    __slots__ = ("_left", "one_in")
+
+    def __init__(self, one_in: int) -> None:
+        self.one_in = one_in
+        self._left = one_in
+
+    def take(self, requests: int) -> bool:
+        """So many were served. Returns: whether the last of them is chosen."""
+        self._left -= requests
+        if self._left > 0:
+            return False
+        self._left = self.one_in
+        return True
+
+
+class Audit:
+    """A broker's. Belongs to one loop."""
+
+    def __init__(self, registry: Registry, clock: Clock, broker_id: int, log: AuditLog | None, one_in: int = 0) -> None:
+        """``log``: None for metrics alone. ``one_in``: of so many requests that were allowed, one is told; 0 for none."""
+        self._registry = registry
+        self._clock = clock
+        self._broker_id = broker_id
+        self._log = log
+        self.sampler = Sampler(one_in) if one_in and log is not None else None
+        self._denied = Tally(broker_id)
+        self._allowed = Tally(broker_id)
+        self._logins = Tally(broker_id)
+        self._failed_logins = Tally(broker_id)
+
+    # --- rights ---------------------------------------------------------------------------------------------------------
+
+    def refused(
+        self,
+        caller: Caller,
+        api_key: int,
+        client_id: str | None,
+        correlation_id: int,
+        resources: Iterable[Resource],
+    ) -> None:
+        """A request was refused these, as one event."""
+        request = name_of(api_key)
+        self._registry.counter(
+            "firn_denied_requests_total",
+            "Requests that were refused something for want of a right, by API and listener.",
+            api=request.lower(),
+            listener=caller.listener,
+        ).value += 1
+        if self._log is not None:
+            what = _access(Outcome.DENIED, caller, request, client_id, resources)
+            self._put(self._denied.note(what, self._clock.now_ms(), correlation_id))
+
+    def served(
+        self,
+        caller: Caller,
+        api_key: int,
+        client_id: str | None,
+        correlation_id: int | None,
+        resources: Iterable[Resource],
+    ) -> None:
+        """A request was served that the sampler has chosen."""
+        assert self.sampler is not None
+        what = _access(Outcome.ALLOWED, caller, name_of(api_key), client_id, resources, one_in=self.sampler.one_in)
+        self._put(self._allowed.note(what, self._clock.now_ms(), correlation_id))
+
+    def answered(self, request: Asked, message: Any, response: Any) -> None:
+        """A request has its response, or None if it is to have none: write what it was refused, and what it has changed."""
+        if request.denied:
+            self.refused(request.caller, request.api_key, request.client_id, request.correlation_id, request.denied)
+        if self._log is None:
+            return
+        tell = CHANGES.get(request.api_key)
+        if tell is not None:
+            # By itself: a mistake in it must not fail a request that was carried out (U6).
+            asyncio.get_running_loop().call_soon(self._tell_changes, tell, request, message, response)
+        elif (
+            self.sampler is not None
+            and not request.denied
+            and request.api_key not in NOT_SAMPLED
+            and self.sampler.take(1)
+        ):
+            self.served(
+                request.caller,
+                request.api_key,
+                request.client_id,
+                request.correlation_id,
+                resources_of(message),
+            )
+
+    def _tell_changes(self, tell: Tell, request: Asked, message: Any, response: Any) -> None:
+        changes = tell(message, response)
+        if not (request.denied and _changed_nothing(changes)):
+            self.changed(request, changes)
+
+    def changed(self, request: Asked, changes: Sequence[Mapping[str, Any]]) -> None:
+        """A request has changed something, or has tried to."""
+        if self._log is None or not changes:
+            return
+        caller = request.caller
+        what = event(
+            Kind.CHANGE,
+            Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE,
+            principal=caller.principal,
+            host=caller.host,
+            listener=caller.listener,
+            request=name_of(request.api_key),
+            client_id=request.client_id,
+        )
+        now_ms = self._clock.now_ms()
+        for portion in portions(changes):
+            line = line_of(
+                what,
+                now_ms,
+                broker_id=self._broker_id,
+                correlation_id=request.correlation_id,
+                changes=portion,
+            )
+            self._log.put(line, important=True)
+
+    def cut_off(self, request: Asked) -> None:
+        """A request is dropped because the broker stops. What it was to change may be changed, or not."""
+        if self._log is None or request.api_key not in CHANGES:
+            return
+        caller = request.caller
+        what = event(
+            Kind.CHANGE,
+            Outcome.UNKNOWN,
+            principal=caller.principal,
+            host=caller.host,
+            listener=caller.listener,
+            request=name_of(request.api_key),
+            client_id=request.client_id,
+            reason="the broker stopped before the request was answered",
+        )
+        line = line_of(what, self._clock.now_ms(), broker_id=self._broker_id, correlation_id=request.correlation_id)
+        self._log.put(line, important=True)
+
+    def changed_by_broker(self, why: str, changes: Sequence[Mapping[str, Any]]) -> None:
+        """The broker itself has changed something, because of ``why``."""
+        if self._log is None or not changes:
+            return
+        outcome = Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE
+        what = event(Kind.CHANGE, outcome, reason=why)
+        self._log.put(line_of(what, self._clock.now_ms(), broker_id=self._broker_id, changes=changes), important=True)
+
+    # --- logins ---------------------------------------------------------------------------------------------------------
+
+    def logged_in(self, caller: Caller, mechanism: str) -> None:
+        """A client has shown that it is ``caller.principal``."""
+        self._registry.counter(
+            "firn_logins_total", "Logins that succeeded.", listener=caller.listener, mechanism=mechanism
+        ).value += 1
+        if self._log is not None:
+            what = event(
+                Kind.LOGIN,
+                Outcome.DONE,
+                principal=caller.principal,
+                host=caller.host,
+                listener=caller.listener,
+                mechanism=mechanism,
+            )
+            self._put(self._logins.note(what, self._clock.now_ms()))
+
+    def login_failed(self, listener: str, host: str, mechanism: str, why: str, user: str = "") -> None:
+        """A client has not shown who it is. ``user``: the name that it gave, if any; ``why``: for the operator."""
+        self._registry.counter(
+            "firn_login_failures_total",
+            "Logins and TLS handshakes that failed, and requests that came before a login.",
+            listener=listener,
+            mechanism=mechanism or "none",
+        ).value += 1
+        if self._log is not None:
+            what = event(
+                Kind.LOGIN, Outcome.FAILED, host=host, listener=listener, mechanism=mechanism, user=user, reason=why
+            )
+            self._put(self._failed_logins.note(what, self._clock.now_ms()))
+
+    # --- windows --------------------------------------------------------------------------------------------------------
+
+    def close_window(self) -> None:
+        """Write what was counted. To be called once in a while, and at the end."""
+        if self._log is not None:
+            for tally in (self._denied, self._failed_logins, self._logins, self._allowed):
+                for line in tally.close():
+                    self._log.put(line, important=False)
+
+    def _put(self, line: bytes | None) -> None:
+        if line is not None and self._log is not None:
+            self._log.put(line, important=False)
+
+
+def _changed_nothing(changes: Sequence[Mapping[str, Any]]) -> bool:
+    return all("error" in one for one in changes)
+
+
+def _access(
+    outcome: Outcome,
+    caller: Caller,
+    request: str,
+    client_id: str | None,
+    resources: Iterable[Resource],
+    **details: int,
+) -> Event:
+    return event(
+        Kind.ACCESS,
+        outcome,
+        principal=caller.principal,
+        host=caller.host,
+        listener=caller.listener,
+        request=request,
+        client_id=client_id,
+        resources=resources,
+        **details,
+    )

@@ -1,0 +1,298 @@
+"""What the audit log says, and how often it says it (ADR 0033). Pure: the time comes in, lines come out.
+
+An ``Event`` is what happened, without when. Of identical events the first is a line at once, and those that follow until the window
+is closed are one line with their number (``Tally``). Whoever causes very many different ones is told of with a number alone. So
+memory and lines are bounded by the number of callers and of windows, whatever clients send.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+TEXT_CHARS_MAX: Final = 256
+"""Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
+RESOURCES_MAX: Final = 8
+"""Resources that one line names."""
+CHANGES_PER_LINE_MAX: Final = 50
+CHANGES_BYTES_MAX: Final = 32 * 1024
+"""Changes of one request that one line names; further ones have further lines. A single one may be longer."""
+EVENTS_PER_CALLER_MAX: Final = 200
+"""Different events of one principal and address that are told one by one in a window."""
+EVENTS_MAX: Final = 4_000
+"""The same of all callers together: 2 MB usually, some 10 MB if all name as much as they can."""
+OTHERS: Final = "various"
+"""In place of what differs between events that are counted together."""
+
+
+class Kind(StrEnum):
+    """What an event is about."""
+
+    ACCESS = "access"
+    """A right was asked for."""
+    CHANGE = "change"
+    """Something was changed that lasts, or the attempt failed."""
+    LOGIN = "login"
+    AUDIT = "audit"
+    """The audit log itself."""
+
+
+class Outcome(StrEnum):
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The broker stopped meanwhile."""
+
+
+class Resource(NamedTuple):
+    """What a right was asked for."""
+
+    operation: str
+    type: str
+    name: str
+
+
+Details = tuple[tuple[str, Any], ...]
+"""Further fields of a line: names and values that can be compared, and that JSON has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened. Two are identical if they are equal. Make them with ``event``, which cuts names."""
+
+    kind: Kind
+    outcome: Outcome
+    principal: str = ""
+    """``Type:name``; empty if nobody has shown who it is."""
+    host: str = ""
+    listener: str = ""
+    request: str = ""
+    """Name of the API."""
+    client_id: str | None = None
+    details: Details = ()
+
+
+def short(text: str) -> str:
+    """A client's text, cut to what a line has room for."""
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"
+
+
+def event(
+    kind: Kind,
+    outcome: Outcome,
+    *,
+    principal: str = "",
+    host: str = "",
+    listener: str = "",
+    request: str = "",
+    client_id: str | None = None,
+    resources: Iterable[Resource] = (),
+    **details: str | int,
+) -> Event:
+    """An event, with its names cut, and as many of its resources as a line names. ``details`` that are empty are left out."""
+    more: list[tuple[str, Any]] = [
+        (name, short(value) if isinstance(value, str) else value) for name, value in details.items() if value != ""
+    ]
+    asked = list(resources)
+    if asked:
+        named = tuple([Resource(one.operation, one.type, short(one.name)) for one in asked[:RESOURCES_MAX]])
+        more.append(("resources", named))
+        if len(asked) > RESOURCES_MAX:
+            more.append(("more_resources", len(asked) - RESOURCES_MAX))
+    return Event(
+        kind,
+        outcome,
+        short(principal),
+        short(host),
+        listener,
+        request,
+        None if client_id is None else short(client_id),
+        tuple(more),
+    )
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+
+def time_text(now_ms: int) -> str:
+    """A moment of the wall clock, in UTC (RFC 3339)."""
+    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03d}Z"
+
+
+def portions(changes: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The changes of one request, as many at a time as one line has room for."""
+    portion: list[Mapping[str, Any]] = []
+    size = 0
+    for one in changes:
+        bytes_more = len(_ENCODE(one))
+        if portion and (len(portion) >= CHANGES_PER_LINE_MAX or size + bytes_more > CHANGES_BYTES_MAX):
+            yield portion
+            portion, size = [], 0
+        portion.append(one)
+        size += bytes_more
+    if portion:
+        yield portion
+
+
+def line_of(
+    what: Event,
+    now_ms: int,
+    *,
+    broker_id: int,
+    correlation_id: int | None = None,
+    count: int = 1,
+    since_ms: int | None = None,
+    changes: Iterable[Mapping[str, Any]] | None = None,
+) -> bytes:
+    """One line of JSON, in ASCII, with its end. ``since_ms``: when the first of ``count`` events was."""
+    fields: dict[str, Any] = {
+        "time": time_text(now_ms),
+        "broker": broker_id,
+        "event": what.kind,
+        "outcome": what.outcome,
+    }
+    for name, value in (
+        ("principal", what.principal),
+        ("host", what.host),
+        ("listener", what.listener),
+        ("request", what.request),
+    ):
+        if value:
+            fields[name] = value
+    if what.client_id is not None:
+        fields["client_id"] = what.client_id
+    if correlation_id is not None:
+        fields["correlation_id"] = correlation_id
+    for name, value in what.details:
+        fields[name] = [one._asdict() for one in value] if name == "resources" else value
+    if changes is not None:
+        fields["changes"] = list(changes)
+    fields["count"] = count
+    if since_ms is not None:
+        fields["since"] = time_text(since_ms)
+    return _ENCODE(fields).encode("ascii") + b"\n"
+
+
+# --- counting -------------------------------------------------------------------------------------------------------
+
+
+class _Count:
+    __slots__ = ("first_ms", "last_ms", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.first_ms = self.last_ms = 0
+
+    def add(self, now_ms: int) -> None:
+        if not self.number:
+            self.first_ms = now_ms
+        self.last_ms = now_ms
+        self.number += 1
+
+
+class Tally:
+    """Events of one window. Belongs to one loop."""
+
+    __slots__ = ("_broker_id", "_by_caller", "_events", "_events_max", "_of_callers", "_others", "_per_caller_max")
+
+    def __init__(
+        self, broker_id: int, *, events_max: int = EVENTS_MAX, events_per_caller_max: int = EVENTS_PER_CALLER_MAX
+    ) -> None:
+        self._broker_id = broker_id
+        self._events_max = events_max
+        self._per_caller_max = events_per_caller_max
+        self._events: dict[Event, _Count] = {}
+        """Of each event that had a line of its own: those that followed."""
+        self._by_caller: dict[tuple[str, str], int] = {}
+        """How many different events each caller has caused."""
+        self._of_callers: dict[Event, _Count] = {}
+        """Events of callers that have caused too many different ones: what they have in common."""
+        self._others: dict[Event, _Count] = {}
+        """The same of all callers that came too late: at most one of each kind and outcome."""
+
+    def __len__(self) -> int:
+        """How many counts are kept."""
+        return len(self._events) + len(self._of_callers) + len(self._others)
+
+    def note(self, what: Event, now_ms: int, correlation_id: int | None = None) -> bytes | None:
+        """It happened. Returns: the line that is to be written now, if any."""
+        count = self._events.get(what)
+        if count is not None:
+            count.add(now_ms)
+            return None
+        caller = (what.principal, what.host)
+        caused = self._by_caller.get(caller, 0)
+        if len(self._events) >= self._events_max and not caused:
+            rest = event(what.kind, what.outcome, principal=OTHERS, host=OTHERS)
+            self._others.setdefault(rest, _Count()).add(now_ms)
+            return None
+        if caused >= self._per_caller_max or len(self._events) >= self._events_max:
+            common = Event(what.kind, what.outcome, what.principal, what.host, what.listener, OTHERS)
+            self._of_callers.setdefault(common, _Count()).add(now_ms)
+            return None
+        self._events[what] = _Count()
+        self._by_caller[caller] = caused + 1
+        return line_of(what, now_ms, broker_id=self._broker_id, correlation_id=correlation_id)
+
+    def close(self) -> list[bytes]:
+        """End the window. Returns: the lines of what was counted and not told yet."""
+        lines = [
+            line_of(what, count.last_ms, broker_id=self._broker_id, count=count.number, since_ms=count.first_ms)
+            for counts in (self._events, self._of_callers, self._others)
+            for what, count in counts.items()
+            if count.number
+        ]
+        self._events = {}
+        self._by_caller = {}
+        self._of_callers = {}
+        self._others = {}
+        return lines
+
+
+# --- waiting to be written ------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Lines that wait, up to so many bytes; half of them are kept for what is ``important``. Belongs to one loop."""
+
+    __slots__ = ("_bytes", "_lines", "_max", "lost")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._max = bytes_max
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self.lost = 0
+        """Lines for which there was no room, since somebody last set it to 0."""
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def put(self, line: bytes, *, important: bool) -> bool:
+        """Returns: whether there was room."""
+        if self._bytes + len(line) > (self._max if important else self._max // 2):
+            self.lost += 1
+            return False
+        self._lines.append(line)
+        self._bytes += len(line)
+        return True
+
+    def take(self) -> list[bytes]:
+        """All of them; they wait no longer."""
+        taken, self._lines, self._bytes = self._lines, [], 0
+        return taken
+
+
+def lost_line(lost: int, why: str, now_ms: int, broker_id: int) -> bytes:
+    """Says that there is a gap."""
+    return line_of(
+        replace(event(Kind.AUDIT, Outcome.FAILED), details=(("reason", why),)), now_ms, broker_id=broker_id, count=lost
+    )

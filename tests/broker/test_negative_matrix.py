@@ -1,0 +1,390 @@
+"""Every API, asked by whoever must not: it is refused, nothing has changed, and the audit log has exactly one line.
+
+The columns: without a login, with a wrong password, an expired token, a token without a signature, a revoked certificate, without
+a right, with a right and a rule that denies it, for another's group or transactional id, and after somebody else has taught the
+broker the shape of the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from app.configs.broker import STANDARD_AUTHORIZER
+from app.errors import ErrorCode
+from app.handlers.authorising import TABLE
+from app.metadata.cluster import SECURITY_LEVEL
+from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
+from app.security.sasl import plain_message
+from app.wire.apikeys import ApiKey
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
+from tests.broker.test_authorisation import (
+    ALICE,
+    BOB,
+    OF_LOGINS,
+    SAYS_LESS,
+    TOPIC,
+    Guarded,
+    guarded,
+    read,
+    state_of,
+    written,
+)
+from tests.broker.test_secured_listeners import look_again, revocations
+from tests.handlers.conversation import Talk, batch, talk
+from tests.interop.peers import request
+from tests.support.audited import Heard
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, Step, refusals
+from tests.support.secured import certificates, listener, security
+from tests.support.several import unfenced, until
+
+LAST: dict[ApiKey, Step] = {step.key: step for step in STEPS}
+"""One request of each API of clients."""
+
+
+async def ask(client: Talk, step: Step, version: int, ids: Ids) -> Any:
+    message = step.build(version, ids)
+    if step.key is not ApiKey.PRODUCE:
+        return await client.ask(step.key, version, message)
+    name = "topic_id" if version >= 13 else "name"
+    records = batch()
+    if message.transactional_id is not None:
+        records = batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    topics = [(getattr(one, name), [(0, records)]) for one in message.topic_data]
+    return await client.produce(version, topics, transactional_id=message.transactional_id)
+
+
+# --- rights -------------------------------------------------------------------------------------------------------------
+
+
+EVERYTHING = [
+    (Operation.ALL, ResourceType.TOPIC, WILDCARD),
+    (Operation.ALL, ResourceType.GROUP, WILDCARD),
+    (Operation.ALL, ResourceType.TRANSACTIONAL_ID, WILDCARD),
+    (Operation.ALL, ResourceType.CLUSTER, CLUSTER_NAME),
+]
+
+
+@pytest.mark.parametrize("denied", [False, True], ids=["no ACL", "an ACL that denies"])
+async def test_who_has_no_right_is_refused_everything_and_each_refusal_is_one_line(
+    tmp_path: Path, denied: bool
+) -> None:
+    async with guarded(tmp_path) as broker:
+        if denied:
+            await broker.allow(*EVERYTHING)
+            await broker.allow(*EVERYTHING, deny=True)
+        heard = Heard(broker.context.audit)
+        ids, before = broker.ids, state_of(broker)
+        async with broker.as_user(ALICE) as alice:
+            for step in STEPS:
+                for version in step.versions():
+                    answer = await ask(alice, step, version, ids)
+                    if step.label in SAYS_LESS:
+                        assert not refusals(answer), (step.label, version)
+                        assert heard.take() == [], (step.label, version)
+                        continue
+                    line = heard.take_one()
+                    assert (line["event"], line["outcome"]) == ("access", "denied"), (step.label, version)
+                    assert line["principal"] == ALICE
+                    assert line["host"] == "127.0.0.1"
+                    assert line["request"] == step.key.name
+                    assert line["client_id"] == "test"
+                    assert line["correlation_id"] == alice.correlation_id
+                    asked = {(one.operation, one.kind) for one in TABLE[step.key] if hasattr(one, "operation")}
+                    for one in TABLE[step.key]:
+                        asked |= set(getattr(one, "asks", ()))
+                    told = {(one["operation"], one["type"]) for one in line["resources"]}
+                    assert told <= {(operation.name, kind.name) for operation, kind in asked}, (step.label, told)
+                assert state_of(broker) == before, step.label
+
+
+async def test_who_has_every_right_is_refused_nothing_and_only_changes_are_lines(tmp_path: Path) -> None:
+    """That the lines above come of what is missing, and of nothing else."""
+    async with guarded(tmp_path) as broker:
+        await broker.allow(*EVERYTHING)
+        heard = Heard(broker.context.audit)
+        broker.names.next = ALICE
+        async with talk(broker.broker.port) as alice:
+            for step in STEPS:
+                if step.key is ApiKey.DELETE_TOPICS:
+                    continue
+                for version in step.versions():
+                    answer = await ask(alice, step, version, broker.ids)
+                    assert not refusals(answer), (step.label, version, answer)
+                    assert {line["event"] for line in heard.take()} <= {"change"}, (step.label, version)
+
+
+OF_GROUPS = {"GROUP_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+
+
+async def test_anothers_group_and_transactional_id_are_refused_with_one_line_each(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker:
+        await broker.allow(
+            (Operation.ALL, ResourceType.TOPIC, WILDCARD),
+            (Operation.ALL, ResourceType.GROUP, "mine"),
+            (Operation.ALL, ResourceType.TRANSACTIONAL_ID, "mine"),
+        )
+        heard = Heard(broker.context.audit)
+        ids, before, tried = broker.ids, state_of(broker), set()
+        async with broker.as_user(ALICE) as alice:
+            for step in STEPS:
+                entries = TABLE[step.key]
+                kinds = {kind for entry in entries for _, kind in getattr(entry, "asks", ())}
+                kinds |= {getattr(entry, "kind", None) for entry in entries}
+                if not kinds & {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID} or step.label in SAYS_LESS:
+                    continue
+                if step.key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+                    continue  # they ask for several things at once
+                if step.label in ("produce", "producer id", "coordinator of shares"):
+                    continue
+                for version in step.versions():
+                    if step.key is ApiKey.ADD_PARTITIONS_TO_TXN and version >= 4:
+                        continue  # brokers ask it
+                    answer = await ask(alice, step, version, ids)
+                    assert refusals(answer) & OF_GROUPS, (step.label, version, answer)
+                    line = heard.take_one()
+                    names = {one["name"] for one in line["resources"]}
+                    assert names <= {GROUP, TRANSACTION, "another", "shared", "nobody"}, (step.label, version, line)
+                    tried.add(step.key)
+            assert state_of(broker) == before
+        assert {ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.SHARE_FETCH} <= tried
+
+
+async def test_a_shape_that_another_taught_is_refused_with_one_line(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker:
+        await broker.allow((Operation.WRITE, TOPIC, SEEN), (Operation.READ, TOPIC, SEEN))
+        heard = Heard(broker.context.audit)
+        async with broker.as_user(ALICE) as alice, broker.as_user(BOB) as bob:
+            for turn in range(1, 4):
+                assert await written(alice) == 0
+                assert (await read(alice))[0] == 0
+                assert heard.take() == []
+                assert await written(bob) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                assert heard.take_one()["request"] == "PRODUCE"
+                assert await read(bob) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+                assert heard.take_one()["request"] == "FETCH"
+                assert broker.broker.log(SEEN).log_end_offset == turn
+
+
+async def test_without_acks_a_denied_write_is_a_line_although_nothing_is_answered(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker:
+        heard = Heard(broker.context.audit)
+        async with broker.as_user(ALICE) as alice:
+            alice.send_produce(9, [(SEEN, [(0, batch())]), (OTHER, [(0, batch())])], acks=0)
+            assert await alice.closed()
+        line = heard.take_one()
+        assert [one["name"] for one in line["resources"]] == [SEEN, OTHER]
+
+
+# --- logins -------------------------------------------------------------------------------------------------------------
+
+
+class Strangers(Guarded):
+    """A broker with a listener for each way to be a stranger."""
+
+    def __init__(self, broker: RunningBroker, folder: Path, key: Any) -> None:
+        self.broker = broker
+        self.context = broker.node.context
+        self.folder = folder
+        self.key = key
+
+    @asynccontextmanager
+    async def plainly(self) -> AsyncIterator[Talk]:
+        async with talk(self.broker.node.ports["SASL_PLAINTEXT"]) as client:
+            yield client
+
+    @asynccontextmanager
+    async def with_certificate(self) -> AsyncIterator[Talk]:
+        tls = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+        tls.load_cert_chain(str(self.folder / "client.pem"))
+        reader, writer = await asyncio.open_connection("localhost", self.broker.node.ports["SSL"], ssl=tls)
+        client = Talk(reader, writer)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    def token(self, kind: str) -> str:
+        now_s = int(time.time())
+        claims = {"sub": "admin", "aud": "firn", "exp": now_s - 3600 if kind == "expired token" else now_s + 3600}
+        if kind == "alg none":
+            return jwt.encode(claims, None, algorithm="none", headers={"kid": "one"})
+        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": "one"})
+
+
+@asynccontextmanager
+async def strangers(path: Path) -> AsyncIterator[Strangers]:
+    folder = certificates(path / "tls", "client")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    (path / "keys.json").write_text(json.dumps({"keys": [{**jwk, "kid": "one"}]}))
+    revoked = path / "crl.pem"
+    revoked.write_bytes(revocations(folder, "client"))
+    doors = (
+        listener("PLAINTEXT"),
+        listener("SSL", folder, ssl_client_auth="required", firn_ssl_crl_location=revoked),
+        listener(
+            "SASL_PLAINTEXT",
+            mechanisms="PLAIN,OAUTHBEARER",
+            sasl_oauthbearer_jwks_endpoint_url=(path / "keys.json").as_uri(),
+            sasl_oauthbearer_expected_audience="firn",
+        ),
+    )
+    async with running_broker(
+        path,
+        new_level=SECURITY_LEVEL,
+        authorizer_class_name=STANDARD_AUTHORIZER,
+        super_users="User:ANONYMOUS;User:admin;User:alice;User:CN=client",  # with a login they may do everything
+        auto_create_topics_enable=False,
+        security={"connection.failed.authentication.delay.ms": "0"},
+        **security(*doors),
+    ) as broker:
+        await until(lambda: unfenced(broker))
+        for name in (SEEN, OTHER, "gone"):
+            await broker.create_topic(name)
+        doors_of = broker.node._doors
+        assert doors_of is not None
+        yield Strangers(broker, folder, key)
+
+
+async def no_login(one: Strangers, client: Talk) -> None:
+    del one, client
+
+
+async def wrong_password(one: Strangers, client: Talk) -> None:
+    client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+    client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "wrong")))
+
+
+def token_of(kind: str) -> Callable[[Strangers, Talk], Any]:
+    async def send(one: Strangers, client: Talk) -> None:
+        message = f"n,,\x01auth=Bearer {one.token(kind)}\x01\x01".encode()
+        client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
+        client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
+        client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"\x01"))
+
+    return send
+
+
+COLUMNS = {
+    "no login": (no_login, "is not served before the client has logged in"),
+    "wrong password": (wrong_password, "Invalid username or password"),
+    "expired token": (token_of("expired token"), "the token is refused: it has expired"),
+    "alg none": (token_of("alg none"), "the token is refused: its algorithm 'none' is not accepted"),
+}
+"""What is sent before the request, and why that is no login."""
+
+
+def requests(ids: Ids) -> list[tuple[ApiKey, int, Any]]:
+    """One of each API, those between brokers too, in its newest version."""
+    found: list[tuple[ApiKey, int, Any]] = []
+    found += [(ApiKey(key), 0, b"\x90") for key in OPAQUE]
+    found += [(key, versions[1], request(key)) for key, versions in BETWEEN_BROKERS.items() if key not in OPAQUE]
+    for key, (_, newest) in SERVED.items():
+        if key not in OF_LOGINS and key is not ApiKey.API_VERSIONS and key not in OPAQUE:
+            found.append((key, newest, LAST[key].build(newest, ids)))
+    return found
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+async def test_a_stranger_is_served_nothing_and_each_attempt_is_one_line(tmp_path: Path, column: str) -> None:
+    async with strangers(tmp_path) as one:
+        heard = Heard(one.context.audit)
+        ids = one.ids
+        before = state_of(one)
+        send, why = COLUMNS[column]
+        for key, version, message in requests(ids):
+            async with one.plainly() as client:
+                await send(one, client)
+                if key is ApiKey.PRODUCE:
+                    client.send_produce(9, [(SEEN, [(0, batch())])])
+                else:
+                    client.send(key, version, message)
+                answers = await client.reader.read()
+            assert len(answers) < 600, f"{key.name} was answered"
+            line = heard.take_one()
+            assert (line["event"], line["outcome"], line["host"]) == ("login", "failed", "127.0.0.1"), key
+            assert "principal" not in line, "nobody has shown who it is"
+            assert why in line["reason"], key
+            assert line["listener"] == "SASL_PLAINTEXT"
+            shown = json.dumps(line)
+            assert "wrong" not in shown.replace("wrong password", "")
+            assert "eyJ" not in shown, "no token"
+            assert state_of(one) == before, key
+        assert one.broker.log(SEEN).log_end_offset == 0
+
+
+async def test_a_token_is_told_although_its_client_leaves_before_it_is_refused(tmp_path: Path) -> None:
+    async with strangers(tmp_path) as one:
+        heard = Heard(one.context.audit)
+        async with one.plainly() as client:
+            await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
+            message = f"n,,\x01auth=Bearer {one.token('alg none')}\x01\x01".encode()
+            answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
+            assert answer.error_code == 0, "the client is told by a message first"
+        assert "algorithm 'none'" in heard.take_one()["reason"]
+
+
+async def test_a_revoked_certificate_is_served_nothing_and_each_attempt_is_one_line(tmp_path: Path) -> None:
+    async with strangers(tmp_path) as one:
+        heard = Heard(one.context.audit)
+        ids = one.ids
+        before = state_of(one)
+        for key, version, message in requests(ids):
+            try:
+                async with one.with_certificate() as client:
+                    client.send(key, version, message)
+                    assert await client.reader.read() == b""
+            except (ssl.SSLError, ConnectionError):
+                pass
+            await until(lambda: heard._lines)
+            line = heard.take_one()
+            assert (line["event"], line["outcome"], line["mechanism"]) == ("login", "failed", "TLS"), key
+            assert line["listener"] == "SSL"
+            assert "revoked" in line["reason"]
+            assert state_of(one) == before, key
+
+
+async def test_the_strangers_are_served_once_they_are_none(tmp_path: Path) -> None:
+    """That the columns above fail for what they say, and for nothing else."""
+    async with strangers(tmp_path) as one:
+        heard = Heard(one.context.audit)
+        for mechanism, token in (
+            ("PLAIN", plain_message("alice", "alice-secret")),
+            ("OAUTHBEARER", f"n,,\x01auth=Bearer {one.token('')}\x01\x01".encode()),
+        ):
+            async with one.plainly() as client:
+                await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism))
+                answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(token))
+                assert answer.error_code == 0
+                line = heard.take_one()
+                assert (line["event"], line["outcome"], line["mechanism"]) == ("login", "done", mechanism)
+                assert await written(client) == 0
+        revoked = tmp_path / "crl.pem"
+        revoked.write_bytes(revocations(one.folder))
+        await look_at_certificates(one.broker)
+        async with one.with_certificate() as client:
+            assert await written(client) == 0
+            line = heard.take_one()
+            assert (line["principal"], line["mechanism"]) == ("User:CN=client", "TLS")
+
+
+async def look_at_certificates(broker: RunningBroker) -> None:
+    doors = broker.node._doors
+    assert doors is not None
+    secured = {name: door for name, door in doors.by_listener.items() if door.certificates is not None}
+    doors.by_listener = secured
+    await look_again(broker)

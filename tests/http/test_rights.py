@@ -1,0 +1,150 @@
+"""Every route of the HTTP application, asked through a broker on which the application's user may do nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.configs.broker import STANDARD_AUTHORIZER
+from app.handlers.authorising import TABLE
+from app.handlers.callers import Caller, KnownRights
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
+from app.metadata.cluster import SECURITY_LEVEL
+from app.wire.apikeys import ApiKey
+from tests.handlers.conversation import batch, talk
+from tests.support.audited import Heard
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.routes import served_routes
+from tests.support.several import unfenced, until
+
+NOBODY = "User:nobody"
+TOPIC, VALUE = "secret-topic", b"secret-record"
+
+NEED_NO_RIGHT = {
+    ("GET", "/"),
+    ("GET", "/docs"),
+    ("GET", "/docs/oauth2-redirect"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/openapi.json"),
+    ("GET", "/redoc"),
+    # Who the brokers are, every client is told.
+    ("GET", "/v3/clusters"),
+    ("GET", "/v3/clusters/{cluster_id}"),
+    ("GET", "/v3/clusters/{cluster_id}/brokers"),
+    ("GET", "/v3/clusters/{cluster_id}/brokers/{broker_id}"),
+    # A list without what one may not see.
+    ("GET", "/v3/clusters/{cluster_id}/topics"),
+}
+"""Routes that are answered to everybody; they tell nothing of topics."""
+
+
+class Everybody:
+    """A doorkeeper that takes everybody for one user, except when it is told otherwise."""
+
+    def __init__(self, known: KnownRights) -> None:
+        self._known = known
+        self.principal = NOBODY
+
+    def admit(self, listener: str, host: str, port: int) -> Caller:
+        return Caller(self._known.of(self.principal, host), listener, host, port)
+
+    def renew(self, caller: Caller) -> Caller:
+        return Caller(self._known.of(caller.principal, caller.host), caller.listener, caller.host, caller.port)
+
+
+def state_of(broker: RunningBroker) -> Any:
+    image = broker.node.context.image
+    return image.topics_by_id, image.broker_configs, image.acls, broker.log(TOPIC).log_end_offset
+
+
+@asynccontextmanager
+async def application(path: Path) -> AsyncIterator[tuple[RunningBroker, Any, httpx.AsyncClient]]:
+    async with running_broker(
+        path,
+        new_level=SECURITY_LEVEL,
+        authorizer_class_name=STANDARD_AUTHORIZER,
+        super_users="User:admin",
+    ) as broker:
+        await until(lambda: unfenced(broker))
+        await broker.create_topic(TOPIC)
+        doorkeeper = broker.node.context.doorkeeper = Everybody(broker.node.context.rights)  # type: ignore[assignment]
+        doorkeeper.principal = "User:admin"  # type: ignore[attr-defined]
+        async with talk(broker.port) as admin:
+            await admin.produce(9, [(TOPIC, [(0, batch(value=VALUE))])])
+        doorkeeper.principal = NOBODY  # type: ignore[attr-defined]
+        settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), retry_budget_ms=300, linger_ms=0)
+        app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as http,
+        ):
+            yield broker, app, http
+
+
+def body_of(app: Any, method: str, path: str) -> Any:
+    """The example of the documentation, for a topic that a stranger would like to have or to change."""
+    operation = app.openapi()["paths"].get(path, {}).get(method.lower(), {})
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        example = content.get("example")
+        if example is None:
+            example = next(iter(content.get("examples", {}).values()), {}).get("value")
+        return example
+    return None
+
+
+async def test_no_route_gives_a_user_without_rights_anything_and_each_refusal_is_in_the_audit_log(
+    tmp_path: Path,
+) -> None:
+    async with application(tmp_path) as (broker, app, http):
+        heard = Heard(broker.node.context.audit)
+        cluster_id = broker.node.context.image.cluster_id
+        before = state_of(broker)
+        names = {
+            "cluster_id": cluster_id,
+            "topic_name": TOPIC,
+            "partition_id": "0",
+            "broker_id": "1",
+            "name": "retention.ms",
+        }
+        refused = set()
+        for method, path in sorted(served_routes(app)):
+            url = path
+            for name, value in names.items():
+                url = url.replace("{" + name + "}", value)
+            assert "{" not in url, path
+            body = body_of(app, method, path)
+            content = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
+            headers = {"content-type": "application/json"}
+            answer = await http.request(method, url, content=content, headers=headers)
+            lines = [line for line in heard.take() if line["outcome"] == "denied"]
+            assert VALUE not in answer.content, (method, path)
+            assert state_of(broker) == before, (method, path)
+            if (method, path) in NEED_NO_RIGHT:
+                assert answer.status_code < 400, (method, path, answer.text)
+                assert TOPIC not in answer.text, (method, path)
+                continue
+            if path.endswith("/records") and method == "POST" and answer.status_code == 200:
+                receipts = [json.loads(line) for line in answer.text.splitlines() if line]
+                assert receipts, answer.text
+                assert all(receipt["error_code"] != 200 for receipt in receipts)
+            elif path == "/metrics":
+                assert "firn_topic" not in answer.text
+                assert "firn_log_" not in answer.text
+            else:
+                assert answer.status_code >= 400, (method, path, answer.text)
+            assert lines, (method, path, answer.status_code, answer.text)
+            for line in lines:
+                assert line["principal"] == NOBODY
+                assert TABLE[ApiKey[line["request"]]], line
+            refused.add((method, path))
+        assert len(refused) > 15
+        assert not NEED_NO_RIGHT & refused
