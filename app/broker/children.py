@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.interpreter import python_command, python_environment
@@ -36,8 +36,10 @@ class Child:
         rng: random.Random,
         log_line: Callable[[str], None],
         connected: Callable[[socket.socket], Awaitable[None]] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
+        ``environment`` is beside the broker's own, in its place where both have a name.
 
         ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
         """
@@ -47,6 +49,7 @@ class Child:
         self._rng = rng
         self._log_line = log_line
         self._connected = connected
+        self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self._kept: socket.socket | None = None
         self.restarts = 0
@@ -63,7 +66,7 @@ class Child:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *python_command(*self._command(theirs.fileno())),
-                env=python_environment(),
+                env={**python_environment(), **self._environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *self._inherited),
                 start_new_session=True,  # Ctrl-C is for the broker, which then ends its children in order

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.errors import BrokerUnavailable, FirnError
 from app.faults import Faults
 from app.http import compactions, documentation, metrics, records, topics
 from app.http.access import Access
@@ -25,7 +25,7 @@ from app.http.callers import REFUSED, CallerLimits, Callers, callers_log_in, che
 from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
-from app.http.login import Login, caller_of, challenges, gateway_of
+from app.http.login import Login, caller_of, challenges, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
 from app.seams import Clock
@@ -143,8 +143,7 @@ def _rest_response(answer: RestAnswer) -> Response:
 async def _firn_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, (FirnError, RestError))
     caller = caller_of(request)
-    if caller is not None and isinstance(error, RequestRejected) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-        # One of its connections had to be opened again, and the credential counts no more.
+    if caller is not None and counts_no_more(caller, error):
         callers: Callers = request.app.state.callers
         callers.end(caller)
         response = _rest_response(REFUSED)

@@ -66,10 +66,9 @@ def _read_basic(text: bytes) -> Basic:
 
 def digest_of(key: bytes, credential: Credential) -> bytes:
     """Stands for the credential: equal for equal ones under the same secret ``key``, and of no use without it."""
-    match credential:
-        case Basic(user, password):
-            name = user.encode()
-            message = b"basic" + len(name).to_bytes(4, "big") + name + password.encode()
-        case Bearer(token):
-            message = b"bearer" + token.encode()
+    if isinstance(credential, Basic):
+        name = credential.user.encode()
+        message = b"basic" + len(name).to_bytes(4, "big") + name + credential.password.encode()
+    else:
+        message = b"bearer" + credential.token.encode()
     return hmac.digest(key, message, "sha256")

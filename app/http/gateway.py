@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
@@ -21,6 +21,9 @@ from app.http.metrics import labelled
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
 from app.metrics import Registry, Sample
 from app.seams import Clock
+
+if TYPE_CHECKING:
+    from app.machine.certificates import TlsSettings
 
 RECORD_BYTES_MAX: Final = 16 * MIB
 """Largest JSON object of one record: a record of 10 MB fits in it as base64."""
@@ -58,6 +61,10 @@ class HttpSettings:
     request must bring its own (``app/http/callers.py``)."""
     anonymous: bool = False
     """Whether requests without a credential have the rights of the user of ``client``."""
+    plain_credentials: bool = False
+    """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
+    tls: TlsSettings | None = None
+    """None for plain HTTP."""
 
 
 class Gateway:

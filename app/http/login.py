@@ -11,7 +11,7 @@ from typing import Final
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.errors import BrokerUnavailable, FirnError
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.callers import NEEDED, REFUSED, TOKENS, Caller, Callers, Refusal
@@ -37,6 +37,15 @@ def caller_of(request: Request) -> Caller | None:
     """Who asks; None if nobody had to log in."""
     caller: Caller | None = request.scope.get(CALLER)
     return caller
+
+
+def counts_no_more(caller: Caller | None, error: Exception) -> bool:
+    """Whether a request failed because the credential of its caller counts no more."""
+    if caller is None:
+        return False
+    if isinstance(error, RequestRejected):
+        return error.code is ErrorCode.SASL_AUTHENTICATION_FAILED  # a connection had to be opened again
+    return caller.ended and isinstance(error, BrokerUnavailable)  # its connections were closed
 
 
 def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:

@@ -20,13 +20,13 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from app.client.producer import Acknowledged
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
 from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
 from app.http.callers import REFUSED, Caller
 from app.http.errors import RestAnswer, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.login import caller_of, gateway_of
+from app.http.login import caller_of, counts_no_more, gateway_of
 from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
 
 router = APIRouter(tags=["Records (v3)"])
@@ -233,11 +233,8 @@ class _Conversation:
 
     def _answer_of(self, error: FirnError) -> RestAnswer:
         """The receipt of a record that is not known to be stored."""
-        if self._caller is not None:
-            if isinstance(error, RequestRejected) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
-                return REFUSED
-            if self._caller.ended and isinstance(error, BrokerUnavailable):
-                return REFUSED  # its connections were closed
+        if counts_no_more(self._caller, error):
+            return REFUSED
         self._gateway.tell(RECORDS, error)
         return answer_of(error)
 

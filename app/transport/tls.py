@@ -20,7 +20,6 @@ from app.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from app.transport.arrivals import Arrival, Arrivals
-    from app.transport.connection import Connection
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of encrypted bytes; the buffer is shared by all connections of a loop."""
@@ -37,6 +36,22 @@ class TlsServer(Protocol):
     def handshake_failed(self, host: str, why: str) -> None:
         """Tell the operator."""
         ...
+
+
+class Inner(Protocol):
+    """What is served over a link: a ``Connection``, or one of HTTP."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
 
 
 class TlsLink(asyncio.BufferedProtocol):
@@ -66,7 +81,7 @@ class TlsLink(asyncio.BufferedProtocol):
         self,
         server: TlsServer,
         context: ssl.SSLContext,
-        connection: Connection,
+        connection: Inner,
         known: Callable[[ssl.SSLObject, Arrival], None],
     ) -> None:
         """``known`` is told of the end of the handshake, before the connection is made. It ends the arrival, now or later."""
@@ -249,6 +264,17 @@ class TlsLink(asyncio.BufferedProtocol):
             self._tls.unwrap()
         self._send()
         self._raw.close()
+
+    def write_eof(self) -> None:
+        """Say that this is the end, and read on."""
+        if self._closing or self._lost:
+            return
+        with suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._send()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._lost
 
     def abort(self) -> None:
         if not self._lost:
