@@ -283,6 +283,8 @@ def review(sources: Iterable[Source]) -> Review:
                     raise unknown_name(given)
                 setting = known[name]
                 try:
+                    if name in _SECRET and name.startswith(HTTPS_PREFIX) and label.startswith("--"):
+                        raise ValueError(_on_command_line(name))
                     values = setting.parse(text)
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
@@ -318,6 +320,13 @@ def _secret(name: str) -> bool:
     prefixed = split_prefixed(name)
     return name in _SECRET or (
         prefixed is not None and (prefixed[1] in _SECRET or prefixed[1].partition(".")[2] in _SECRET)
+    )
+
+
+def _on_command_line(name: str) -> str:
+    return (
+        "a command line can be read by every user of this machine; write it into a file (--config), or into the environment "
+        f"variable {environment_name(name)}"
     )
 
 
@@ -369,10 +378,7 @@ class _Listeners:
                 protocols_by_name(text)
             elif definition is not None:
                 if definition.sensitive and label.startswith("--"):
-                    raise ValueError(
-                        "a command line can be read by every user of this machine; write it into a file (--config), or into the "
-                        f"environment variable {environment_name('sasl.jaas.config' if prefixed else name)}"
-                    )
+                    raise ValueError(_on_command_line("sasl.jaas.config" if prefixed else name))
                 if not definition.sensitive:
                     parse_value(definition, text, name=name)
         except ValueError as error:
@@ -788,4 +794,5 @@ _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "advertised.listeners": "as listeners",
 }
 _PLAINTEXT: Final = "PLAINTEXT"
+HTTPS_PREFIX: Final = "firn.http.ssl."
 _SECRET: Final = frozenset(name for name, definition in BROKER_DEFINITIONS.items() if definition.sensitive)

@@ -246,7 +246,7 @@ class Callers:
 
     async def _tried(self, key: bytes, credential: Credential) -> Caller:
         """Raises: as ``serving``."""
-        offered = await self._mechanisms()
+        offered = await self.mechanisms()
         mechanisms = mechanisms_for(credential, offered, knows_broker=self._reach.knows_broker)
         if not mechanisms:
             kind = "password" if isinstance(credential, Basic) else "token"
@@ -310,7 +310,7 @@ class Callers:
         self._confirmed(caller)
         return caller
 
-    async def _mechanisms(self) -> tuple[str, ...]:
+    async def mechanisms(self) -> tuple[str, ...]:
         """How one may log in, as a broker said not long ago. Raises: BrokerUnavailable, RequestRejected."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._offered_until_s:

@@ -394,7 +394,7 @@ async def test_logins_of_one_address_wait_for_one_another_and_not_for_ever(tmp_p
     limits = CallerLimits(logins_per_address_max=1, login_wait_s=0.3)
     async with secured(tmp_path, limits=limits, delay_ms=60_000) as http:
         await http.add_user("carol")
-        await http.callers._mechanisms()
+        await http.callers.mechanisms()
         guess = asyncio.create_task(http.ask("carol", "/v3/clusters", password="guess"))
         while not http.callers._turns._by_address:
             await asyncio.sleep(0.01)
