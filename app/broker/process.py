@@ -425,7 +425,8 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
 
 def http_options(config: BrokerConfig) -> Sequence[str]:
     """The flags of the HTTP process. None of them is a secret."""
-    hosts = [config.advertised_host, config.listen_host, *sorted(config.firn_http_allowed_hosts)]
+    named = (config.http_listener.advertised_host, config.advertised_host, config.listen_host)
+    hosts = dict.fromkeys([*named, *sorted(config.firn_http_allowed_hosts)])
     return (
         *(f"--client={name}={text}" for name, text in _http_client(config).items()),
         *([f"--client-config={config.firn_http_client_config}"] if config.firn_http_client_config else []),

@@ -81,6 +81,7 @@ class KafkaConnection:
         self._expires_s: float | None = None
         """Loop time after which the connection is not used any more."""
         self._end_timer: asyncio.TimerHandle | None = None
+        self._login_over = False
         self._closed = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
@@ -99,8 +100,14 @@ class KafkaConnection:
         if seconds is not None:
             loop = asyncio.get_running_loop()
             self._expires_s = loop.time() + seconds * LOGIN_PART
-            ended = BrokerUnavailable(f"The login at {self} has ended.")
-            self._end_timer = loop.call_later(seconds, self._fail, ended)
+            self._end_timer = loop.call_later(seconds, self._login_ended)
+
+    def _login_ended(self) -> None:
+        """Close the connection, once what was asked before is answered."""
+        self._end_timer = None
+        self._login_over = True
+        if not self._in_flight:
+            self._fail(BrokerUnavailable(f"The login at {self} has ended."))
 
     @property
     def in_flight_count(self) -> int:
@@ -254,6 +261,8 @@ class KafkaConnection:
         self._slots.release()
         if not entry.answer.done():
             entry.answer.set_result(frame[body_start:])
+        if self._login_over and not self._in_flight:
+            self._login_ended()
 
     def _connection_lost(self, error: Exception | None) -> None:
         why = f": {error}" if error is not None else ""

@@ -277,13 +277,14 @@ class SecureDialer:
         return token
 
 
-async def offered_mechanisms(connection: KafkaConnection) -> tuple[str, ...]:
+async def offered_mechanisms(connection: KafkaConnection, guess: str) -> tuple[str, ...]:
     """The SASL mechanisms of a listener; none if nobody logs in there. The connection is of no use afterwards.
 
+    ``guess``: one that may be among them. A broker notes a client that asks for another one.
     Raises: BrokerUnavailable, RequestRejected.
     """
     answer: SaslHandshakeResponse = await connection.request(
-        ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(""), timeout_ms=LOGIN_MS
+        ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(guess), timeout_ms=LOGIN_MS
     )
     return tuple(answer.mechanisms)
 

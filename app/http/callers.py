@@ -7,6 +7,7 @@ their credentials. Whatever a broker has refused leaves nothing behind. Rules: d
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import random
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, Final, Self
 
 from app import __version__
 from app.client.cluster import ClusterClient
-from app.client.connection import open_connection
+from app.client.connection import KafkaConnection, open_connection
 from app.client.security import ClientSecurity, Reach, SecureDialer, client_security, offered_mechanisms
 from app.configs.listeners import SecurityProtocol
 from app.errors import BrokerUnavailable, ConfigError, ErrorCode, FirnError, RequestRejected, copy_of
@@ -38,8 +39,9 @@ CALLER_BUFFER_BYTES_MAX: Final = 16 * MIB
 CHECK_AGAIN_S: Final = 60.0
 """A removed user is served for so long at most."""
 IDLE_S: Final = 60.0
-LOGINS_MAX: Final = 64
-LOGINS_PER_ADDRESS_MAX: Final = 16
+LOGINS_MAX: Final = 16
+"""Under way. Each hashes a password thousands of times."""
+LOGINS_PER_ADDRESS_MAX: Final = 4
 LOGIN_WAIT_S: Final = 5.0
 ADMISSIONS_MAX: Final = 3
 """How often a request logs in whose place was given to another one before it was used."""
@@ -227,7 +229,8 @@ class Callers:
     async def check_ready(self) -> None:
         """Raises: FirnError or TimeoutError if no broker answers soon."""
         async with asyncio.timeout(READY_TIMEOUT_S):
-            await self._knock()
+            connection = await self._connected()
+        await connection.close()
 
     # --- logging in ---------------------------------------------------------------------------------------------------
 
@@ -316,7 +319,7 @@ class Callers:
         if loop.time() < self._offered_until_s:
             return self._offered
         if self._asking is None:
-            self._asking = self._spawn(self._knock())
+            self._asking = self._spawn(self._ask_mechanisms())
             self._asking.add_done_callback(self._asked)
         found: tuple[str, ...] = await _shared(self._asking)
         return found
@@ -332,18 +335,22 @@ class Callers:
             self._offered = task.result()
             self._offered_until_s = asyncio.get_running_loop().time() + MECHANISMS_KEPT_S
 
-    async def _knock(self) -> tuple[str, ...]:
-        """The mechanisms of the first broker that answers. Raises: BrokerUnavailable, RequestRejected."""
+    async def _ask_mechanisms(self) -> tuple[str, ...]:
+        """Raises: BrokerUnavailable, RequestRejected."""
+        connection = await self._connected()
+        try:
+            return await offered_mechanisms(connection, self._offered[0] if self._offered else SCRAM[0])
+        finally:
+            await connection.close()
+
+    async def _connected(self) -> KafkaConnection:
+        """The first broker that answers, without a login. Raises: BrokerUnavailable, RequestRejected."""
         failures: list[str] = []
         for host, port in self._settings.bootstrap:
             try:
-                connection = await open_connection(
+                return await open_connection(
                     host, port, client_id=CLIENT_ID, software_version=__version__, dial=self._reach
                 )
-                try:
-                    return await offered_mechanisms(connection)
-                finally:
-                    await connection.close()
             except BrokerUnavailable as error:
                 failures.append(str(error))
         raise BrokerUnavailable(" ".join(failures))
@@ -451,6 +458,7 @@ class _Turns:
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
         """Raises: Refusal after a while."""
+        address = network_of(address)
         own, waiting = self._by_address.get(address) or (asyncio.Semaphore(self._limits.logins_per_address_max), 0)
         self._by_address[address] = own, waiting + 1
         try:
@@ -462,6 +470,17 @@ class _Turns:
                 del self._by_address[address]
             else:
                 self._by_address[address] = own, waiting - 1
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 the first 64 bits, because one machine has all the rest."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from app import __version__
 from app.errors import ConfigError
 from app.faults import Faults, met_bug
 from app.http.application import create_app
-from app.http.callers import check_encrypted
+from app.http.callers import CALLERS_MAX, callers_log_in, check_encrypted
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -99,8 +99,13 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     show_process(registry, __version__)
     faults = Faults(log_line, time.monotonic)
     app = create_app(settings, clock=clock, rng=random.Random(), registry=registry, faults=faults)
+    kept = RESERVED + DESCRIPTORS_KEPT
+    if settings.tls is not None:
+        kept += HANDSHAKES_MAX
+    if callers_log_in(settings.client):
+        kept += 2 * CALLERS_MAX
     limits = ConnectionLimits(
-        connections_max=_descriptors_for(settings.connections_max),
+        connections_max=_descriptors_for(settings.connections_max, kept),
         header_timeout_ms=settings.header_timeout_ms,
         transfer_timeout_ms=settings.body_idle_timeout_ms,
     )
@@ -137,9 +142,9 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         return runner.run(_serve(server, listening, parent_fd, faults, tls))
 
 
-def _descriptors_for(connections: int) -> int:
-    """Ask the system for as many open files as ``connections`` need. Returns how many connections it allows."""
-    kept = RESERVED + DESCRIPTORS_KEPT + HANDSHAKES_MAX
+def _descriptors_for(connections: int, kept: int) -> int:
+    """Ask the system for as many open files as ``connections`` need, beside ``kept`` others. Returns how many connections it
+    allows."""
     wanted = connections + kept
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -26,7 +26,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
-from app.http.callers import CallerLimits, Callers
+from app.http.callers import CallerLimits, Callers, network_of
 from app.http.credentials import Basic, Bearer, Credential, NotACredential, digest_of, read_authorization
 from app.http.gateway import HttpSettings
 from app.http.server import run
@@ -276,7 +276,7 @@ async def test_requests_with_one_credential_share_its_connections(http: Secured)
     before = http.broker.node.server.connection_metrics.accepted.value
     answers = await asyncio.gather(*(http.ask("carol", f"{http.cluster}/topics") for _ in range(30)))
     assert [one.status_code for one in answers] == [200] * 30
-    # One asks which mechanisms there are, one logs in.
+    # One asks which mechanisms there are, one logs in as carol.
     assert http.broker.node.server.connection_metrics.accepted.value - before == 2
     assert len(http.callers._known) == 1
 
@@ -567,6 +567,20 @@ def test_settings_that_give_rights_away_are_refused(settings: dict[str, Any], ho
     made = HttpSettings(bootstrap=(("127.0.0.1", 1),), **settings)
     with pytest.raises(ConfigError, match=words):
         run(made, host=host, port=0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("a", "b", False),
+    ],
+)
+def test_one_machine_is_one_address(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", b"Basic ", b"Bearer ", b"basic ", b"Negotiate "]))
