@@ -476,7 +476,9 @@ class AdminClient:
             answer = await (await self._cluster.any_broker()).request(ApiKey.DESCRIBE_CLUSTER, request)
             check_code(answer.error_code, answer.error_message, "the cluster")
             if not answer.cluster_authorized_operations & 1 << Operation.DESCRIBE:
-                raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "You may not describe the cluster.")
+                raise RequestRejected(
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "The user has no right to describe the cluster."
+                )
 
         await self._retrying(ask)
 

@@ -382,6 +382,8 @@ _PLAIN: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "A record for {} is larger than its max.message.bytes allows.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The broker of {} cannot use its storage now.",
     ErrorCode.UNSUPPORTED_VERSION: "The broker does not serve what {} needs.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The user has no right to do that with topic {}.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "The user has no right to do that with the cluster.",
 }
 
 

@@ -188,6 +188,7 @@ async def test_the_broker_decides_what_a_caller_may_do(http: Secured) -> None:
     assert written.status_code == 200, written.text
     refused = await http.produce("carol", "his")
     assert (refused.status_code, refused.json()["error_code"]) == (403, 40301)
+    assert refused.json()["message"] == "The user has no right to do that with topic his."
     assert (http.stored("hers"), http.stored("his")) == (1, 0)
     listed = await http.ask("dave", f"{http.cluster}/topics")
     assert [one["topic_name"] for one in listed.json()["data"]] == ["his"]

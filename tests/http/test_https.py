@@ -27,6 +27,7 @@ from app.http.tls import HttpTls
 from app.http.tls_settings import read_tls
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
+from tests.support.broker import running_broker
 from tests.support.ports import free_port
 from tests.support.secured import certificates
 
@@ -214,6 +215,50 @@ def test_without_a_certificate_http_is_plain() -> None:
 
 
 # --- whole processes --------------------------------------------------------------------------------------------------
+
+
+async def test_firn_http_serves_https_by_itself(tmp_path: Path, folder: Path) -> None:
+    port = free_port()
+    async with running_broker(tmp_path) as broker:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "app.cli", "http", "--bootstrap", broker.bootstrap),
+            *("--listen", f"127.0.0.1:{port}", "--tls-certificate", str(folder / "broker.pem")),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stderr is not None
+            line = (await process.stderr.readline()).decode()
+            assert line == f"Firn HTTP listens on https://127.0.0.1:{port}\n"
+            context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+            streams = await asyncio.open_connection("localhost", port, ssl=context)
+            for path in ("/readyz", "/v3/clusters"):
+                assert await status(*streams, path) == 200
+            streams[1].close()
+        finally:
+            process.terminate()
+            await process.communicate()
+
+
+async def test_firn_http_takes_no_passwords_in_the_clear(tmp_path: Path) -> None:
+    client = tmp_path / "client.properties"
+    client.write_text("security.protocol=SASL_PLAINTEXT\n")
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "app.cli",
+            "--client-config",
+            str(client),
+            "http",
+            "--listen",
+            f"0.0.0.0:{free_port()}",
+        ),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, told = await process.communicate()
+    assert process.returncode == 2
+    assert "HTTP at 0.0.0.0 would take passwords and tokens without encryption" in told.decode()
+    assert b"Traceback" not in told
 
 
 @pytest.mark.slow
