@@ -38,6 +38,8 @@ CALLER_BUFFER_BYTES_MAX: Final = 16 * MIB
 """Of records that are not stored yet. One record of the largest size fits in it."""
 CHECK_AGAIN_S: Final = 60.0
 """A removed user is served for so long at most."""
+CHECK_SOON_PART: Final = 0.75
+"""Of the time to the next check, after which a request begins it."""
 IDLE_S: Final = 60.0
 LOGINS_MAX: Final = 16
 """Under way. Each hashes a password thousands of times."""
@@ -129,7 +131,9 @@ class Caller:
         """Under way."""
         self.used_s = 0.0
         self.check_s = math.inf
-        """Loop time from which on the credential has to be shown again."""
+        """Loop time from which on the credential has to be shown again before a request is served."""
+        self.check_soon_s = math.inf
+        """Loop time from which on it is shown again while requests are served."""
         self.ended = False
         self.on_end: set[Callable[[], None]] = set()
         """Called once, when the credential counts no more."""
@@ -210,6 +214,8 @@ class Callers:
                 caller = await self._logged_in(key, credential, address)
             elif loop.time() >= caller.check_s:
                 await self._checked(caller)
+            elif loop.time() >= caller.check_soon_s and caller.checking is None:
+                self._spawn(self._check_in_background(caller))  # so that no request has to wait for it
             if not caller.ended:
                 # No wait from here on: whoever makes room sees that the place is in use.
                 self._known.move_to_end(key)
@@ -379,7 +385,9 @@ class Callers:
         """A broker has accepted the credential just now."""
         lifetime_s = caller.dialer.lifetime_s
         again_s = self._limits.check_again_s if lifetime_s is None else min(self._limits.check_again_s, lifetime_s)
-        caller.check_s = asyncio.get_running_loop().time() + again_s
+        now_s = asyncio.get_running_loop().time()
+        caller.check_s = now_s + again_s
+        caller.check_soon_s = now_s + max(again_s * CHECK_SOON_PART, RETRY_S)
         self._arm(caller, min(again_s, self._limits.idle_s))
 
     def _arm(self, caller: Caller, seconds: float) -> None:

@@ -250,15 +250,18 @@ async def _while_counts(caller: Caller | None) -> AsyncIterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(0 if caller.ended else None)
 
     def tell() -> None:
         scope.reschedule(loop.time())
 
     try:
-        async with asyncio.timeout(0 if caller.ended else None) as scope:
+        async with scope:
             caller.on_end.add(tell)
             yield
     except TimeoutError:
+        if not scope.expired():
+            raise
         raise _CredentialEnded from None
     finally:
         caller.on_end.discard(tell)

@@ -41,9 +41,11 @@ from app.wire.apis.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
+from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.routes import served_routes
 from tests.support.secured import certificates, listener, security
+from tests.support.several import cluster_on
 
 ADMIN = ("alice", "alice-secret")
 """Of PLAIN, whom Kafka clients of these tests use. HTTP logs in by SCRAM."""
@@ -273,6 +275,60 @@ async def test_callers_who_take_turns_are_never_mixed(http: Secured, seed: int) 
     assert writers <= {f"User:{name}" for name in own} | {"User:ANONYMOUS"}
 
 
+async def test_every_broker_of_a_cluster_knows_whose_requests_come(tmp_path: Path) -> None:
+    """Partitions of a topic are led by two brokers. Both let one caller write, and not the other."""
+    doors = (listener("PLAINTEXT"), listener("SASL_PLAINTEXT", mechanisms="PLAIN,SCRAM-SHA-512"))
+    async with AsyncExitStack() as stack:
+        brokers = await stack.enter_async_context(
+            cluster_on(
+                tmp_path,
+                2,
+                new_level=SECURITY_LEVEL,
+                authorizer_class_name=STANDARD_AUTHORIZER,
+                super_users="User:alice;User:ANONYMOUS",
+                **security(*doors),
+            )
+        )
+        settings = HttpSettings(
+            bootstrap=(("127.0.0.1", brokers[0].node.ports["SASL_PLAINTEXT"]),),
+            linger_ms=0,
+            client={"security.protocol": "SASL_PLAINTEXT"},
+        )
+        app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
+        http = Secured(brokers[0], app, await stack.enter_async_context(web))
+        await http.add_user("carol", "dave")
+        await http.allow("carol", (Operation.WRITE, ResourceType.TOPIC, "hers"))
+        # Without a right to write to any topic he would not be given a producer id, and so ask no leader.
+        await http.allow(
+            "dave", (Operation.DESCRIBE, ResourceType.TOPIC, "hers"), (Operation.WRITE, ResourceType.TOPIC, "his")
+        )
+        made = await http.ask("carol", f"{http.cluster}/topics", "POST", json={"topic_name": "hers"})
+        assert made.status_code == 403
+        async with http.admin() as admin:
+            wanted = CreatableTopic(name="hers", num_partitions=4, replication_factor=1)
+            answer = await admin.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted], timeout_ms=30_000))
+            assert [one.error_code for one in answer.topics] == [0]
+
+        async def write(user: str, partition: int) -> int:
+            body = {"partition_id": partition, "value": {"data": user}}
+            return (await http.ask(user, f"{http.cluster}/topics/hers/records", "POST", json=body)).status_code
+
+        asked = [(user, partition) for partition in range(4) for user in ("carol", "dave")] * 3
+        random.Random(5).shuffle(asked)
+        statuses = await asyncio.gather(*(write(*one) for one in asked))
+        assert [*zip([user for user, _ in asked], statuses, strict=True)] == [
+            (user, 200 if user == "carol" else 403) for user, _ in asked
+        ]
+        for broker in brokers:
+            stored = [one for one in range(4) if broker.node.logs.get("hers", one) is not None]
+            assert [broker.log("hers", one).log_end_offset for one in stored] == [3] * len(stored)
+            assert stored
+            principals = {one.core.caller.principal for one in broker.node.server._connections}
+            assert {"User:carol", "User:dave"} <= principals
+
+
 async def test_requests_with_one_credential_share_its_connections(http: Secured) -> None:
     before = http.broker.node.server.connection_metrics.accepted.value
     answers = await asyncio.gather(*(http.ask("carol", f"{http.cluster}/topics") for _ in range(30)))
@@ -280,6 +336,9 @@ async def test_requests_with_one_credential_share_its_connections(http: Secured)
     # One asks which mechanisms there are, one logs in as carol.
     assert http.broker.node.server.connection_metrics.accepted.value - before == 2
     assert len(http.callers._known) == 1
+    assert not [line for line in http.broker.lines if "closing the connection" in line], (
+        "the broker minds nothing of it"
+    )
 
 
 async def test_a_credential_is_shown_nowhere(http: Secured) -> None:
@@ -305,6 +364,25 @@ async def test_a_removed_user_is_served_no_longer_than_until_the_next_check(tmp_
         assert (answer.status_code, "www-authenticate" in answer.headers) == (401, True)
         assert caller.ended
         assert not http.callers._known
+
+
+async def test_a_caller_who_stays_is_checked_while_its_requests_are_served(http: Secured) -> None:
+    assert (await http.ask("carol", "/v3/clusters")).status_code == 200
+    [caller] = http.callers._known.values()
+    before_s, caller.check_soon_s = caller.check_s, 0.0
+    assert (await http.ask("carol", "/v3/clusters")).status_code == 200
+    async with asyncio.timeout(60):
+        while caller.check_s == before_s:
+            await asyncio.sleep(0.01)
+    assert not caller.ended
+    assert caller.check_soon_s < caller.check_s
+    await http.remove_user("carol")
+    caller.check_soon_s = 0.0
+    assert (await http.ask("carol", "/v3/clusters")).status_code == 200
+    async with asyncio.timeout(60):
+        while not caller.ended:
+            await asyncio.sleep(0.01)
+    assert (await http.ask("carol", "/v3/clusters")).status_code == 401
 
 
 async def test_a_caller_whose_connection_must_be_opened_again_after_its_removal_is_told_to_log_in(
