@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,14 +21,16 @@ from app.faults import Faults
 from app.http import compactions, documentation, metrics, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
-from app.http.callers import REFUSED, CallerLimits, Callers, callers_log_in, check_reach
-from app.http.errors import RestAnswer, RestError, answer_of
+from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
-from app.http.login import Login, caller_of, challenges, counts_no_more, gateway_of
+from app.http.serving import caller_of, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
 from app.seams import Clock
+
+if TYPE_CHECKING:
+    from app.http.callers import CallerLimits, Callers
 
 DESCRIPTION = """\
 Produce to and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3.
@@ -55,8 +57,12 @@ def create_app(
     told = Faults(log_line) if faults is None else faults
     registry = Registry() if registry is None else registry
     access = Access(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
-    check_reach(settings)
-    log_in = callers_log_in(settings.client)
+    log_in = False
+    if settings.client or settings.anonymous:
+        from app.http.callers import Callers, callers_log_in, check_reach
+
+        check_reach(settings)
+        log_in = callers_log_in(settings.client)
     has_gateway = settings.anonymous or not log_in
 
     @asynccontextmanager
@@ -90,6 +96,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
     if log_in:
+        from app.http.login import Login
+
         app.add_middleware(Login, anonymous=settings.anonymous)
     app.add_middleware(Guard, access=access, registry=registry)
     app.add_middleware(Measured, registry=registry)
@@ -144,6 +152,8 @@ async def _firn_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, (FirnError, RestError))
     caller = caller_of(request)
     if caller is not None and counts_no_more(caller, error):
+        from app.http.login import challenges
+
         callers: Callers = request.app.state.callers
         callers.end(caller)
         response = _rest_response(REFUSED)

@@ -27,7 +27,7 @@ from app.errors import BrokerUnavailable, ConfigError, ErrorCode, FirnError, Req
 from app.faults import Faults
 from app.http.access import ANY, in_the_clear, is_loopback
 from app.http.credentials import Basic, Credential, digest_of
-from app.http.errors import RestAnswer
+from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
 from app.limits import MIB
 from app.metrics import Registry
@@ -55,9 +55,6 @@ LIFETIME_S_MIN: Final = 0.1
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 TOKENS: Final = "OAUTHBEARER"
 
-REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
-"""Whatever is wrong with a credential."""
-NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a password, or for a token.")
 BUSY: Final = RestAnswer(503, 50302, "Too many callers log in or are served at this time. Try again later.")
 
 

@@ -14,7 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
-from app.http.login import gateway_of
+from app.http.serving import gateway_of
 from app.units import PartitionIndex, TopicPartition
 
 router = APIRouter(prefix="/firn/v1", default_response_class=Response)

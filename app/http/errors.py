@@ -30,6 +30,11 @@ class RestAnswer(NamedTuple):
         return msgspec.json.encode({"error_code": self.error_code, "message": self.message})
 
 
+REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
+"""Whatever is wrong with a credential."""
+NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a password, or for a token.")
+
+
 class RestError(Exception):
     """Raised by a route to answer with an error."""
 

@@ -1,6 +1,6 @@
 """ASGI middleware: finds the caller of each request, before a route is looked for. Only health is told to everybody.
 
-It is there only where callers log in. ``gateway_of`` is what routes use.
+It is imported only where callers log in.
 """
 
 from __future__ import annotations
@@ -8,44 +8,19 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Final
 
-from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.errors import BrokerUnavailable, FirnError
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
-from app.http.callers import NEEDED, REFUSED, TOKENS, Caller, Callers, Refusal
+from app.http.callers import TOKENS, Callers, Refusal
 from app.http.credentials import NotACredential, read_authorization
-from app.http.errors import RestAnswer, answer_of
-from app.http.gateway import Gateway
+from app.http.errors import NEEDED, REFUSED, RestAnswer, answer_of
+from app.http.serving import CALLER
 
-CALLER: Final = "firn.caller"
-"""Where a request's scope has its caller."""
 BASIC: Final = b'Basic realm="Firn", charset="UTF-8"'
 BEARER: Final = b'Bearer realm="Firn"'
 RETRY_AFTER_S: Final = b"1"
-
-
-def gateway_of(request: Request) -> Gateway:
-    """The clients that serve a request."""
-    caller: Caller | None = request.scope.get(CALLER)
-    gateway: Gateway = request.app.state.gateway if caller is None else caller.gateway
-    return gateway
-
-
-def caller_of(request: Request) -> Caller | None:
-    """Who asks; None if nobody had to log in."""
-    caller: Caller | None = request.scope.get(CALLER)
-    return caller
-
-
-def counts_no_more(caller: Caller | None, error: Exception) -> bool:
-    """Whether a request failed because the credential of its caller counts no more."""
-    if caller is None:
-        return False
-    if isinstance(error, RequestRejected):
-        return error.code is ErrorCode.SASL_AUTHENTICATION_FAILED  # a connection had to be opened again
-    return caller.ended and isinstance(error, BrokerUnavailable)  # its connections were closed
 
 
 def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -22,12 +22,14 @@ from starlette.types import Receive
 from app.client.producer import Acknowledged
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
 from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
-from app.http.callers import REFUSED, Caller
-from app.http.errors import RestAnswer, answer_of
+from app.http.errors import REFUSED, RestAnswer, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.login import caller_of, counts_no_more, gateway_of
 from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
+from app.http.serving import caller_of, counts_no_more, gateway_of
+
+if TYPE_CHECKING:
+    from app.http.callers import Caller
 
 router = APIRouter(tags=["Records (v3)"])
 

@@ -24,7 +24,6 @@ from app import __version__
 from app.errors import ConfigError
 from app.faults import Faults, met_bug
 from app.http.application import create_app
-from app.http.callers import CALLERS_MAX, callers_log_in, check_encrypted
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -93,17 +92,19 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
 
     Raises: ConfigError if the address cannot be listened on, or the settings do not fit each other.
     """
-    check_encrypted(settings, host)
+    kept = RESERVED + DESCRIPTORS_KEPT
+    if settings.tls is not None:
+        kept += HANDSHAKES_MAX
+    if settings.client:
+        from app.http.callers import CALLERS_MAX, callers_log_in, check_encrypted
+
+        check_encrypted(settings, host)
+        kept += 2 * CALLERS_MAX if callers_log_in(settings.client) else 0
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)
     faults = Faults(log_line, time.monotonic)
     app = create_app(settings, clock=clock, rng=random.Random(), registry=registry, faults=faults)
-    kept = RESERVED + DESCRIPTORS_KEPT
-    if settings.tls is not None:
-        kept += HANDSHAKES_MAX
-    if callers_log_in(settings.client):
-        kept += 2 * CALLERS_MAX
     limits = ConnectionLimits(
         connections_max=_descriptors_for(settings.connections_max, kept),
         header_timeout_ms=settings.header_timeout_ms,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError
-from app.machine.certificates import Pem, TlsSettings
+
+if TYPE_CHECKING:
+    from app.machine.certificates import TlsSettings
 
 PREFIX: Final = "firn.http."
 NAMES: Final = (
@@ -38,6 +40,8 @@ def read_tls(texts: Mapping[str, str]) -> TlsSettings | None:
     location, key, chain = (text(f"ssl.keystore.{name}") for name in ("location", "key", "certificate.chain"))
     if not location and not key and not chain:
         return None
+    from app.machine.certificates import Pem, TlsSettings
+
     if text("ssl.keystore.type", "PEM").upper() != "PEM":
         raise ConfigError(
             f"{PREFIX}ssl.keystore.type={text('ssl.keystore.type')} cannot be read; convert the file to PEM."

@@ -15,7 +15,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import json_response, small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
-from app.http.login import gateway_of
+from app.http.serving import gateway_of
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 
