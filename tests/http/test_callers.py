@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import jwt
@@ -197,6 +198,52 @@ async def test_the_broker_decides_what_a_caller_may_do(http: Secured) -> None:
     forbidden = await http.ask("dave", f"{http.cluster}/topics", "POST", json={"topic_name": "new"})
     assert forbidden.status_code == 403, forbidden.text
     assert (await http.ask("dave", f"{http.cluster}/topics/hers", "DELETE")).status_code == 403
+    step = {"step": "begin", "inputs": [str(UUID(int=1))], "segment_id": str(UUID(int=2)), "end_offset": 1}
+    replaced = await http.ask("carol", "/firn/v1/topics/hers/partitions/0/replacements", "POST", json=step)
+    assert (replaced.status_code, replaced.json()["error_code"]) == (403, 40301), replaced.text
+    [broker] = http.broker.node.cluster.image.brokers
+    configs = await http.ask("carol", f"{http.cluster}/brokers/{broker}/configs")
+    assert configs.status_code == 403, configs.text
+
+
+OPEN_TO_ALL_USERS = {
+    "/", "/docs", "/openapi.json", "/v3/clusters", "/v3/clusters/{cluster_id}", "/v3/clusters/{cluster_id}/brokers",
+    "/v3/clusters/{cluster_id}/brokers/{broker_id}", "/v3/clusters/{cluster_id}/topics",
+}  # fmt: skip
+"""GET of these. The last one lists what the user may describe."""
+BODIES: dict[str, Any] = {
+    "/topics": {"topic_name": "made"},
+    "/topics/{topic_name}": {"partitions_count": 7},
+    "/configs:alter": {"data": [{"name": "retention.ms", "value": "7"}]},
+    "/configs/{name}": {"value": "7"},
+    "/records": {"value": {"data": 1}},
+    "/replacements": {"step": "begin", "inputs": [str(UUID(int=1))], "segment_id": str(UUID(int=2)), "end_offset": 1},
+}
+
+
+async def test_a_user_without_rights_gets_nothing_from_any_route(http: Secured) -> None:
+    await http.add_user("frank")
+    image = http.broker.node.cluster.image
+    [broker] = image.brokers
+    names = {
+        "cluster_id": image.cluster_id,
+        "topic_name": "hers",
+        "partition_id": 0,
+        "broker_id": broker,
+        "name": "retention.ms",
+    }
+    before = image.topics_by_name
+    asked = sorted((method, path) for method, path in served_routes(http.app) if path not in HEALTH_PATHS)
+    assert len(asked) > 20
+    for method, path in asked:
+        body = next((body for end, body in BODIES.items() if path.endswith(end)), None)
+        answer = await http.ask("frank", path.format(**names), method, json=body if method != "GET" else None)
+        expected = 200 if (method, path) in {("GET", one) for one in OPEN_TO_ALL_USERS} else 403
+        assert answer.status_code == expected, (method, path, answer.text)
+        if path == "/v3/clusters/{cluster_id}/topics" and method == "GET":
+            assert answer.json()["data"] == []
+    assert http.broker.node.cluster.image.topics_by_name == before
+    assert (http.stored("hers"), http.stored("his")) == (0, 0)
 
 
 async def test_nobody_is_served_without_a_credential_that_counts(http: Secured) -> None:
