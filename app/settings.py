@@ -32,6 +32,7 @@ from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_lis
 from app.configs.definition import Definition
 from app.configs.listeners import (
     WILDCARDS,
+    ClientAuth,
     ListenerConfig,
     SecurityProtocol,
     protocol_of,
@@ -53,7 +54,8 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ConfigError, RequestRejected
-from app.http.access import parse_hosts, parse_origins
+from app.http.access import ANY, in_the_clear, is_loopback, parse_hosts, parse_origins
+from app.http.tls_settings import read_tls, texts_of
 
 OFF: Final = "off"
 
@@ -654,23 +656,49 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
                 f"Listening on every interface ({one.host}) needs --advertise HOST:PORT: clients need an address that they can "
                 f"connect to.{f' It is missing for {one.name}.' if len(config.listeners) > 1 else ''}"
             )
-    if (
-        config.local.protocol is not SecurityProtocol.PLAINTEXT
-        and config.http_address != OFF
-        and not (config.firn_http_client_config)
-    ):
-        raise ConfigError(
-            "The HTTP process cannot log in: name a file with its user with firn.http.client.config, add a PLAINTEXT listener on "
-            "127.0.0.1, or turn it off with --http off."
-        )
     if config.firn_quota_scope == "cluster" and config.redis_url is None:
         raise ConfigError(
             "firn.quota.scope=cluster needs a Redis that the brokers share: name it with firn.redis.url (--redis)."
         )
+    if config.http_address != OFF and not config.open:
+        _check_http(config)
+    if config.http_address != OFF:
+        read_tls(texts_of(config))
     if config.store_url:
         return config
     directory = Path(config.data_dir).absolute()
     return replace(config, store_url=directory.with_name(f"{directory.name}-store").as_uri())
+
+
+def _check_http(config: BrokerConfig) -> None:
+    """Raises: ConfigError if nobody could use HTTP, or everybody could with rights that are not theirs."""
+    listener = config.http_listener
+    off = "or turn HTTP off with --http off"
+    anonymous = config.firn_http_anonymous_enable
+    if anonymous and not config.firn_http_client_config and listener.protocol is not SecurityProtocol.PLAINTEXT:
+        raise ConfigError(
+            "firn.http.anonymous.enable needs the user whose rights requests get: name a file with it with firn.http.client.config."
+        )
+    if not listener.protocol.sasl:
+        if not anonymous and any(one.client_auth is not ClientAuth.NONE for one in config.listeners):
+            raise ConfigError(
+                "HTTP cannot ask its callers who they are, because no listener has SASL: add one, let every caller of HTTP have "
+                f"the rights of the HTTP process with firn.http.anonymous.enable=true, {off}."
+            )
+        return
+    if not anonymous and not listener.protocol.tls and not any(one.startswith("SCRAM-") for one in listener.mechanisms):
+        raise ConfigError(
+            f"No caller of HTTP could log in: listener {listener.name} offers {', '.join(listener.mechanisms)} without TLS, which "
+            f"whoever answers at its address could read. Offer SCRAM-SHA-512 too, use SASL_SSL, {off}."
+        )
+    host = parse_address(config.http_address, what="firn.http.listen").host
+    if not config.has_https and not config.firn_http_plain_credentials_enable and not is_loopback(host):
+        raise ConfigError(in_the_clear(host))
+    if ANY in config.firn_http_allowed_origins:
+        raise ConfigError(
+            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers with "
+            "requests of any page. Name the origins."
+        )
 
 
 # --- reading values -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.interpreter import python_command, python_environment
@@ -39,8 +39,10 @@ class Child:
         rng: random.Random,
         log_line: Callable[[str], None],
         connected: Callable[[socket.socket], Awaitable[None]] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
+        ``environment`` is beside the broker's own, in its place where both have a name.
 
         ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
         """
@@ -50,6 +52,7 @@ class Child:
         self._rng = rng
         self._log_line = log_line
         self._connected = connected
+        self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
         self._kept: socket.socket | None = None
         self.restarts = 0
@@ -66,7 +69,10 @@ class Child:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *python_command(*self._command(theirs.fileno())),
-                env={name: text for name, text in python_environment().items() if name not in OF_THE_BROKER_ALONE},
+                env={
+                    **{name: text for name, text in python_environment().items() if name not in OF_THE_BROKER_ALONE},
+                    **self._environment,
+                },
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), *self._inherited),
                 start_new_session=True,  # Ctrl-C is for the broker, which then ends its children in order

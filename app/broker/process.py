@@ -19,7 +19,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
@@ -81,6 +81,7 @@ class Broker:
         """Owned here until there is a node, which then owns it."""
         self._store: Child | None = None
         self._http: Child | None = None
+        self._http_environment: Mapping[str, str] = {}
         self._cleaners: CleanerProcesses | None = None
         self.node: Node = None  # type: ignore[assignment] # until start
         self._running: asyncio.Task[None] | None = None
@@ -117,6 +118,8 @@ class Broker:
             from app.broker.log_keys import with_log_keys
 
             self.config = with_log_keys(self.config, self._log_line)
+        if self.config.http_address != OFF:
+            self._http_environment = http_environment(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         if (stays_open := make_private(self.config.data_dir)) is not None:
             self._log_line(stays_open)
@@ -222,7 +225,13 @@ class Broker:
         host = self.config.advertised_host or _reachable(self.config.listen_host)
         kafka = f"{host}:{self.config.advertised_port or self.node.port}"
         local = f"{_reachable(self.config.listen_host)}:{self.node.port}"
-        self._note_running(cluster_id=image.cluster_id, kafka=kafka, http=self.config.http_address, local=local)
+        self._note_running(
+            cluster_id=image.cluster_id,
+            kafka=kafka,
+            http=self.config.http_address,
+            https=self.config.has_https,
+            local=local,
+        )
         self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
@@ -300,38 +309,28 @@ class Broker:
 
     async def _start_http(self) -> None:
         """Start the HTTP process. A failure is logged and retried; Kafka is served anyway."""
-        local = self.config.local
+        listener = self.config.http_listener
         # A certificate names the host that clients use.
-        host = local.advertised_host if local.protocol.tls and local.advertised_host else _reachable(local.host)
-        bootstrap = f"{host}:{self.node.port}"
+        named = listener.protocol.tls and listener.advertised_host
+        bootstrap = (
+            f"{listener.advertised_host if named else _reachable(listener.host)}:{self.node.ports[listener.name]}"
+        )
         self._http = Child(
             "http",
             lambda descriptor: (
                 "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
-                "--parent-fd", str(descriptor), *self._http_options(),
+                "--parent-fd", str(descriptor), *http_options(self.config),
             ),
             inherited=[],
             rng=self._rng,
             log_line=self._log_line,
+            environment=self._http_environment,
         )  # fmt: skip
         try:
             await self._http.start()
         except OSError as error:
             self._log_line(f"cannot start the HTTP process: {error}")
         self._watching.append(asyncio.create_task(self._http.watch()))
-
-    def _http_options(self) -> Sequence[str]:
-        config = self.config
-        hosts = [config.advertised_host, config.listen_host, *sorted(config.firn_http_allowed_hosts)]
-        plain = config.local.protocol is SecurityProtocol.PLAINTEXT
-        return (
-            *([] if plain else [f"--client-config={config.firn_http_client_config}"]),
-            f"--http-allowed-hosts={','.join(filter(None, hosts))}",
-            f"--http-allowed-origins={','.join(sorted(config.firn_http_allowed_origins))}",
-            f"--max-connections={config.firn_http_max_connections}",
-            f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
-            f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
-        )
 
     async def _store_samples(self) -> Sequence[Sample]:
         from app.tiering.store_process import decode_samples
@@ -406,7 +405,7 @@ class Broker:
             await self._store.stop()
         self._pool.close()
 
-    def _note_running(self, **serves: str) -> None:
+    def _note_running(self, **serves: Any) -> None:
         """Write the file by which `firn stop` and others find this process. A broker with a full disk serves without it."""
         try:
             note_running(self.config.data_dir, **serves)
@@ -435,6 +434,66 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
                     sentence = f"{directory} is in use by a broker, process {holder.process_id}; `firn stop` ends it"
                 raise ConflictError(f"{sentence} (the start waited {wait_s:g} s for it to end)") from None
         await asyncio.sleep(LOCK_ASK_S)
+
+
+def http_options(config: BrokerConfig) -> Sequence[str]:
+    """The flags of the HTTP process. None of them is a secret."""
+    named = (config.http_listener.advertised_host, config.advertised_host, config.listen_host)
+    hosts = dict.fromkeys([*named, *sorted(config.firn_http_allowed_hosts)])
+    return (
+        *(f"--client={name}={text}" for name, text in _http_client(config).items()),
+        *([f"--client-config={config.firn_http_client_config}"] if config.firn_http_client_config else []),
+        *(["--anonymous"] if config.firn_http_anonymous_enable else []),
+        *(["--plain-credentials"] if config.firn_http_plain_credentials_enable else []),
+        f"--http-allowed-hosts={','.join(filter(None, hosts))}",
+        f"--http-allowed-origins={','.join(sorted(config.firn_http_allowed_origins))}",
+        f"--max-connections={config.firn_http_max_connections}",
+        f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
+        f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
+    )
+
+
+def _http_client(config: BrokerConfig) -> Mapping[str, str]:
+    """How the HTTP process reaches its listener, beside what is in its file."""
+    listener = config.http_listener
+    if listener.protocol is SecurityProtocol.PLAINTEXT:
+        return {}
+    found = {"security.protocol": listener.protocol.value}
+    if (
+        listener.protocol.tls
+        and not config.firn_http_client_config
+        and (trust := listener.text("ssl.truststore.location"))
+    ):
+        found["ssl.truststore.location"] = trust
+    return found
+
+
+def http_environment(config: BrokerConfig) -> Mapping[str, str]:
+    """The environment of the HTTP process beside the broker's own, which has its secrets. Files are looked at.
+
+    Raises: ConfigError, if the HTTP process could not start with these settings.
+    """
+    from app.http.tls_settings import read_tls, texts_of, to_environment
+
+    texts = texts_of(config)
+    tls = read_tls(texts)
+    if tls is not None:
+        from app.machine.certificates import Certificates
+
+        Certificates(tls, server=True)
+    client = _http_client(config)
+    if client:
+        from app.client.security import Reach, client_security, read_settings
+
+        given = read_settings({}, config.firn_http_client_config) if config.firn_http_client_config else {}
+        protocol = given.get("security.protocol", client["security.protocol"]).upper()
+        if protocol != client["security.protocol"]:
+            raise ConfigError(
+                f"{config.firn_http_client_config} (firn.http.client.config) says security.protocol={protocol}, but the HTTP "
+                f"process uses listener {config.http_listener.name}, which has {client['security.protocol']}: take the line out."
+            )
+        Reach(client_security({**client, **given}, needs_user=config.firn_http_anonymous_enable).tls)
+    return to_environment(texts) if tls is not None else to_environment({})
 
 
 def _reachable(host: str) -> str:

@@ -31,11 +31,15 @@ class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT; empty while it starts."""
     http: str = ""
     """HOST:PORT or ``off``; empty while it starts."""
+    https: bool = False
+    """Whether HTTP is encrypted."""
     local: str = ""
     """HOST:PORT at which this machine reaches the broker, whatever its advertised address; empty while it starts."""
 
 
-def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "", local: str = "") -> None:
+def note_running(
+    data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "", https: bool = False, local: str = ""
+) -> None:
     """Write the file of this process, which has the lock. Raises: OSError."""
     note = RunningBroker(
         process_id=os.getpid(),
@@ -43,6 +47,7 @@ def note_running(data_dir: str, *, cluster_id: str = "", kafka: str = "", http: 
         cluster_id=cluster_id,
         kafka=kafka,
         http=http,
+        https=https,
         local=local,
     )
     path = Path(data_dir, _NOTE)

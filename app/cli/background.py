@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HTTP_WAIT_S: Final = 30.0
 """How long the HTTP process of a broker that serves may take to serve too."""
+HTTPS: Final = "https://"
 ASK_S: Final = 0.1
 LOG_LINES_SHOWN: Final = 20
 ANSWER_BYTES_MAX: Final = 1024
@@ -88,7 +89,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     if not _has_port(running.http):
         return 0
     try:
-        run_async(lambda: wait_for_http(parse_address(running.http, what="--http"), HTTP_WAIT_S))
+        run_async(lambda: wait_for_http(parse_address(running.http, what="--http"), HTTP_WAIT_S, https=running.https))
     except BrokerUnavailable as error:
         raise BrokerUnavailable(f"The broker serves Kafka, but not HTTP yet: {error} {path} may say why.") from None
     return 0
@@ -121,7 +122,9 @@ def wait(
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", metavar="HOST:PORT", help="Also wait until HTTP is served at this address and reaches a broker."
+            "--http",
+            metavar="[https://]HOST:PORT",
+            help="Also wait until HTTP is served at this address and reaches a broker.",
         ),
     ] = None,
     timeout_s: Annotated[
@@ -131,13 +134,14 @@ def wait(
 ) -> int:
     """Wait until a broker responds. Exit code 0 when one responds, 1 if none responds in time."""
     addresses = parse_bootstrap(bootstrap)
-    http_address = None if http is None else parse_address(http, what="--http")
+    https = http is not None and http.startswith(HTTPS)
+    http_address = None if http is None else parse_address(http.removeprefix(HTTPS), what="--http")
 
     async def work() -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
         await _wait_for_kafka(addresses, deadline, timeout_s)
         if http_address is not None:
-            await wait_for_http(http_address, deadline - asyncio.get_running_loop().time())
+            await wait_for_http(http_address, deadline - asyncio.get_running_loop().time(), https=https)
 
     run_async(work)
     if not quiet:
@@ -165,29 +169,38 @@ async def _wait_for_kafka(addresses: tuple[Address, ...], deadline: float, timeo
         await asyncio.sleep(ASK_S)
 
 
-async def wait_for_http(address: Address, seconds: float) -> None:
+async def wait_for_http(address: Address, seconds: float, *, https: bool = False) -> None:
     """Return when HTTP is served at ``address`` and reaches a broker. Raises: BrokerUnavailable with the last reason."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    scheme = "https" if https else "http"
     while True:
         try:
             async with asyncio.timeout(max(deadline - loop.time(), ASK_S)):
-                status = await _get_readiness(host, address)
+                status = await _get_readiness(host, address, https=https)
             if status.startswith(b"HTTP/1.1 200"):
                 return
-            why = f"http://{address}/readyz returns {status[9:].decode(errors='replace') or 'nothing'!r}."
+            why = f"{scheme}://{address}/readyz returns {status[9:].decode(errors='replace') or 'nothing'!r}."
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or "no response"
-            why = f"http://{address} is not served: {reason}."
+            why = f"{scheme}://{address} is not served: {reason}."
         if loop.time() >= deadline:
             raise BrokerUnavailable(why)
         await asyncio.sleep(ASK_S)
 
 
-async def _get_readiness(host: str, address: Address) -> bytes:
+async def _get_readiness(host: str, address: Address, *, https: bool) -> bytes:
     """The first line of the response. Raises: OSError."""
-    reader, writer = await asyncio.open_connection(host, address.port, limit=ANSWER_BYTES_MAX)
+    context = None
+    if https:
+        import ssl
+
+        # Nothing is told and nothing is believed but that something answers, so nobody has to be trusted.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(host, address.port, limit=ANSWER_BYTES_MAX, ssl=context)
     try:
         writer.write(f"GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
         return (await reader.readline()).rstrip()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
 from app.errors import ConfigError
 from app.http.access import parse_hosts, parse_origins
+from app.http.tls_settings import from_environment, read_tls
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.settings import parse_address
+
+if TYPE_CHECKING:
+    from app.machine.certificates import TlsSettings
 
 
 def http(
@@ -43,6 +48,24 @@ def http(
     body_timeout_ms: Annotated[
         int, typer.Option("--body-timeout-ms", min=1, metavar="MS", help="Time limit for a body without progress.")
     ] = HTTP_BODY_TIMEOUT_MS,
+    tls_certificate: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-certificate", metavar="FILE", help="PEM file with private key and certificates: serve HTTPS."
+        ),
+    ] = None,
+    anonymous: Annotated[
+        bool,
+        typer.Option(
+            "--anonymous", help="Serve requests without user or token with the rights of the user of --client-config."
+        ),
+    ] = False,
+    plain_credentials: Annotated[
+        bool,
+        typer.Option(
+            "--plain-credentials", help="Take passwords without TLS from other machines: a proxy in front encrypts."
+        ),
+    ] = False,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
     ] = None,
@@ -50,6 +73,8 @@ def http(
     """Serve HTTP as a client of brokers.
 
     `firn serve` starts an HTTP process of its own. Use this command to run more of them, on any machine.
+
+    If brokers ask for a login (security.protocol=SASL_SSL in --client-config), each request brings its own: Basic or Bearer.
     """
     address = parse_address(listen, what="--listen")
     brokers = parse_bootstrap(bootstrap)
@@ -69,5 +94,16 @@ def http(
         header_timeout_ms=header_timeout_ms,
         body_idle_timeout_ms=body_timeout_ms,
         client=client_settings(),
+        anonymous=anonymous,
+        plain_credentials=plain_credentials,
+        tls=_tls(tls_certificate),
     )
     return run(settings, host=address.host, port=address.port, parent_fd=parent_fd)
+
+
+def _tls(certificate: str | None) -> TlsSettings | None:
+    """HTTPS as the flag and ``FIRN_HTTP_SSL_…`` say. Raises: ConfigError."""
+    texts = dict(from_environment(os.environ))
+    if certificate is not None:
+        texts |= {"ssl.keystore.location": certificate, "ssl.keystore.key": "", "ssl.keystore.certificate.chain": ""}
+    return read_tls(texts)

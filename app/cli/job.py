@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress, say
-from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, local_path, parse_assignments, parse_bootstrap
+from app.cli.session import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    Json,
+    client_settings,
+    local_path,
+    parse_assignments,
+    parse_bootstrap,
+)
 from app.errors import ConfigError
 from app.terminating import ended_by_sigterm
+
+if TYPE_CHECKING:
+    from pyspark_firn.jobs.compact import HttpLogin
 
 app = typer.Typer(help="Jobs over the history in the object store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -185,6 +198,31 @@ def audit(
     return 0 if found.is_sound else 1
 
 
+def _http_login(address: str) -> HttpLogin | None:
+    """The user of ``--client-config``, as HTTP is told who asks; None for nobody. Raises: ConfigError."""
+    settings = client_settings()
+    if not settings:
+        return None
+    from app.client.security import client_security
+    from app.http.access import is_loopback
+    from pyspark_firn.jobs.compact import HttpLogin
+
+    security = client_security(settings)
+    if not security.mechanism:
+        return None
+    url = urlsplit(address)
+    if url.scheme != "https" and not is_loopback(url.hostname or ""):
+        raise ConfigError(f"--http {address} would be sent a password without encryption: use an https address.")
+    trust = settings.get("ssl.truststore.location") or settings.get("ssl.ca.location") or ""
+    if security.token_file:
+        try:
+            return HttpLogin(f"Bearer {Path(security.token_file).read_text().strip()}", trust)
+        except OSError as error:
+            raise ConfigError(f"The token in {security.token_file} cannot be read: {error.strerror}.") from None
+    pair = b64encode(f"{security.user}:{security.password}".encode()).decode()
+    return HttpLogin(f"Basic {pair}", trust)
+
+
 @app.command()
 def compact(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
@@ -234,6 +272,7 @@ def compact(
             store,
             topic,
             http=None if offline else http,
+            login=None if offline else _http_login(http),
             target_bytes=target_mib * MIB,
             by_key=by_key,
             runner=runner,

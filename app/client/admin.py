@@ -15,7 +15,7 @@ from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
-from app.security.acls import Acl, AclFilter, Pattern, Rule
+from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
 from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
@@ -37,6 +37,7 @@ from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRe
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_acls import DescribeAclsRequest
 from app.wire.apis.describe_client_quotas import DescribeClientQuotasRequest
+from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
@@ -466,6 +467,20 @@ class AdminClient:
         return firn_api.unpack(firn_api.ClusterResponse, answer)
 
     # --- Firn's own -----------------------------------------------------------------------------------------------
+
+    async def check_may_describe_cluster(self) -> None:
+        """Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable."""
+
+        async def ask() -> None:
+            request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+            answer = await (await self._cluster.any_broker()).request(ApiKey.DESCRIBE_CLUSTER, request)
+            check_code(answer.error_code, answer.error_message, "the cluster")
+            if not answer.cluster_authorized_operations & 1 << Operation.DESCRIBE:
+                raise RequestRejected(
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "The user has no right to describe the cluster."
+                )
+
+        await self._retrying(ask)
 
     async def metrics(self, connection: KafkaConnection) -> firn_api.MetricsResponse:
         """Every sample of one broker's processes. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -147,16 +147,32 @@ class ClusterClient:
         for connection in self._connections.values():
             if connection.usable:
                 return connection
+        return await self._first_of(lambda host, port: self._connect(host, port, MAIN_LANE))
+
+    async def log_in_again(self) -> None:
+        """Log in to any broker, on a connection that is closed afterwards: whether the credential still counts.
+
+        Raises: BrokerUnavailable, RequestRejected SASL_AUTHENTICATION_FAILED and others.
+        """
+        connection = await self._first_of(self._open)
+        await connection.close()
+
+    async def _first_of(self, connect: Callable[[str, int], Awaitable[KafkaConnection]]) -> KafkaConnection:
         addresses = dict.fromkeys(
             [*((broker.host, broker.port) for broker in self.view.brokers.values()), *self._bootstrap]
         )
         failures: list[str] = []
         for host, port in addresses:
             try:
-                return await self._connect(host, port, MAIN_LANE)
+                return await connect(host, port)
             except BrokerUnavailable as error:
                 failures.append(str(error))
         raise BrokerUnavailable(" ".join(failures))
+
+    async def _open(self, host: str, port: int) -> KafkaConnection:
+        return await open_connection(
+            host, port, client_id=self._client_id, software_version=__version__, dial=self._dial
+        )
 
     async def broker(self, node_id: BrokerId, lane: str = MAIN_LANE) -> KafkaConnection:
         """A connection to one broker. Raises: BrokerUnavailable (also if no such broker is known), RequestRejected."""
@@ -195,9 +211,7 @@ class ClusterClient:
             if existing is not None and existing.usable:
                 return existing
             self._check_open()
-            connection = await open_connection(
-                host, port, client_id=self._client_id, software_version=__version__, dial=self._dial
-            )
+            connection = await self._open(host, port)
             self._connections[key] = connection
             if self._closed:
                 await connection.close()
@@ -368,6 +382,8 @@ _PLAIN: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "A record for {} is larger than its max.message.bytes allows.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The broker of {} cannot use its storage now.",
     ErrorCode.UNSUPPORTED_VERSION: "The broker does not serve what {} needs.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The user has no right to do that with topic {}.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "The user has no right to do that with the cluster.",
 }
 
 

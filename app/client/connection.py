@@ -80,6 +80,8 @@ class KafkaConnection:
         self._failure: BrokerUnavailable | None = None
         self._expires_s: float | None = None
         """Loop time after which the connection is not used any more."""
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._login_over = False
         self._closed = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
@@ -93,9 +95,19 @@ class KafkaConnection:
         )
 
     def lasts(self, seconds: float | None) -> None:
-        """The login ends by itself. A new connection is made in time before that, so that no request meets its end."""
+        """The login ends by itself, and the connection with it. A new one is made in time before that, so that no request meets
+        its end."""
         if seconds is not None:
-            self._expires_s = asyncio.get_running_loop().time() + seconds * LOGIN_PART
+            loop = asyncio.get_running_loop()
+            self._expires_s = loop.time() + seconds * LOGIN_PART
+            self._end_timer = loop.call_later(seconds, self._login_ended)
+
+    def _login_ended(self) -> None:
+        """Close the connection, once what was asked before is answered."""
+        self._end_timer = None
+        self._login_over = True
+        if not self._in_flight:
+            self._fail(BrokerUnavailable(f"The login at {self} has ended."))
 
     @property
     def in_flight_count(self) -> int:
@@ -249,6 +261,8 @@ class KafkaConnection:
         self._slots.release()
         if not entry.answer.done():
             entry.answer.set_result(frame[body_start:])
+        if self._login_over and not self._in_flight:
+            self._login_ended()
 
     def _connection_lost(self, error: Exception | None) -> None:
         why = f": {error}" if error is not None else ""
@@ -261,6 +275,8 @@ class KafkaConnection:
         if self._failure is not None:
             return
         self._failure = failure
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._wire.end(flush=flush)
         while self._in_flight:
             entry = self._in_flight.popleft()

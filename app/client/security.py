@@ -56,6 +56,14 @@ NAMES: Final = (
     "firn.ssl.crl.location",
 )
 """Settings of clients that are read. Users by name and password, and the file of an authority, are librdkafka's."""
+USER_NAMES: Final = (
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    "sasl.username",
+    "sasl.password",
+    "firn.sasl.oauthbearer.token.file",
+)
+"""Those that say who logs in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,8 @@ class ClientSecurity:
     by_token: bool = False
     """Whether ``user`` is the id of a delegation token, and ``password`` its secret."""
     token_file: str = ""
+    token: str = field(default="", repr=False)
+    """Instead of the file."""
     tls: TlsSettings | None = None
 
 
@@ -94,8 +104,11 @@ def read_settings(environment: Mapping[str, str], path: str | None = None) -> Ma
     return {name: text.strip() for name, text in found.items() if name in NAMES}
 
 
-def client_security(settings: Mapping[str, str]) -> ClientSecurity:
-    """Raises: ConfigError, with the mend."""
+def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> ClientSecurity:
+    """What the settings say. Without ``needs_user`` they may leave out who logs in.
+
+    Raises: ConfigError, with the mend.
+    """
 
     def text(name: str, default: str = "") -> str:
         return settings.get(name, default)
@@ -107,7 +120,7 @@ def client_security(settings: Mapping[str, str]) -> ClientSecurity:
             f"security.protocol={text('security.protocol')} is not one of {', '.join(SecurityProtocol)}."
         ) from None
     mechanism, user, password, by_token = "", "", "", False
-    if protocol.sasl:
+    if protocol.sasl and (needs_user or any(text(name) for name in USER_NAMES)):
         mechanism = text("sasl.mechanism", "GSSAPI").upper()
         if mechanism not in MECHANISMS:
             raise ConfigError(f"sasl.mechanism={mechanism} is not served; use one of {', '.join(MECHANISMS)}.")
@@ -176,17 +189,18 @@ def _tls(settings: Mapping[str, str]) -> TlsSettings:
     )
 
 
-class SecureDialer:
-    """Connects with TLS and logs in. Belongs to one loop."""
+class Reach:
+    """Connects, with TLS if there is some, and does not log in. Dialers of many users may share one. Belongs to one loop."""
 
-    def __init__(self, security: ClientSecurity) -> None:
+    def __init__(self, tls: TlsSettings | None) -> None:
         """Raises: ConfigError if certificates cannot be read."""
-        self._security = security
+        self.knows_broker = tls is not None and tls.checks_host
+        """Whether what answers has shown that it is the broker, and nobody else can read what it is sent."""
         self._certificates: Certificates | None = None
-        if security.tls is not None:
+        if tls is not None:
             from app.machine.certificates import Certificates
 
-            self._certificates = Certificates(security.tls, server=False)
+            self._certificates = Certificates(tls, server=False)
 
     async def __call__(self, protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
         """Raises: OSError."""
@@ -202,6 +216,21 @@ class SecureDialer:
         await loop.create_connection(
             protocol, host, port, ssl=certificates.context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
         )
+
+
+class SecureDialer:
+    """Connects with TLS and logs in. Belongs to one loop."""
+
+    def __init__(self, security: ClientSecurity, reach: Reach | None = None) -> None:
+        """``reach`` connects; None for one of its own, as ``security`` says. Raises: ConfigError if certificates cannot be read."""
+        self._security = security
+        self._reach = Reach(security.tls) if reach is None else reach
+        self.lifetime_s: float | None = None
+        """For how long the newest login counts; None for as long as its connection lasts."""
+
+    async def __call__(self, protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
+        """Raises: OSError."""
+        await self._reach(protocol, host, port)
 
     async def login(self, connection: KafkaConnection) -> float | None:
         """Log in, if the protocol asks for it. Returns: for how many seconds; None for as long as the connection lasts.
@@ -223,7 +252,8 @@ class SecureDialer:
             lifetime_ms = await self._converse(connection)
         except Refused as error:
             raise RequestRejected(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{connection}: {error}.") from None
-        return lifetime_ms / 1000 if lifetime_ms else None
+        self.lifetime_s = lifetime_ms / 1000 if lifetime_ms else None
+        return self.lifetime_s
 
     async def _converse(self, connection: KafkaConnection) -> int:
         """Raises: Refused, if the broker does not prove who it is."""
@@ -252,6 +282,8 @@ class SecureDialer:
 
     def _token(self) -> bytes:
         """Raises: Refused."""
+        if self._security.token:
+            return self._security.token.encode()
         try:
             with open(self._security.token_file, "rb") as file:
                 token = file.read(TOKEN_BYTES_MAX).strip()
@@ -260,6 +292,18 @@ class SecureDialer:
         if not token or b"\x01" in token:
             raise Refused(f"{self._security.token_file} has no token")
         return token
+
+
+async def offered_mechanisms(connection: KafkaConnection, guess: str) -> tuple[str, ...]:
+    """The SASL mechanisms of a listener; none if nobody logs in there. The connection is of no use afterwards.
+
+    ``guess``: one that may be among them. A broker notes a client that asks for another one.
+    Raises: BrokerUnavailable, RequestRejected.
+    """
+    answer: SaslHandshakeResponse = await connection.request(
+        ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(guess), timeout_ms=LOGIN_MS
+    )
+    return tuple(answer.mechanisms)
 
 
 async def _tell(connection: KafkaConnection, message: bytes) -> SaslAuthenticateResponse:

@@ -69,6 +69,16 @@ class BrokerConfig:
     firn_http_header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     firn_http_body_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     firn_http_client_config: str = ""
+    firn_http_anonymous_enable: bool = False
+    firn_http_plain_credentials_enable: bool = False
+    firn_http_ssl_keystore_type: str = "PEM"
+    firn_http_ssl_keystore_location: str = ""
+    firn_http_ssl_keystore_key: str = field(default="", repr=False)
+    firn_http_ssl_keystore_certificate_chain: str = field(default="", repr=False)
+    firn_http_ssl_key_password: str = field(default="", repr=False)
+    firn_http_ssl_enabled_protocols: frozenset[str] = frozenset({"TLSv1.2", "TLSv1.3"})
+    firn_http_ssl_cipher_suites: str = ""
+    firn_http_ssl_client_auth: str = "none"
     redis_url: str | None = field(default=None, repr=False)
     """It may have a password."""
     take_over: bool = False
@@ -231,6 +241,18 @@ class BrokerConfig:
         """The listener that this machine's own processes use: a plain one if there is one, else the one between brokers."""
         plain = [one for one in self.served if one.protocol is SecurityProtocol.PLAINTEXT]
         return plain[0] if plain else self.served[0]
+
+    @property
+    def http_listener(self) -> ListenerConfig:
+        """The listener that the HTTP process uses: one with a login if there is one, so that its callers are asked who they are,
+        and rather one for clients than the one between brokers. Else ``local``."""
+        with_login = [one for one in self.listeners if one.protocol.sasl]
+        return min(with_login, key=lambda one: one.name == self.inter_broker_listener, default=self.local)
+
+    @property
+    def has_https(self) -> bool:
+        """Whether HTTP is encrypted."""
+        return bool(self.firn_http_ssl_keystore_location or self.firn_http_ssl_keystore_key)
 
     @property
     def open(self) -> bool:

@@ -248,8 +248,56 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.http.client.config",
                 _STRING,
-                "File with Kafka's client settings, by which the HTTP process reaches the broker if no listener is PLAINTEXT. "
-                "Whoever can use the HTTP interface has the rights of that user.",
+                "File with Kafka's client settings, by which the HTTP process reaches the broker if a listener has TLS or a "
+                "login: whom to trust, and its own user, whom it needs only with firn.http.anonymous.enable. Default: "
+                "ssl.truststore.location of the listener.",
+            ),
+            _broker(
+                "firn.http.anonymous.enable",
+                _BOOLEAN,
+                "Whether HTTP requests without a user and without a token have the rights of the user of "
+                "firn.http.client.config, where Kafka's clients have to log in.",
+            ),
+            _broker(
+                "firn.http.plain.credentials.enable",
+                _BOOLEAN,
+                "Whether HTTP takes passwords and tokens without TLS at an address that other machines reach, because a proxy "
+                "in front of it encrypts.",
+            ),
+            _broker(
+                "firn.http.ssl.keystore.type",
+                _STRING,
+                "Format of the key and the certificates of HTTPS. It must be PEM.",
+            ),
+            _broker(
+                "firn.http.ssl.keystore.location",
+                _STRING,
+                "PEM file with the private key and the chain of certificates of HTTPS. A changed file is read again. Without it "
+                "HTTP is plain.",
+            ),
+            _broker("firn.http.ssl.keystore.key", _PASSWORD, "The private key of HTTPS itself, as PEM text."),
+            _broker(
+                "firn.http.ssl.keystore.certificate.chain",
+                _PASSWORD,
+                "The chain of certificates of HTTPS itself, as PEM text.",
+            ),
+            _broker("firn.http.ssl.key.password", _PASSWORD, "Password of the private key of HTTPS."),
+            _broker(
+                "firn.http.ssl.enabled.protocols",
+                _LIST,
+                "Versions of TLS of HTTPS.",
+                choices=("TLSv1.2", "TLSv1.3"),
+            ),
+            _broker(
+                "firn.http.ssl.cipher.suites",
+                _STRING,
+                "Cipher suites of HTTPS, separated by commas; empty for OpenSSL's choice.",
+            ),
+            _broker(
+                "firn.http.ssl.client.auth",
+                _STRING,
+                "Whether HTTPS asks callers for a certificate. It must be none: a caller's certificate cannot be passed on to "
+                "brokers.",
             ),
             _broker(
                 "firn.http.max.connections",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.errors import FirnError
 from app.http.access import parse_hosts, parse_origins
@@ -13,12 +15,24 @@ from app.http.server import run
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.terminating import end_with_parent
 
+if TYPE_CHECKING:
+    from app.machine.certificates import TlsSettings
+
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def tls_of_environment() -> TlsSettings | None:
+    """HTTPS as ``FIRN_HTTP_SSL_…`` says. Raises: ConfigError."""
+    if not any(text for name, text in os.environ.items() if name.startswith("FIRN_HTTP_SSL_")):
+        return None
+    from app.http.tls_settings import from_environment, read_tls
+
+    return read_tls(from_environment(os.environ))
 
 
 def main() -> int:
@@ -32,6 +46,9 @@ def main() -> int:
     parser.add_argument("--header-timeout-ms", type=int, default=HTTP_HEADER_TIMEOUT_MS)
     parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
     parser.add_argument("--client-config", default="", help="file with settings of a Kafka client")
+    parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE", help="one of these settings")
+    parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
+    parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
     arguments = parser.parse_args()
     if arguments.parent_fd is not None:
         end_with_parent(arguments.parent_fd)
@@ -44,12 +61,16 @@ def main() -> int:
         connections_max=arguments.max_connections,
         header_timeout_ms=arguments.header_timeout_ms,
         body_idle_timeout_ms=arguments.body_timeout_ms,
+        anonymous=arguments.anonymous,
+        plain_credentials=arguments.plain_credentials,
     )
     try:
+        client = dict(part.split("=", 1) for part in arguments.client)
         if arguments.client_config:
             from app.client.security import read_settings
 
-            settings = replace(settings, client=read_settings({}, arguments.client_config))
+            client |= read_settings({}, arguments.client_config)
+        settings = replace(settings, client=client, tls=tls_of_environment())
         return run(settings, host=host, port=port, parent_fd=arguments.parent_fd)
     except FirnError as error:
         sys.stderr.write(f"{error}\n")

@@ -121,6 +121,25 @@ def _parse_origin(text: str) -> _Origin | None:
     return _Origin(scheme, authority.host, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
 
 
+def in_the_clear(host: str) -> str:
+    """Why HTTP is not served, and the mend."""
+    return (
+        f"HTTP at {host} would take passwords and tokens without encryption: give it a certificate with "
+        "firn.http.ssl.keystore.location (--tls-certificate), listen on 127.0.0.1, or say that a proxy in front encrypts with "
+        "firn.http.plain.credentials.enable (--plain-credentials)."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What the rules look at in one request."""
@@ -135,6 +154,7 @@ class Asked:
     fetch_dest: str | None = None
     local_host: str | None = None
     """The address of this machine that the connection came in at."""
+    scheme: str = "http"
 
 
 class Access:
@@ -183,7 +203,7 @@ class Access:
         authority = parse_authority(text)
         if authority is None:
             return Refusal(400, "host", "The Host header is not HOST or HOST:PORT.")
-        port = 80 if authority.port is None else authority.port
+        port = DEFAULT_PORTS.get(asked.scheme, 80) if authority.port is None else authority.port
         for known in (authority, Authority(authority.host, port), Authority(authority.host, None)):
             if known in self._hosts:
                 return None

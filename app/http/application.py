@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,12 +21,16 @@ from app.faults import Faults
 from app.http import compactions, documentation, metrics, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
-from app.http.errors import RestAnswer, RestError, answer_of
-from app.http.gateway import Gateway, HttpSettings, open_gateway
+from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
+from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
+from app.http.serving import caller_of, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
 from app.seams import Clock
+
+if TYPE_CHECKING:
+    from app.http.callers import CallerLimits, Callers
 
 DESCRIPTION = """\
 Produce to and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3.
@@ -41,19 +45,36 @@ def create_app(
     rng: random.Random,
     registry: Registry | None = None,
     faults: Faults | None = None,
+    limits: CallerLimits | None = None,
 ) -> FastAPI:
     """The application. Its clients are opened when it starts and closed when it ends.
 
     It counts into ``registry``, or into a new one. ``faults`` hears of errors that are not the fault of a request's sender.
+    ``limits`` of callers who log in, if others than usual.
+
+    Raises: ConfigError if callers would have rights that are not theirs, or none could log in.
     """
     told = Faults(log_line) if faults is None else faults
     registry = Registry() if registry is None else registry
     access = Access(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
+    log_in = False
+    if settings.client or settings.anonymous:
+        from app.http.callers import Callers, callers_log_in, check_reach
+
+        check_reach(settings)
+        log_in = callers_log_in(settings.client)
+    has_gateway = settings.anonymous or not log_in
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_gateway(settings, clock=clock, rng=rng, registry=registry, faults=told) as gateway:
-            app.state.gateway = gateway
+        app.state.gateway = app.state.callers = None
+        async with AsyncExitStack() as stack:
+            if has_gateway:
+                opening = open_gateway(settings, clock=clock, rng=rng, registry=registry, faults=told)
+                app.state.gateway = await stack.enter_async_context(opening)
+            if log_in:
+                opened = Callers(settings, clock=clock, rng=rng, registry=registry, faults=told, limits=limits)
+                app.state.callers = await stack.enter_async_context(opened)
             yield
 
     app = FastAPI(
@@ -74,6 +95,10 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
+    if log_in:
+        from app.http.login import Login
+
+        app.add_middleware(Login, anonymous=settings.anonymous)
     app.add_middleware(Guard, access=access, registry=registry)
     app.add_middleware(Measured, registry=registry)
     _complete_openapi(app)
@@ -95,23 +120,25 @@ async def _healthz() -> Response:
 
 
 async def _readyz(request: Request) -> Response:
-    gateway: Gateway = request.app.state.gateway
+    callers: Callers | None = request.app.state.callers
     refusal: FirnError
     try:
-        await gateway.check_ready()
+        await (gateway_of(request) if callers is None else callers).check_ready()
     except FirnError as error:
         refusal = error
     except TimeoutError:
         refusal = BrokerUnavailable("No broker answered in time.")
     else:
         return JSONResponse({"status": "ready"})
-    gateway.tell("/readyz", refusal)
+    if callers is None:
+        gateway_of(request).tell("/readyz", refusal)
+    else:
+        callers.tell_unavailable(refusal)
     return _rest_response(RestAnswer(503, 50302, str(refusal)))
 
 
 async def _metrics(request: Request) -> Response:
-    gateway: Gateway = request.app.state.gateway
-    return Response(metrics.render(await gateway.samples()), media_type=metrics.CONTENT_TYPE)
+    return Response(metrics.render(await gateway_of(request).samples()), media_type=metrics.CONTENT_TYPE)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -123,9 +150,17 @@ def _rest_response(answer: RestAnswer) -> Response:
 
 async def _firn_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, (FirnError, RestError))
+    caller = caller_of(request)
+    if caller is not None and counts_no_more(caller, error):
+        from app.http.login import challenges
+
+        callers: Callers = request.app.state.callers
+        callers.end(caller)
+        response = _rest_response(REFUSED)
+        response.raw_headers.extend(challenges(callers.offered))
+        return response
     if isinstance(error, FirnError):
-        gateway: Gateway = request.app.state.gateway
-        gateway.tell(getattr(request.scope.get("route"), "path", "unmatched"), error)
+        gateway_of(request).tell(getattr(request.scope.get("route"), "path", "unmatched"), error)
     return _rest_response(answer_of(error))
 
 

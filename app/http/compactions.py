@@ -13,7 +13,8 @@ from app.client.firn_api import TierReplaceRequest
 from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import small_body
 from app.http.errors import RestError
-from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
+from app.http.gateway import ADMIN_BODY_BYTES_MAX
+from app.http.serving import gateway_of
 from app.units import PartitionIndex, TopicPartition
 
 router = APIRouter(prefix="/firn/v1", default_response_class=Response)
@@ -60,7 +61,7 @@ class _StepIn(msgspec.Struct):
 )
 async def replace_segments(topic_name: str, partition_id: int, request: Request) -> Response:
     """Answered 409: the inputs are no longer readable segments side by side. Nothing was changed."""
-    gateway: Gateway = request.app.state.gateway
+    gateway = gateway_of(request)
     wanted = await small_body(
         request, _StepIn, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=gateway.settings.body_idle_timeout_ms
     )

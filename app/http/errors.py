@@ -30,6 +30,11 @@ class RestAnswer(NamedTuple):
         return msgspec.json.encode({"error_code": self.error_code, "message": self.message})
 
 
+REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
+"""Whatever is wrong with a credential."""
+NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a password, or for a token.")
+
+
 class RestError(Exception):
     """Raised by a route to answer with an error."""
 
@@ -54,6 +59,7 @@ REST_CODE: Final[Mapping[ErrorCode, tuple[int, int]]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (403, 40301),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (403, 40301),
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (403, 40301),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (403, 40301),
     ErrorCode.MESSAGE_TOO_LARGE: (413, 413),
     ErrorCode.RECORD_LIST_TOO_LARGE: (413, 413),
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: (429, 42901),

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
@@ -22,15 +22,20 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 from app.metrics import Registry, Sample
 from app.seams import Clock
 
+if TYPE_CHECKING:
+    from app.machine.certificates import TlsSettings
+
 RECORD_BYTES_MAX: Final = 16 * MIB
 """Largest JSON object of one record: a record of 10 MB fits in it as base64."""
 ADMIN_BODY_BYTES_MAX: Final = 1 * MIB
+BUFFER_BYTES_MAX: Final = 64 * MIB
 RETRY_BUDGET_MS: Final = 10_000
 DELIVERY_TIMEOUT_MS: Final = 30_000
 """From the arrival of a record to its receipt. Few clients wait longer."""
 FLUSH_TIMEOUT_MS: Final = 2_000
 METRICS_TIMEOUT_S: Final = 5.0
 READY_TIMEOUT_S: Final = 2.0
+CLIENT_ID: Final = "firn-http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,26 +57,63 @@ class HttpSettings:
     linger_ms: float = 2
     retry_budget_ms: int = RETRY_BUDGET_MS
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Settings of a client, by which it reaches brokers; empty for a plain connection."""
+    """Settings of a client, by which it reaches brokers; empty for a plain connection. If brokers ask for a login there, each
+    request must bring its own (``app/http/callers.py``)."""
+    anonymous: bool = False
+    """Whether requests without a credential have the rights of the user of ``client``."""
+    plain_credentials: bool = False
+    """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
+    tls: TlsSettings | None = None
+    """None for plain HTTP."""
 
 
 class Gateway:
-    """The clients of one HTTP process."""
+    """The clients of one HTTP process; where callers log in, those of one caller."""
 
     def __init__(
         self,
         settings: HttpSettings,
         cluster: ClusterClient,
-        producer: Producer,
+        clock: Clock,
         registry: Registry,
         faults: Faults,
+        *,
+        of_caller: bool = False,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
+        """``of_caller``: brokers know whose requests these are. ``buffer_bytes_max``: of records that are not stored yet."""
         self.settings = settings
+        self._clock = clock
         self._faults = faults
+        self._of_caller = of_caller
+        self._buffer_bytes_max = buffer_bytes_max
+        self._producer: Producer | None = None
         self.cluster = cluster
         self.admin = AdminClient(cluster)
-        self.producer = producer
         self.registry = registry
+
+    @property
+    def producer(self) -> Producer:
+        """Started when it is first asked for."""
+        if self._producer is None:
+            self._producer = Producer(
+                self.cluster,
+                self._clock,
+                linger_ms=self.settings.linger_ms,
+                delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+                buffer_bytes_max=self._buffer_bytes_max,
+                create_topics=False,
+            )
+            self._producer.start()
+        return self._producer
+
+    async def close(self) -> None:
+        """Send the records that were accepted, and close the connections."""
+        try:
+            if self._producer is not None:
+                await self._producer.close(flush_timeout_ms=FLUSH_TIMEOUT_MS)
+        finally:
+            await self.cluster.close()
 
     def tell(self, route: str, error: FirnError) -> None:
         """Log the error that answers a request to ``route``, unless the request itself was at fault."""
@@ -105,7 +147,12 @@ class Gateway:
         """Every sample of this process, and of the brokers that it was started with.
 
         For a broker that cannot answer there is only ``firn_broker_up 0``.
+
+        Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED for a caller who may not describe the cluster, BrokerUnavailable if no
+        broker can say so.
         """
+        if self._of_caller:
+            await self.admin.check_may_describe_cluster()
         samples = labelled(self.registry.samples(), process="http")
         up: list[Sample] = []
         text = "Whether the broker responds to the HTTP process."
@@ -156,18 +203,11 @@ async def open_gateway(
         from app.client.security import SecureDialer, client_security
 
         dial = SecureDialer(client_security(settings.client))
-    async with ClusterClient(
-        settings.bootstrap, rng=rng, client_id="firn-http", retry_budget_ms=settings.retry_budget_ms, dial=dial
-    ) as cluster:
-        producer = Producer(
-            cluster,
-            clock,
-            linger_ms=settings.linger_ms,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            create_topics=False,
-        )
-        producer.start()
-        try:
-            yield Gateway(settings, cluster, producer, registry, faults)
-        finally:
-            await producer.close(flush_timeout_ms=FLUSH_TIMEOUT_MS)
+    cluster = ClusterClient(
+        settings.bootstrap, rng=rng, client_id=CLIENT_ID, retry_budget_ms=settings.retry_budget_ms, dial=dial
+    )
+    gateway = Gateway(settings, cluster, clock, registry, faults, of_caller=settings.anonymous)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()

@@ -76,6 +76,7 @@ def _asked(scope: Scope) -> tuple[Asked, dict[bytes, bytes]]:
         fetch_mode=text(b"sec-fetch-mode"),
         fetch_dest=text(b"sec-fetch-dest"),
         local_host=server[0] if server else None,
+        scheme=scope.get("scheme", "http"),
     )
     return asked, headers
 

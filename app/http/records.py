@@ -10,8 +10,10 @@ answered 200, and each receipt has its own ``error_code``. Records that were acc
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -20,10 +22,14 @@ from starlette.types import Receive
 from app.client.producer import Acknowledged
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
 from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
-from app.http.errors import RestAnswer, answer_of
+from app.http.errors import REFUSED, RestAnswer, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
 from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
+from app.http.serving import caller_of, counts_no_more, gateway_of
+
+if TYPE_CHECKING:
+    from app.http.callers import Caller
 
 router = APIRouter(tags=["Records (v3)"])
 
@@ -91,20 +97,21 @@ _Outcome = _Accepted | RestAnswer | None
 )
 async def produce(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store records and answer each with where it is, or why it is not stored."""
-    gateway: Gateway = request.app.state.gateway
+    gateway = gateway_of(request)
     await gateway.check_cluster(cluster_id)
     await gateway.topic(topic_name)
     # A sender that announces its length sends all of it before it looks at the answer.
     whole = "content-length" in request.headers
-    conversation = _Conversation(gateway, cluster_id, topic_name, whole=whole)
+    conversation = _Conversation(gateway, caller_of(request), cluster_id, topic_name, whole=whole)
     return Duplex(conversation.talk)
 
 
 class _Conversation:
     """One request."""
 
-    def __init__(self, gateway: Gateway, cluster_id: str, topic: str, *, whole: bool) -> None:
+    def __init__(self, gateway: Gateway, caller: Caller | None, cluster_id: str, topic: str, *, whole: bool) -> None:
         self._gateway = gateway
+        self._caller = caller
         self._cluster_id = cluster_id
         self._topic = topic
         self._whole = whole
@@ -129,16 +136,20 @@ class _Conversation:
         splitter = JsonSplitter(self._gateway.settings.record_bytes_max)
         pace = Pace(self._gateway.settings.body_idle_timeout_ms)
         try:
-            async for chunk in body_chunks(receive, pace):
-                try:
-                    objects = splitter.feed(chunk)
-                except (ProtocolError, LimitExceeded):
-                    await self._accept_all(splitter.taken)
-                    raise
-                if objects:
-                    await self._accept_all(objects)
-                    pace.restart()  # what the broker and the reader of receipts took is not the sender's time
-            splitter.end()
+            async with _while_counts(self._caller):
+                async for chunk in body_chunks(receive, pace):
+                    try:
+                        objects = splitter.feed(chunk)
+                    except (ProtocolError, LimitExceeded):
+                        await self._accept_all(splitter.taken)
+                        raise
+                    if objects:
+                        await self._accept_all(objects)
+                        pace.restart()  # what the broker and the reader of receipts took is not the sender's time
+                splitter.end()
+        except _CredentialEnded:
+            self._broken = True
+            await self._outcomes.put(REFUSED)
         except (ProtocolError, LimitExceeded) as error:
             # Where the next record begins is not known any more, so this is the last receipt.
             self._broken = True
@@ -166,8 +177,7 @@ class _Conversation:
                 partition=record.partition,
             )
         except FirnError as error:
-            self._gateway.tell(RECORDS, error)
-            return answer_of(error)
+            return self._answer_of(error)
         return _Accepted(part_receipt(record.key), part_receipt(record.value), stored)
 
     # --- answering ------------------------------------------------------------------------------------------------
@@ -215,14 +225,48 @@ class _Conversation:
             try:
                 stored = await outcome.stored
             except FirnError as error:
-                self._gateway.tell(RECORDS, error)
-                outcome = answer_of(error)
+                outcome = self._answer_of(error)
             else:
                 self._stored_total.value += 1
                 return 200, receipt(self._cluster_id, outcome.key, outcome.value, stored)
         assert isinstance(outcome, RestAnswer)
         self._failed_total.value += 1
         return outcome.status, error_receipt(outcome)
+
+    def _answer_of(self, error: FirnError) -> RestAnswer:
+        """The receipt of a record that is not known to be stored."""
+        if counts_no_more(self._caller, error):
+            return REFUSED
+        self._gateway.tell(RECORDS, error)
+        return answer_of(error)
+
+
+class _CredentialEnded(Exception):
+    """The credential of the request counts no more."""
+
+
+@asynccontextmanager
+async def _while_counts(caller: Caller | None) -> AsyncIterator[None]:
+    """Raises: _CredentialEnded, also in the middle of the block, once the credential of the caller counts no more."""
+    if caller is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(0 if caller.ended else None)
+
+    def tell() -> None:
+        scope.reschedule(loop.time())
+
+    try:
+        async with scope:
+            caller.on_end.add(tell)
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise _CredentialEnded from None
+    finally:
+        caller.on_end.discard(tell)
 
 
 class _Pending:

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
@@ -32,12 +32,17 @@ from app.notices import log_line
 from app.seams import Clock
 from app.usage import show_process
 
+if TYPE_CHECKING:
+    from app.http.tls import HttpTls
+
 GRACE_S: Final = 5
 """How long requests under way may take to end after a signal."""
 ORPHAN_GRACE_S: Final = 1
 """How long requests under way may take to end after the parent has ended."""
 DESCRIPTORS_KEPT: Final = 64
 """So many of the files that the process may open are kept for other uses than connections."""
+HANDSHAKES_MAX: Final = 256
+"""TLS handshakes under way. A further one takes the place of the oldest."""
 KEEP_ALIVE_S: Final = 75
 ENDED_BY_A_STOP: Final = "Cancel %s running task(s), timeout graceful shutdown exceeded"
 """What uvicorn logs with a count of requests, before it ends them."""
@@ -69,36 +74,56 @@ class BugLog(logging.Handler):
 class _Server(uvicorn.Server):
     """Reports that it listens, and where."""
 
-    def __init__(self, config: uvicorn.Config, *, quiet: bool) -> None:
+    def __init__(self, config: uvicorn.Config, *, quiet: bool, scheme: str) -> None:
         super().__init__(config)
         self._quiet = quiet
+        self._scheme = scheme
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
         if not self._quiet and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            sys.stderr.write(f"Firn HTTP listens on http://{host}:{port}\n")
+            sys.stderr.write(f"Firn HTTP listens on {self._scheme}://{host}:{port}\n")
             sys.stderr.flush()
 
 
 def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None = None) -> int:
-    """Serve until a signal or the parent's end; the exit code. Raises: ConfigError if the address cannot be listened on."""
+    """Serve until a signal or the parent's end; the exit code.
+
+    Raises: ConfigError if the address cannot be listened on, or the settings do not fit each other.
+    """
+    kept = RESERVED + DESCRIPTORS_KEPT
+    if settings.tls is not None:
+        kept += HANDSHAKES_MAX
+    if settings.client:
+        from app.http.callers import CALLERS_MAX, callers_log_in, check_encrypted
+
+        check_encrypted(settings, host)
+        kept += 2 * CALLERS_MAX if callers_log_in(settings.client) else 0
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)
     faults = Faults(log_line, time.monotonic)
     app = create_app(settings, clock=clock, rng=random.Random(), registry=registry, faults=faults)
     limits = ConnectionLimits(
-        connections_max=_descriptors_for(settings.connections_max),
+        connections_max=_descriptors_for(settings.connections_max, kept),
         header_timeout_ms=settings.header_timeout_ms,
         transfer_timeout_ms=settings.body_idle_timeout_ms,
     )
+    door = Door(limits, registry)
+    connection: Any = connection_class(door)
+    tls: HttpTls | None = None
+    if settings.tls is not None:
+        from app.http.tls import HttpTls
+
+        tls = HttpTls(settings.tls, door, handshakes_max=HANDSHAKES_MAX)
+        connection = tls.around(connection)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http=connection_class(Door(limits, registry)),
+        http=connection,
         ws="none",
         # What clients do wrong is counted; a line for each would let them fill the log.
         log_level="error",
@@ -113,24 +138,27 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         logging.getLogger(name).addHandler(BugLog(faults))
         logging.getLogger(name).propagate = False
     listening = _listen(host, port)
-    server = _Server(config, quiet=parent_fd is not None)
+    server = _Server(config, quiet=parent_fd is not None, scheme="http" if tls is None else "https")
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
-        return runner.run(_serve(server, listening, parent_fd, faults))
+        return runner.run(_serve(server, listening, parent_fd, faults, tls))
 
 
-def _descriptors_for(connections: int) -> int:
-    """Ask the system for as many open files as ``connections`` need. Returns how many connections it allows."""
-    wanted = connections + RESERVED + DESCRIPTORS_KEPT
+def _descriptors_for(connections: int, kept: int) -> int:
+    """Ask the system for as many open files as ``connections`` need, beside ``kept`` others. Returns how many connections it
+    allows."""
+    wanted = connections + kept
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < wanted:
-            connections = max(1, soft - RESERVED - DESCRIPTORS_KEPT)
+            connections = max(1, soft - kept)
     return connections
 
 
-async def _serve(server: _Server, listening: socket.socket, parent_fd: int | None, faults: Faults) -> int:
+async def _serve(
+    server: _Server, listening: socket.socket, parent_fd: int | None, faults: Faults, tls: HttpTls | None
+) -> int:
     if parent_fd is not None:
         loop = asyncio.get_running_loop()
         os.set_blocking(parent_fd, False)
@@ -143,11 +171,16 @@ async def _serve(server: _Server, listening: socket.socket, parent_fd: int | Non
                 server.should_exit = True
 
         loop.add_reader(parent_fd, parent_spoke)
-    watching = asyncio.create_task(faults.run())
+    watching = [asyncio.create_task(faults.run())]
+    if tls is not None:
+        watching.append(asyncio.create_task(tls.run(faults, log_line)))
     try:
         await server.serve(sockets=[listening])
     finally:
-        watching.cancel()
+        for task in watching:
+            task.cancel()
+        if tls is not None:
+            tls.arrivals.end_all()
     return 0 if server.started else 1
 
 

@@ -15,6 +15,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import json_response, small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
+from app.http.serving import gateway_of
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 
@@ -64,7 +65,7 @@ def _json_body(example: Any) -> dict[str, Any]:
 
 @router.get("", summary="List clusters", tags=["Cluster (v3)"])
 async def list_clusters(request: Request) -> Response:
-    gateway = _gateway(request)
+    gateway = gateway_of(request)
     return json_response(_list(request, "KafkaClusterList", "clusters", [await _cluster(request, gateway)]))
 
 
@@ -309,13 +310,8 @@ async def delete_config(cluster_id: str, topic_name: str, name: str, request: Re
 # --- the shapes -----------------------------------------------------------------------------------------------------
 
 
-def _gateway(request: Request) -> Gateway:
-    gateway: Gateway = request.app.state.gateway
-    return gateway
-
-
 async def _checked(request: Request, cluster_id: str) -> Gateway:
-    gateway = _gateway(request)
+    gateway = gateway_of(request)
     await gateway.check_cluster(cluster_id)
     return gateway
 

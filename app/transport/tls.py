@@ -14,13 +14,12 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from app.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from app.transport.arrivals import Arrival, Arrivals
-    from app.transport.connection import Connection
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of encrypted bytes; the buffer is shared by all connections of a loop."""
@@ -28,22 +27,48 @@ UNSENT_BYTES_MAX: Final = 2 * MIB
 """Of encrypted bytes that the client does not take: beyond this nothing is read from it, not even what TLS itself answers."""
 
 
-class TlsServer(Protocol):
+class Inner(Protocol):
+    """What is served over a link: a ``Connection``, or one of HTTP."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+Served_contra = TypeVar("Served_contra", bound=Inner, contravariant=True)
+
+
+class TlsServer(Protocol[Served_contra]):
     """What the links of a server share."""
 
     arrivals: Arrivals
     tls_scratch: memoryview
 
-    def admit(self, connection: Connection, transport: asyncio.BaseTransport, ends: TlsLink) -> bool: ...
+    def admit(self, connection: Served_contra, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
+        """Whether a client that has connected may begin its handshake. If not, ``transport`` has another protocol now."""
+        ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: Served_contra) -> None:
+        """It left before the end of its handshake."""
+        ...
 
     def handshake_failed(self, listener: str, host: str, why: str) -> None:
         """Tell the operator."""
         ...
 
 
-class TlsLink(asyncio.BufferedProtocol):
+Served = TypeVar("Served", bound=Inner)
+
+
+class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     """See the module. Everything here is synchronous."""
 
     __slots__ = (
@@ -69,9 +94,9 @@ class TlsLink(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        server: TlsServer,
+        server: TlsServer[Served],
         context: ssl.SSLContext,
-        connection: Connection,
+        connection: Served,
         known: Callable[[ssl.SSLObject, Arrival], None],
         listener: str = "",
     ) -> None:
@@ -260,6 +285,17 @@ class TlsLink(asyncio.BufferedProtocol):
             self._tls.unwrap()
         self._send()
         self._raw.close()
+
+    def write_eof(self) -> None:
+        """Say that this is the end, and read on."""
+        if self._closing or self._lost:
+            return
+        with suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._send()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._lost
 
     def abort(self) -> None:
         if not self._lost:

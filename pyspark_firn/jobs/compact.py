@@ -17,13 +17,14 @@ import http.client
 import json
 import logging
 import random
+import ssl
 import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -130,12 +131,14 @@ def compact(
     topic: str,
     *,
     http: str | None = None,
+    login: HttpLogin | None = None,
     target_bytes: int = TARGET_BYTES_DEFAULT,
     by_key: bool = False,
     runner: Runner | None = None,
     progress: Progress | None = None,
 ) -> CompactSummary:
-    """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline.
+    """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline. ``login``: as
+    whom ``http`` is asked, where callers log in.
 
     Beside a running cluster only what has left the local disks is compacted. ``runner`` works at parts beside each other: at
     runs of segments where leaders write the manifests and nothing has to be known of the whole partition, else at partitions.
@@ -164,7 +167,7 @@ def compact(
             for some in [groups] if http is None or by_key else [[group] for group in groups]:
                 ids = tuple(tuple(entry.segment_id for entry in group) for group in some)
                 if ids:
-                    parts.append(CompactPart(store, topic, partition, one.leader_epoch, http, ids, by_key))
+                    parts.append(CompactPart(store, topic, partition, one.leader_epoch, http, ids, by_key, login))
         check_has_history(found, states)
         summary.segments_to_do = sum(len(group) for part in parts for group in part.groups)
         for done in _run(parts, runner, summary, progress):
@@ -178,6 +181,16 @@ def compact(
 
 
 @dataclass(frozen=True, slots=True)
+class HttpLogin:
+    """As whom HTTP is asked."""
+
+    authorization: str = field(repr=False)
+    """The header: ``Basic …`` or ``Bearer …``."""
+    trust: str = ""
+    """PEM file of the authority of HTTPS; empty for the system's."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompactPart:
     """Some runs of segments of one partition for a worker."""
 
@@ -188,6 +201,7 @@ class CompactPart:
     http: str | None
     groups: tuple[tuple[UUID, ...], ...]
     by_key: bool
+    login: HttpLogin | None = None
 
 
 @dataclass(slots=True)
@@ -205,7 +219,7 @@ def compact_part(part: CompactPart, progress: Callable[[int], None] | None = Non
         writer: ManifestWriter = (
             OfflineManifest(session, part.partition, part.leader_epoch)
             if part.http is None
-            else LeaderManifest(part.http, part.topic, part.partition.partition)
+            else LeaderManifest(part.http, part.topic, part.partition.partition, part.login)
         )
         return Compaction(session, part.partition, writer, by_key=part.by_key).run(part.groups, progress)
 
@@ -295,8 +309,14 @@ class OfflineManifest:
 class LeaderManifest:
     """The partition's leader, reached through any of the cluster's HTTP addresses."""
 
-    def __init__(self, address: str, topic: str, partition: PartitionIndex) -> None:
+    def __init__(self, address: str, topic: str, partition: PartitionIndex, login: HttpLogin | None = None) -> None:
         self._url = f"{address.rstrip('/')}/firn/v1/topics/{quote(topic)}/partitions/{partition}/replacements"
+        self._headers = {"Content-Type": "application/json"}
+        self._context: ssl.SSLContext | None = None
+        if login is not None:
+            self._headers["Authorization"] = login.authorization
+            if login.trust and self._url.startswith("https:"):
+                self._context = ssl.create_default_context(cafile=login.trust)
 
     def begin(self, wanted: Replacement) -> None:
         self._ask("begin", wanted)
@@ -318,11 +338,11 @@ class LeaderManifest:
                 "end_offset": wanted.end_offset,
             }
         ).encode()
-        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")
         failure = BrokerUnavailable(f"{self._url} was not asked")
         for attempt in range(ATTEMPTS):
             try:
-                with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S):
+                with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S, context=self._context):
                     return
             except urllib.error.HTTPError as error:
                 message = _message_of(error)

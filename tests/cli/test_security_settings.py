@@ -11,6 +11,7 @@ import pytest
 
 from app.broker.doors import Doors, inter_broker_dial
 from app.broker.log_keys import with_log_keys
+from app.broker.process import http_environment, http_options
 from app.cli.doctor import settings_checks, settings_text
 from app.client.connection import dial_tcp
 from app.client.security import NoWay, SecureDialer, client_security, read_settings
@@ -25,6 +26,7 @@ from app.settings import environment_name, load, review, sources_of
 from tests.support.secured import USERS, certificates
 
 SASL = ["listeners=SASL_PLAINTEXT://h:1", "firn.http.listen=off", "sasl.enabled.mechanisms=PLAIN"]
+SCRAM = ["listeners=SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms=SCRAM-SHA-512"]
 TLS = ["listeners=SSL://h:1", "firn.http.listen=off", "ssl.keystore.type=PEM"]
 
 
@@ -67,7 +69,19 @@ def complaint(path: Path, *assignments: str) -> str:
         (["inter.broker.listener.name=X"], "is not one of listeners"),
         (["security.inter.broker.protocol=SSL"], "is the protocol of no listener"),
         (["inter.broker.listener.name=PLAINTEXT", "security.inter.broker.protocol=PLAINTEXT"], "say the same"),
-        ([*SASL[:1], SASL[2], f"sasl.jaas.config={USERS}"], "The HTTP process cannot log in"),
+        ([*SASL[:1], SASL[2], f"sasl.jaas.config={USERS}"], "No caller of HTTP could log in"),
+        ([*SCRAM, "firn.http.listen=0.0.0.0:8080"], "would take passwords and tokens without encryption"),
+        ([*SCRAM, "firn.http.allowed.origins=*"], "a browser would send the password that it remembers"),
+        ([*SCRAM, "firn.http.anonymous.enable=true"], "needs the user whose rights requests get"),
+        ([*SCRAM, "firn.http.ssl.client.auth=required"], "cannot pass a caller's certificate on"),
+        ([*SCRAM, "firn.http.ssl.keystore.type=JKS", "firn.http.ssl.keystore.location=/k"], "convert the file to PEM"),
+        (
+            [
+                *("listeners=PLAINTEXT://127.0.0.1:1,SSL://h:2", "ssl.keystore.type=PEM", "ssl.keystore.location=/k"),
+                *("ssl.truststore.type=PEM", "ssl.truststore.location=/t", "ssl.client.auth=required"),
+            ],
+            "HTTP cannot ask its callers who they are",
+        ),
         (["principal.builder.class=com.example.Builder"], "Firn runs no Java classes"),
     ],
 )
@@ -105,6 +119,56 @@ def test_what_kafka_allows_is_allowed(properties: Any) -> None:
     )
     assert (outside.reauthenticate_ms("PLAIN"), outside.reauthenticate_ms("SCRAM-SHA-512")) == (1000, 0)
     assert inter_broker_dial(config) is dial_tcp
+
+
+def test_http_uses_a_listener_whose_clients_log_in_even_beside_a_plain_one(properties: Any) -> None:
+    lines = (
+        "listeners=PLAINTEXT://127.0.0.1:1,BROKERS://h:2,CLIENTS://h:3",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,BROKERS:SASL_PLAINTEXT,CLIENTS:SASL_SSL",
+        "inter.broker.listener.name=BROKERS",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "ssl.keystore.type=PEM",
+        "ssl.keystore.location=/broker.pem",
+        "ssl.truststore.type=PEM",
+        "ssl.truststore.location=/ca.pem",
+    )
+    config = load(config_path=properties(*lines)).broker
+    assert (config.http_listener.name, config.local.name) == ("CLIENTS", "PLAINTEXT")
+    flags = http_options(config)
+    assert {"--client=security.protocol=SASL_SSL", "--client=ssl.truststore.location=/ca.pem"} <= {*flags}
+    alone = load(
+        config_path=properties(*SCRAM, "firn.http.listen=0.0.0.0:1", "firn.http.plain.credentials.enable=true")
+    )
+    assert alone.broker.http_listener.name == "SASL_PLAINTEXT"
+    plain = load(config_path=properties("listeners=PLAINTEXT://127.0.0.1:1")).broker
+    assert plain.http_listener.name == "PLAINTEXT"
+    assert not any(flag.startswith(("--client", "--anonymous", "--plain")) for flag in http_options(plain))
+
+
+def test_what_http_needs_is_looked_at_before_anything_is_started(properties: Any, tmp_path: Path) -> None:
+    folder = certificates(tmp_path / "web")
+
+    def refused(*lines: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            http_environment(load(config_path=properties(*lines)).broker)
+        return str(error.value)
+
+    location = "firn.http.ssl.keystore.location="
+    assert "cannot be read: No such file" in refused(f"{location}/no/such/file")
+    assert "It needs a private key and its certificate" in refused(f"{location}{folder / 'ca.pem'}")
+    client = tmp_path / "client.properties"
+    client.write_text("security.protocol=SSL\n")
+    assert "take the line out" in refused(*SCRAM, f"firn.http.client.config={client}")
+    client.write_text("sasl.mechanism=SCRAM-SHA-512\n")
+    assert "needs a user" in refused(*SCRAM, f"firn.http.client.config={client}", "firn.http.anonymous.enable=true")
+    given = properties(f"{location}{folder / 'broker.pem'}", "firn.http.ssl.key.password=hunter2")
+    config = load(config_path=given).broker
+    found = http_environment(config)
+    assert found["FIRN_HTTP_SSL_KEYSTORE_LOCATION"] == str(folder / "broker.pem")
+    assert found["FIRN_HTTP_SSL_KEY_PASSWORD"] == "hunter2"
+    assert "hunter2" not in repr((config, http_options(config), describe_broker(config)))
+    assert not any(http_environment(load(config_path=properties()).broker).values()), "nothing is inherited"
+    assert "a command line can be read" in complaint(given, "firn.http.ssl.key.password=hunter2")
 
 
 def test_secrets_are_shown_nowhere_and_not_taken_from_a_command_line(properties: Any) -> None:

@@ -66,6 +66,45 @@ async def test_requests_are_sent_before_earlier_ones_are_answered() -> None:
         await connection.close()
 
 
+async def test_a_connection_whose_login_ends_answers_what_was_asked_and_closes() -> None:
+    async with scripted_broker(a=1) as broker:
+        release = asyncio.Event()
+
+        @broker.on(ApiKey.METADATA)
+        async def slow(header: RequestHeader, body: Any) -> Any:
+            await release.wait()
+            return broker.metadata(["a"])
+
+        asked, idle = await connect(broker), await connect(broker)
+        task = ask(asked, "a")
+        while asked.in_flight_count < 1:
+            await asyncio.sleep(0)
+        for connection in (asked, idle):
+            connection.lasts(0.01)
+            while connection.usable:
+                await asyncio.sleep(0.001)
+        async with asyncio.timeout(60):
+            while len(broker.writers) == 2:
+                await asyncio.sleep(0.001)
+        assert "has ended" in str(await failure_of(idle))
+        assert asked.in_flight_count == 1
+        release.set()
+        assert [topic.name for topic in (await task).topics] == ["a"]
+        assert "has ended" in str(await failure_of(asked))
+        unlimited = await connect(broker)
+        unlimited.lasts(None)
+        assert unlimited.usable
+        await unlimited.close()
+
+
+async def failure_of(connection: KafkaConnection) -> Exception | None:
+    try:
+        await connection.send_only(ApiKey.METADATA, 0, b"")
+    except BrokerUnavailable as error:
+        return error
+    return None
+
+
 async def test_no_more_requests_are_under_way_than_allowed() -> None:
     async with scripted_broker(a=1) as broker:
         release = asyncio.Event()

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -182,6 +183,15 @@ async def test_it_ends_in_order_at_a_signal(http: Http, broker: RunningBroker) -
     async with asyncio.timeout(60):
         assert await http.process.wait() in (0, -signal.SIGTERM)
     writer.close()
+
+
+def test_without_logins_nothing_of_tls_and_logins_is_imported() -> None:
+    modules = ("app.machine.certificates", "app.client.security", "app.http.callers", "app.http.login", "app.http.tls")
+    program = (
+        f"import sys; import app.http.__main__, app.http.server; print(*sorted({{*{modules!r}}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
 async def test_an_address_in_use_is_said_in_one_sentence(http: Http, broker: RunningBroker) -> None:

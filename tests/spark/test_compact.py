@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from app.cli.job import compact as compact_command
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
@@ -43,13 +44,14 @@ from app.units import (
     TopicIdPartition,
     TopicPartition,
 )
-from pyspark_firn.jobs.compact import Compaction, LeaderManifest, OfflineManifest, compact
+from pyspark_firn.jobs.compact import Compaction, HttpLogin, LeaderManifest, OfflineManifest, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
 from tests.spark.conftest import Topic, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
+from tests.support.secured import certificates
 
 NOW_MS = 1_700_000_000_000
 
@@ -391,6 +393,31 @@ def test_a_cluster_that_is_older_than_the_job_is_told_in_a_sentence(monkeypatch:
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     with pytest.raises(ConfigError, match=r"an older version of Firn.*Nothing was changed\. Upgrade the brokers"):
         LeaderManifest("http://127.0.0.1:1", "t", PartitionIndex(0)).begin(nothing_to_replace())
+
+
+def test_leaders_are_asked_as_the_user_of_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def urlopen(request: Any, **more: Any) -> Any:
+        asked.append((request, more["context"]))
+        return io.BytesIO(b"")
+
+    monkeypatch.setattr("pyspark_firn.jobs.compact.urllib.request.urlopen", urlopen)
+    trust = str(certificates(tmp_path / "c") / "ca.pem")
+    login = HttpLogin("Basic abc", trust)
+    assert "abc" not in repr(login)
+    for address in ("https://firn", "http://127.0.0.1"):
+        LeaderManifest(address, "t", PartitionIndex(0), login).begin(nothing_to_replace())
+    assert [one.get_header("Authorization") for one, _ in asked] == ["Basic abc"] * 2
+    assert [context is not None for _, context in asked] == [True, False]
+
+
+def test_a_job_sends_its_password_encrypted_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, text in (("SECURITY_PROTOCOL", "SASL_SSL"), ("SASL_MECHANISM", "PLAIN"), ("SASL_USERNAME", "a")):
+        monkeypatch.setenv(f"FIRN_CLIENT_{name}", text)
+    monkeypatch.setenv("FIRN_CLIENT_SASL_PASSWORD", "p")
+    with pytest.raises(ConfigError, match="use an https address"):
+        compact_command("t", (tmp_path / "store").as_uri(), http="http://firn.example:8080")
 
 
 @asynccontextmanager

@@ -1,0 +1,517 @@
+"""Who asks: connections to brokers that are logged in with the credential of a request, kept for its next one.
+
+A ``Caller`` is one credential that a broker has accepted, with a ``Gateway`` of its own. ``Callers`` keeps them by a digest of
+their credentials. Whatever a broker has refused leaves nothing behind. Rules: docs/adr/0034-http-callers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import random
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from app import __version__
+from app.client.cluster import ClusterClient
+from app.client.connection import KafkaConnection, open_connection
+from app.client.security import ClientSecurity, Reach, SecureDialer, client_security, offered_mechanisms
+from app.configs.listeners import SecurityProtocol
+from app.errors import BrokerUnavailable, ConfigError, ErrorCode, FirnError, RequestRejected, copy_of
+from app.faults import Faults
+from app.http.access import ANY, in_the_clear, is_loopback
+from app.http.credentials import Basic, Credential, digest_of
+from app.http.errors import REFUSED, RestAnswer
+from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
+from app.limits import MIB
+from app.metrics import Registry
+from app.seams import Clock
+
+CALLERS_MAX: Final = 200
+CALLER_BUFFER_BYTES_MAX: Final = 16 * MIB
+"""Of records that are not stored yet. One record of the largest size fits in it."""
+CHECK_AGAIN_S: Final = 60.0
+"""A removed user is served for so long at most."""
+CHECK_SOON_PART: Final = 0.75
+"""Of the time to the next check, after which a request begins it."""
+IDLE_S: Final = 60.0
+LOGINS_MAX: Final = 16
+"""Under way. Each hashes a password thousands of times."""
+LOGINS_PER_ADDRESS_MAX: Final = 4
+LOGIN_WAIT_S: Final = 5.0
+ADMISSIONS_MAX: Final = 3
+"""How often a request logs in whose place was given to another one before it was used."""
+RETRY_S: Final = 1.0
+"""Between two checks of a credential while no broker can be reached."""
+MECHANISMS_KEPT_S: Final = 60.0
+LIFETIME_S_MIN: Final = 0.1
+"""A session that ends sooner has ended: brokers take tokens a little past their end, because clocks differ."""
+SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+TOKENS: Final = "OAUTHBEARER"
+
+BUSY: Final = RestAnswer(503, 50302, "Too many callers log in or are served at this time. Try again later.")
+
+
+class Refusal(Exception):
+    """A request without a caller."""
+
+    def __init__(self, answer: RestAnswer) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerLimits:
+    callers_max: int = CALLERS_MAX
+    logins_max: int = LOGINS_MAX
+    logins_per_address_max: int = LOGINS_PER_ADDRESS_MAX
+    login_wait_s: float = LOGIN_WAIT_S
+    check_again_s: float = CHECK_AGAIN_S
+    idle_s: float = IDLE_S
+
+
+def callers_log_in(client: Mapping[str, str]) -> bool:
+    """Whether brokers that are reached with these settings ask for a login. Raises: ConfigError."""
+    return client_security(client, needs_user=False).protocol.sasl
+
+
+def check_reach(settings: HttpSettings) -> None:
+    """Raises: ConfigError, if these settings would give callers rights that are not theirs."""
+    security = client_security(settings.client, needs_user=settings.anonymous)
+    has_certificate = security.tls is not None and bool(security.tls.identity)
+    if security.protocol is SecurityProtocol.SSL and has_certificate and not settings.anonymous:
+        raise ConfigError(
+            "HTTP cannot ask its callers who they are on a listener with SSL, and would give all of them the rights of its own "
+            "certificate: use a listener with SASL_SSL, or allow that with firn.http.anonymous.enable (--anonymous)."
+        )
+    if security.protocol.sasl and ANY in settings.allowed_origins:
+        raise ConfigError(
+            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers "
+            "with requests of any page. Name the origins."
+        )
+
+
+def check_encrypted(settings: HttpSettings, host: str) -> None:
+    """``host``: where is listened. Raises: ConfigError, if credentials would cross the network in the clear."""
+    if (
+        settings.tls is None
+        and not settings.plain_credentials
+        and not is_loopback(host)
+        and callers_log_in(settings.client)
+    ):
+        raise ConfigError(in_the_clear(host))
+
+
+def mechanisms_for(credential: Credential, offered: tuple[str, ...], *, knows_broker: bool) -> tuple[str, ...]:
+    """How a credential may be shown to a broker, the first choice first. What can be replayed is only told to a broker that is
+    known, over TLS."""
+    if not isinstance(credential, Basic):
+        return (TOKENS,) if TOKENS in offered and knows_broker else ()
+    found = tuple(one for one in SCRAM if one in offered)
+    return found or (("PLAIN",) if "PLAIN" in offered and knows_broker else ())
+
+
+class Caller:
+    """One credential that a broker has accepted."""
+
+    def __init__(self, key: bytes, gateway: Gateway, dialer: SecureDialer) -> None:
+        self.key = key
+        self.gateway = gateway
+        self.dialer = dialer
+        self.requests = 0
+        """Under way."""
+        self.used_s = 0.0
+        self.check_s = math.inf
+        """Loop time from which on the credential has to be shown again before a request is served."""
+        self.check_soon_s = math.inf
+        """Loop time from which on it is shown again while requests are served."""
+        self.ended = False
+        self.on_end: set[Callable[[], None]] = set()
+        """Called once, when the credential counts no more."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.checking: asyncio.Task[None] | None = None
+
+
+class Callers:
+    """All of a process. ``async with`` closes their connections."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        registry: Registry,
+        faults: Faults,
+        limits: CallerLimits | None = None,
+    ) -> None:
+        """Raises: ConfigError."""
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._registry = registry
+        self._faults = faults
+        self._limits = CallerLimits() if limits is None else limits
+        security = client_security(settings.client, needs_user=False)
+        self._protocol = security.protocol
+        self._reach = Reach(security.tls)
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, Caller] = OrderedDict()
+        """The one that was used longest ago first."""
+        self._logins: dict[bytes, asyncio.Task[Caller]] = {}
+        self._turns = _Turns(self._limits)
+        self._offered: tuple[str, ...] = ()
+        self._offered_until_s = -math.inf
+        self._asking: asyncio.Task[tuple[str, ...]] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        text = "Credentials of HTTP callers for which connections to brokers are kept."
+        registry.gauge("firn_http_callers", text, lambda: [((), float(len(self._known)))])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        under_way = [*self._tasks]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for caller in tuple(self._known.values()):
+            self.end(caller)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def serving(self, credential: Credential, address: str) -> AsyncIterator[Caller]:
+        """The caller of a request from ``address``, who is kept at least until its end.
+
+        Raises: Refusal, BrokerUnavailable, RequestRejected.
+        """
+        caller = await self._admit(credential, address)
+        try:
+            yield caller
+        finally:
+            caller.requests -= 1
+            caller.used_s = asyncio.get_running_loop().time()
+
+    async def _admit(self, credential: Credential, address: str) -> Caller:
+        key = digest_of(self._key, credential)
+        loop = asyncio.get_running_loop()
+        for _ in range(ADMISSIONS_MAX):
+            caller = self._known.get(key)
+            if caller is None:
+                caller = await self._logged_in(key, credential, address)
+            elif loop.time() >= caller.check_s:
+                await self._checked(caller)
+            elif loop.time() >= caller.check_soon_s and caller.checking is None:
+                self._spawn(self._check_in_background(caller))  # so that no request has to wait for it
+            if not caller.ended:
+                # No wait from here on: whoever makes room sees that the place is in use.
+                self._known.move_to_end(key)
+                caller.requests += 1
+                return caller
+        raise Refusal(BUSY)
+
+    async def _logged_in(self, key: bytes, credential: Credential, address: str) -> Caller:
+        """Requests with the same credential share one login."""
+        task = self._logins.get(key)
+        if task is None:
+            task = self._logins[key] = self._spawn(self._log_in(key, credential, address))
+            task.add_done_callback(lambda _: self._logins.pop(key, None))
+        caller: Caller = await _shared(task)
+        return caller
+
+    async def check_ready(self) -> None:
+        """Raises: FirnError or TimeoutError if no broker answers soon."""
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            connection = await self._connected()
+        await connection.close()
+
+    # --- logging in ---------------------------------------------------------------------------------------------------
+
+    async def _log_in(self, key: bytes, credential: Credential, address: str) -> Caller:
+        async with self._turns.turn(address):
+            try:
+                caller = await self._tried(key, credential)
+            except Refusal as refusal:
+                self._count("refused" if refusal.answer.status == 401 else "busy")
+                raise
+            except FirnError:
+                self._count("unavailable")
+                raise
+        self._count("accepted")
+        return caller
+
+    async def _tried(self, key: bytes, credential: Credential) -> Caller:
+        """Raises: as ``serving``."""
+        offered = await self.mechanisms()
+        mechanisms = mechanisms_for(credential, offered, knows_broker=self._reach.knows_broker)
+        if not mechanisms:
+            kind = "password" if isinstance(credential, Basic) else "token"
+            listed = ", ".join(offered) or "no login"
+            over = "" if self._reach.knows_broker else " without TLS that checks its name"
+            self._faults.met(
+                "logins of HTTP callers by",
+                kind,
+                f"no HTTP caller can log in by {kind}: the broker offers {listed}{over}",
+            )
+        for mechanism in mechanisms:
+            dialer = SecureDialer(self._security(credential, mechanism), self._reach)
+            cluster = ClusterClient(
+                self._settings.bootstrap,
+                rng=self._rng,
+                client_id=CLIENT_ID,
+                retry_budget_ms=self._settings.retry_budget_ms,
+                dial=dialer,
+            )
+            gateway = Gateway(
+                self._settings,
+                cluster,
+                self._clock,
+                self._registry,
+                self._faults,
+                of_caller=True,
+                buffer_bytes_max=CALLER_BUFFER_BYTES_MAX,
+            )
+            try:
+                await cluster.any_broker()
+                _check_lifetime(dialer)
+                return self._keep(Caller(key, gateway, dialer))
+            except RequestRejected as error:
+                await gateway.close()
+                if error.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+                    self._offered_until_s = -math.inf  # the broker has changed
+                    raise BrokerUnavailable(str(error)) from None
+                if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
+                    raise
+            except BaseException:
+                await gateway.close()
+                raise
+        raise Refusal(REFUSED)
+
+    def _security(self, credential: Credential, mechanism: str) -> ClientSecurity:
+        if isinstance(credential, Basic):
+            return ClientSecurity(
+                protocol=self._protocol, mechanism=mechanism, user=credential.user, password=credential.password
+            )
+        return ClientSecurity(protocol=self._protocol, mechanism=mechanism, token=credential.token)
+
+    def _keep(self, caller: Caller) -> Caller:
+        """Give a caller a place. Raises: Refusal if all are in use."""
+        if len(self._known) >= self._limits.callers_max:
+            unused = next((one for one in self._known.values() if not one.requests), None)
+            if unused is None:
+                raise Refusal(BUSY)
+            self.end(unused)
+        caller.used_s = asyncio.get_running_loop().time()
+        self._known[caller.key] = caller
+        self._confirmed(caller)
+        return caller
+
+    async def mechanisms(self) -> tuple[str, ...]:
+        """How one may log in, as a broker said not long ago. Raises: BrokerUnavailable, RequestRejected."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._offered_until_s:
+            return self._offered
+        if self._asking is None:
+            self._asking = self._spawn(self._ask_mechanisms())
+            self._asking.add_done_callback(self._asked)
+        found: tuple[str, ...] = await _shared(self._asking)
+        return found
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Ways to log in, as a broker has said them; none if it has not yet."""
+        return self._offered
+
+    def _asked(self, task: asyncio.Task[tuple[str, ...]]) -> None:
+        self._asking = None
+        if not task.cancelled() and task.exception() is None:
+            self._offered = task.result()
+            self._offered_until_s = asyncio.get_running_loop().time() + MECHANISMS_KEPT_S
+
+    async def _ask_mechanisms(self) -> tuple[str, ...]:
+        """Raises: BrokerUnavailable, RequestRejected."""
+        connection = await self._connected()
+        try:
+            return await offered_mechanisms(connection, self._offered[0] if self._offered else SCRAM[0])
+        finally:
+            await connection.close()
+
+    async def _connected(self) -> KafkaConnection:
+        """The first broker that answers, without a login. Raises: BrokerUnavailable, RequestRejected."""
+        failures: list[str] = []
+        for host, port in self._settings.bootstrap:
+            try:
+                return await open_connection(
+                    host, port, client_id=CLIENT_ID, software_version=__version__, dial=self._reach
+                )
+            except BrokerUnavailable as error:
+                failures.append(str(error))
+        raise BrokerUnavailable(" ".join(failures))
+
+    # --- checking again, and the end ----------------------------------------------------------------------------------
+
+    async def _checked(self, caller: Caller) -> None:
+        """Show the credential to a broker again. Raises: as ``serving``."""
+        if caller.checking is None:
+            caller.checking = self._spawn(self._check(caller))
+            caller.checking.add_done_callback(lambda _: setattr(caller, "checking", None))
+        await _shared(caller.checking)
+
+    async def _check(self, caller: Caller) -> None:
+        try:
+            await caller.gateway.cluster.log_in_again()
+            _check_lifetime(caller.dialer)
+        except RequestRejected as error:
+            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                self.end(caller)
+                raise Refusal(REFUSED) from None
+            raise BrokerUnavailable(str(error)) from None
+        self._confirmed(caller)
+
+    def _confirmed(self, caller: Caller) -> None:
+        """A broker has accepted the credential just now."""
+        lifetime_s = caller.dialer.lifetime_s
+        again_s = self._limits.check_again_s if lifetime_s is None else min(self._limits.check_again_s, lifetime_s)
+        now_s = asyncio.get_running_loop().time()
+        caller.check_s = now_s + again_s
+        caller.check_soon_s = now_s + max(again_s * CHECK_SOON_PART, RETRY_S)
+        self._arm(caller, min(again_s, self._limits.idle_s))
+
+    def _arm(self, caller: Caller, seconds: float) -> None:
+        if caller.timer is not None:
+            caller.timer.cancel()
+        caller.timer = asyncio.get_running_loop().call_later(seconds, self._look, caller)
+
+    def _look(self, caller: Caller) -> None:
+        """Give up a caller who has left, and check one who is there for long."""
+        if caller.ended:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if not caller.requests:
+            left_s = caller.used_s + self._limits.idle_s - now_s
+            if left_s <= 0:
+                self.end(caller)
+            else:
+                self._arm(caller, left_s)
+        elif now_s < caller.check_s:
+            self._arm(caller, caller.check_s - now_s)
+        else:
+            self._arm(caller, RETRY_S)
+            self._spawn(self._check_in_background(caller))
+
+    async def _check_in_background(self, caller: Caller) -> None:
+        try:
+            await self._checked(caller)
+        except Refusal:
+            pass  # it has ended
+        except FirnError as error:
+            self.tell_unavailable(error)
+
+    def end(self, caller: Caller) -> None:
+        """Its credential counts no more, or it has left: requests under way end, and its connections close."""
+        if caller.ended:
+            return
+        caller.ended = True
+        if self._known.get(caller.key) is caller:
+            del self._known[caller.key]
+        if caller.timer is not None:
+            caller.timer.cancel()
+        for tell in tuple(caller.on_end):
+            tell()
+        self._spawn(caller.gateway.close())
+
+    def tell_unavailable(self, error: FirnError) -> None:
+        """No broker could be asked about a credential."""
+        self._faults.met("reaching", "a broker", f"no broker can be reached, so no HTTP caller can log in: {error}")
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits for it has it, too
+
+    def _count(self, outcome: str) -> None:
+        text = "Logins of HTTP callers at brokers, by outcome."
+        self._registry.counter("firn_http_logins_total", text, outcome=outcome).value += 1
+
+
+class _Turns:
+    """How many logins are under way: of all addresses, and of one."""
+
+    def __init__(self, limits: CallerLimits) -> None:
+        self._limits = limits
+        self._all = asyncio.Semaphore(limits.logins_max)
+        self._by_address: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """Raises: Refusal after a while."""
+        address = network_of(address)
+        own, waiting = self._by_address.get(address) or (asyncio.Semaphore(self._limits.logins_per_address_max), 0)
+        self._by_address[address] = own, waiting + 1
+        try:
+            async with _within(own, self._limits.login_wait_s), _within(self._all, self._limits.login_wait_s):
+                yield
+        finally:
+            own, waiting = self._by_address[address]
+            if waiting == 1:
+                del self._by_address[address]
+            else:
+                self._by_address[address] = own, waiting - 1
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 the first 64 bits, because one machine has all the rest."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address
+
+
+@asynccontextmanager
+async def _within(semaphore: asyncio.Semaphore, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            await semaphore.acquire()
+    except TimeoutError:
+        raise Refusal(BUSY) from None
+    try:
+        yield
+    finally:
+        semaphore.release()
+
+
+def _check_lifetime(dialer: SecureDialer) -> None:
+    """Raises: RequestRejected SASL_AUTHENTICATION_FAILED."""
+    if dialer.lifetime_s is not None and dialer.lifetime_s < LIFETIME_S_MIN:
+        raise RequestRejected(ErrorCode.SASL_AUTHENTICATION_FAILED, "The session has ended.")
+
+
+async def _shared(task: asyncio.Task[Any]) -> Any:
+    """What a task that others wait for, too, returns or raises."""
+    try:
+        return await asyncio.shield(task)
+    except (FirnError, Refusal) as error:
+        raise copy_of(error) from None
+    finally:
+        del task  # an error holds this frame, and the task holds the error

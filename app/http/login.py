@@ -1,0 +1,81 @@
+"""ASGI middleware: finds the caller of each request, before a route is looked for. Only health is told to everybody.
+
+It is imported only where callers log in.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.errors import BrokerUnavailable, FirnError
+from app.http.access import HEALTH_PATHS
+from app.http.bodies import JSON_TYPE
+from app.http.callers import TOKENS, Callers, Refusal
+from app.http.credentials import NotACredential, read_authorization
+from app.http.errors import NEEDED, REFUSED, RestAnswer, answer_of
+from app.http.serving import CALLER
+
+BASIC: Final = b'Basic realm="Firn", charset="UTF-8"'
+BEARER: Final = b'Bearer realm="Firn"'
+RETRY_AFTER_S: Final = b"1"
+
+
+def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+    """What a client is told that it may log in by. Without knowledge both are named."""
+    found = []
+    if not offered or any(one != TOKENS for one in offered):
+        found.append((b"www-authenticate", BASIC))  # first: some browsers look at the first one only
+    if not offered or TOKENS in offered:
+        found.append((b"www-authenticate", BEARER))
+    return found
+
+
+class Login:
+    """Runs before every route."""
+
+    def __init__(self, inner: ASGIApp, *, anonymous: bool) -> None:
+        """``anonymous``: requests without a credential are served by the process's own user."""
+        self._inner = inner
+        self._anonymous = anonymous
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
+            await self._inner(scope, receive, send)
+            return
+        callers: Callers = scope["app"].state.callers
+        async with AsyncExitStack() as stack:
+            try:
+                credential = read_authorization([value for name, value in scope["headers"] if name == b"authorization"])
+                if credential is not None:
+                    address = scope["client"][0] if scope.get("client") else ""
+                    scope[CALLER] = await stack.enter_async_context(callers.serving(credential, address))
+                elif not self._anonymous:
+                    raise Refusal(NEEDED)
+            except NotACredential:
+                await _refuse(scope, send, REFUSED, callers)
+                return
+            except Refusal as refusal:
+                await _refuse(scope, send, refusal.answer, callers)
+                return
+            except FirnError as error:
+                if isinstance(error, BrokerUnavailable):
+                    callers.tell_unavailable(error)
+                await _refuse(scope, send, answer_of(error), callers)
+                return
+            await self._inner(scope, receive, send)
+
+
+async def _refuse(scope: Scope, send: Send, answer: RestAnswer, callers: Callers) -> None:
+    body = answer.body()
+    headers = [(b"content-type", JSON_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    if answer.status == 401:
+        headers += challenges(callers.offered)
+    if answer.status == 503:
+        headers.append((b"retry-after", RETRY_AFTER_S))
+    if any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"]):
+        headers.append((b"connection", b"close"))  # the body of a refused request is not read
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

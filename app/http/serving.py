@@ -1,0 +1,38 @@
+"""Whose clients serve a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+
+from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.http.gateway import Gateway
+
+if TYPE_CHECKING:
+    from app.http.callers import Caller
+
+CALLER: Final = "firn.caller"
+"""Where a request's scope has its caller (``app/http/login.py``)."""
+
+
+def gateway_of(request: Request) -> Gateway:
+    """The clients that serve a request."""
+    caller: Caller | None = request.scope.get(CALLER)
+    gateway: Gateway = request.app.state.gateway if caller is None else caller.gateway
+    return gateway
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Who asks; None if nobody had to log in."""
+    caller: Caller | None = request.scope.get(CALLER)
+    return caller
+
+
+def counts_no_more(caller: Caller | None, error: Exception) -> bool:
+    """Whether a request failed because the credential of its caller counts no more."""
+    if caller is None:
+        return False
+    if isinstance(error, RequestRejected):
+        return error.code is ErrorCode.SASL_AUTHENTICATION_FAILED  # a connection had to be opened again
+    return caller.ended and isinstance(error, BrokerUnavailable)  # its connections were closed

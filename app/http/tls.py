@@ -1,0 +1,100 @@
+"""HTTPS: the certificate of the HTTP process, and its connections.
+
+TLS is that of the Kafka listeners (``app/transport/tls.py``). So handshakes that nobody finishes have a deadline and a limit: the
+loop's own TLS would tell of a client only after its handshake. Nothing here is imported without a certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from app.errors import ConfigError
+from app.faults import Faults
+from app.http.connections import Door, HttpConnection
+from app.limits import KIB
+from app.machine.certificates import Certificates, TlsSettings
+from app.transport.arrivals import Arrivals
+from app.transport.tls import Inner, TlsLink, scratch
+
+LOOK_S: Final = 5.0
+"""How often files of certificates are looked at."""
+PLAIN_BYTES: Final = 64 * KIB
+"""One read of decrypted bytes."""
+
+
+class HttpTls:
+    """The TLS of the process's connections. Belongs to one loop."""
+
+    def __init__(self, settings: TlsSettings, door: Door, *, handshakes_max: int) -> None:
+        """Raises: ConfigError if the certificate cannot be used."""
+        self._certificates = Certificates(settings, server=True)
+        self._door = door
+        self.arrivals = Arrivals(arrivals_max=handshakes_max, timeout_ms=door.limits.header_timeout_ms)
+        self.tls_scratch = scratch()
+        self._plain = memoryview(bytearray(PLAIN_BYTES))
+
+    def admit(self, connection: Inner, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
+        """Handshakes are limited by ``arrivals``, connections by their ``Door`` afterwards."""
+        return True
+
+    def lost(self, connection: Inner) -> None:
+        """Nobody counts it before its handshake."""
+
+    def handshake_failed(self, listener: str, host: str, why: str) -> None:
+        """Counted only: anybody can cause it."""
+        self._door.count_closed("tls_handshake")
+
+    def around(self, make: Callable[..., HttpConnection]) -> Callable[..., asyncio.BaseProtocol]:
+        """A factory of connections for uvicorn: those of ``make``, with TLS."""
+
+        def connection(**more: Any) -> asyncio.BaseProtocol:
+            inner = _Decrypted(make(**more), self._plain)
+            return TlsLink(self, self._certificates.context, inner, lambda _, arrival: arrival.over())
+
+        return connection
+
+    async def run(self, faults: Faults, log_line: Callable[[str], None]) -> None:
+        """Use what changes in the files, until cancelled. Connections that are open keep what they have."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look(faults, log_line)
+
+    async def look(self, faults: Faults, log_line: Callable[[str], None]) -> None:
+        """Use what has changed in the files."""
+        try:
+            if await asyncio.to_thread(self._certificates.look):
+                log_line("HTTPS has read its certificate again; new connections get what it is now")
+        except ConfigError as error:
+            faults.met(
+                "reading", "the certificate of HTTPS", f"HTTPS goes on with its old certificate: {error}", lasting=True
+            )
+        else:
+            faults.over("reading", "the certificate of HTTPS")
+
+
+class _Decrypted(asyncio.BufferedProtocol):
+    """Hands on what a ``TlsLink`` has decrypted to a connection that takes bytes."""
+
+    def __init__(self, inner: HttpConnection, buffer: memoryview) -> None:
+        self._inner = inner
+        self._buffer = buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._inner.connection_made(transport)  # type: ignore[arg-type] # a TlsLink
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._inner.connection_lost(exc)  # type: ignore[arg-type]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inner.data_received(bytes(self._buffer[:nbytes]))
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
