@@ -30,6 +30,7 @@ MISSING_RIGHTS: Final = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     }
 )
 PARTS_MAX: Final = 20
@@ -395,6 +396,30 @@ def _delete_share_offsets(message: Any, response: Any) -> list[Change]:
     )
 
 
+def _create_token(message: Any, response: Any) -> list[Change]:
+    code = response.error_code
+    told = change(
+        "DELEGATION_TOKEN",
+        response.token_id or None,
+        "CREATE",
+        code,
+        owner=short(f"{response.principal_type}:{response.principal_name}"),
+        renewers=_some([short(f"{one.principal_type}:{one.principal_name}") for one in message.renewers]),
+    )
+    return _told([(code, told if code else told | {"expires_ms": response.expiry_timestamp_ms})])
+
+
+def _change_token(action: str) -> Tell:
+    """The message has the token's secret and not its id, which is the request's ``about``."""
+
+    def tell(message: Any, response: Any) -> list[Change]:
+        code = response.error_code
+        told = change("DELEGATION_TOKEN", None, action, code)
+        return _told([(code, told if code else told | {"expires_ms": response.expiry_timestamp_ms})])
+
+    return tell
+
+
 CHANGES: Final[Mapping[int, Tell]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
@@ -410,6 +435,9 @@ CHANGES: Final[Mapping[int, Tell]] = {
     ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
     ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: _change_token("RENEW"),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _change_token("EXPIRE"),
     ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets,

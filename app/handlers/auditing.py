@@ -50,6 +50,9 @@ class Asked(Protocol):
     denied: dict[Resource, None] | None
     """What it was refused."""
 
+    @property
+    def about(self) -> str | None: ...
+
 
 def note(request: Asked, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
     """A request is refused this."""
@@ -157,6 +160,8 @@ class Audit:
 
     def _tell_changes(self, tell: Tell, request: Asked, message: Any, response: Any) -> None:
         changes = tell(message, response)
+        if request.about is not None:
+            changes = [one | {"name": request.about} for one in changes]
         if not (request.denied and _changed_nothing(changes)):
             self.changed(request, changes)
 
@@ -226,6 +231,7 @@ class Audit:
                 host=caller.host,
                 listener=caller.listener,
                 mechanism=mechanism,
+                **({"by_token": True} if caller.by_token else {}),
             )
             self._put(self._logins.note(what, self._clock.now_ms()))
 

@@ -227,3 +227,5 @@ class Request:
     """What the response tells, if its API has a place for it."""
     denied: dict[Resource, None] | None = None
     """What it was refused for want of a right (``auditing.note``)."""
+    about: str | None = None
+    """The name of what it changes, for the audit log, where its message has a secret in place of a name."""

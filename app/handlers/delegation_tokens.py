@@ -8,7 +8,8 @@ from typing import Final
 from app.configs.listeners import SecurityProtocol
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import denial, may
+from app.handlers.auditing import note
+from app.handlers.authorising import may, refuse
 from app.handlers.callers import ANONYMOUS
 from app.handlers.context import Context, Request
 from app.metadata.token_changes import TokenAsked, check_principals
@@ -43,15 +44,19 @@ def check_connection(context: Context, request: Request, message: object) -> Non
     else:
         _check_not_by_token(request)
         return
-    raise _not_allowed(f"{why}: ask for delegation tokens on a listener with a login, or show a certificate.")
+    raise _not_allowed(request, f"{why}: ask for delegation tokens on a listener with a login, or show a certificate.")
 
 
 def _check_not_by_token(request: Request) -> None:
     if request.caller.by_token:
-        raise _not_allowed("The client has logged in with a delegation token, and tokens make no tokens.")
+        raise _not_allowed(request, "The client has logged in with a delegation token, and tokens make no tokens.")
 
 
-def _not_allowed(sentence: str) -> RequestRejected:
+def _not_allowed(request: Request, sentence: str) -> RequestRejected:
+    operation = Operation.DESCRIBE_TOKENS
+    if request.api_key == ApiKey.CREATE_DELEGATION_TOKEN:
+        operation = Operation.CREATE_TOKENS
+    note(request, operation, ResourceType.USER, request.caller.principal)
     return RequestRejected(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, sentence)
 
 
@@ -74,7 +79,7 @@ async def create(
     if owner != request.caller.principal and not may(
         context, request.caller, Operation.CREATE_TOKENS, ResourceType.USER, owner
     ):
-        raise denial(request.caller, Operation.CREATE_TOKENS, ResourceType.USER, owner)
+        raise refuse(request, Operation.CREATE_TOKENS, ResourceType.USER, owner)
     renewers = tuple(dict.fromkeys(f"{one.principal_type}:{one.principal_name}" for one in message.renewers))
     asked = TokenAsked(owner, request.caller.principal, renewers, message.max_lifetime_ms)
     check_principals(asked)
@@ -124,7 +129,7 @@ async def renew(
 ) -> RenewDelegationTokenResponse:
     """Raises: RequestRejected."""
     _check_not_by_token(request)
-    token_id = _secrets(context).find(bytes(message.hmac), context.image.tokens)
+    token_id = request.about = _secrets(context).find(bytes(message.hmac), context.image.tokens)
     ends_ms = await context.controller.renew_token(token_id, request.caller.principal, message.renew_period_ms)
     return RenewDelegationTokenResponse(expiry_timestamp_ms=ends_ms)
 
@@ -139,7 +144,7 @@ async def expire(
 ) -> ExpireDelegationTokenResponse:
     """Raises: RequestRejected."""
     _check_not_by_token(request)
-    token_id = _secrets(context).find(bytes(message.hmac), context.image.tokens)
+    token_id = request.about = _secrets(context).find(bytes(message.hmac), context.image.tokens)
     ends_ms = await context.controller.expire_token(token_id, request.caller.principal, message.expiry_time_period_ms)
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=ends_ms)
 

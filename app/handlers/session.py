@@ -186,7 +186,10 @@ class Session(Client):
             try:
                 api.before(self.context, request, message)
             except FirnError as error:
-                self.answer(self._encode(request, self._refused(api.refuse, request, message, error, meter), meter))
+                refused = self._refused(api.refuse, request, message, error, meter)
+                if self.context.audit is not None:
+                    self.context.audit.answered(request, message, refused)
+                self.answer(self._encode(request, refused, meter))
                 return
         passes_on = self.context.passes_on
         if passes_on is not None and api_key in PASSED_ON and passes_on.needed():

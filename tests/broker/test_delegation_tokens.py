@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -129,6 +130,48 @@ async def test_who_has_logged_in_with_a_token_gets_none(tmp_path: Path) -> None:
         assert len(broker.node.cluster.image.tokens) == 1
         await holder.close()
         await alice.close()
+
+
+async def test_what_is_done_with_tokens_is_told_by_their_ids_and_no_secret_is(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    async with broker_with_tokens(tmp_path, firn_audit_log_path=str(path)) as broker:
+        alice = await connect(broker, dialer("alice"))
+        token = await made(alice, renewers=[CreatableRenewers("User", "bob")])
+        holder = await connect(broker, token_dialer(token.token_id, token.hmac))
+        await codes(holder, token.hmac)
+        await holder.close()
+        assert await codes(alice, token.hmac) == [0] * 4
+        assert await codes(alice, b"of no token") == [0, *[ErrorCode.DELEGATION_TOKEN_NOT_FOUND] * 2, 0]
+        await alice.close()
+    text = path.read_text()
+    for secret in (token.hmac, KEY.encode()):
+        for spelt in (secret.hex(), b64encode(secret).decode(), repr(secret), json.dumps(secret.decode("latin-1"))):
+            assert spelt not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    told = [change for line in lines for change in line.get("changes", ()) if change["type"] == "DELEGATION_TOKEN"]
+    found = [(one["action"], one["name"] == token.token_id, one.get("error")) for one in told]
+    assert found == [
+        ("CREATE", True, None),
+        ("CREATE", False, None),
+        ("RENEW", True, None),
+        ("EXPIRE", True, None),
+        ("CREATE", False, None),
+        ("RENEW", False, "DELEGATION_TOKEN_NOT_FOUND"),
+        ("EXPIRE", False, "DELEGATION_TOKEN_NOT_FOUND"),
+    ]
+    assert (told[0]["owner"], told[0]["renewers"], told[0]["expires_ms"]) == (
+        "User:alice",
+        ["User:bob"],
+        token.expiry_timestamp_ms,
+    )
+    assert [line.get("by_token") for line in lines if line["event"] == "login"] == [None, True]
+    denied = {line["request"]: line["resources"][0]["operation"] for line in lines if line["outcome"] == "denied"}
+    assert denied == {
+        "CREATE_DELEGATION_TOKEN": "CREATE_TOKENS",
+        "RENEW_DELEGATION_TOKEN": "DESCRIBE_TOKENS",
+        "EXPIRE_DELEGATION_TOKEN": "DESCRIBE_TOKENS",
+        "DESCRIBE_DELEGATION_TOKEN": "DESCRIBE_TOKENS",
+    }
 
 
 async def test_a_plain_or_anonymous_connection_gets_none(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ LAST: dict[ApiKey, Step] = {step.key: step for step in STEPS}
 """One request of each API of clients."""
 
 
+OF_TOKENS = {
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
+"""A plain listener refuses them to everybody."""
+
+
 async def ask(client: Talk, step: Step, version: int, ids: Ids) -> Any:
     message = step.build(version, ids)
     if step.key is not ApiKey.PRODUCE:
@@ -107,6 +116,9 @@ async def test_who_has_no_right_is_refused_everything_and_each_refusal_is_one_li
                     for one in TABLE[step.key]:
                         asked |= set(getattr(one, "asks", ()))
                     told = {(one["operation"], one["type"]) for one in line["resources"]}
+                    if step.key in OF_TOKENS:
+                        assert told <= {("CREATE_TOKENS", "USER"), ("DESCRIBE_TOKENS", "USER")}
+                        continue
                     assert told <= {(operation.name, kind.name) for operation, kind in asked}, (step.label, told)
                 assert state_of(broker) == before, step.label
 
@@ -119,7 +131,7 @@ async def test_who_has_every_right_is_refused_nothing_and_only_changes_are_lines
         broker.names.next = ALICE
         async with talk(broker.broker.port) as alice:
             for step in STEPS:
-                if step.key is ApiKey.DELETE_TOPICS:
+                if step.key is ApiKey.DELETE_TOPICS or step.key in OF_TOKENS:
                     continue
                 for version in step.versions():
                     answer = await ask(alice, step, version, broker.ids)

@@ -198,7 +198,7 @@ def test_a_broker_keeps_its_secrets_out_of_lines_and_titles_and_writes_an_audit_
     config.write_text(
         f"log.dirs={tmp_path / 'data'}\n"
         f"listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{secured}\n"
-        "sasl.enabled.mechanisms=PLAIN\n"
+        "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512\n"
         f'listener.name.sasl_plaintext.plain.sasl.jaas.config=x required user_alice="{canary}";\n'
         f"firn.http.listen=127.0.0.1:{free_port()}\n"
         f"firn.audit.log.path={audit}\n"

@@ -342,7 +342,11 @@ async def test_objects_carry_the_key_that_they_are_written_with_and_others_do_no
         upload = await own.begin_upload("large")
         await upload.put_part(1, b"x")
         await upload.complete()
-        heads = {key: await store._client.head_object(**store._object(key)) for key in ("plain", "small", "large")}
+        place = store.location
+        heads = {
+            key: await store._client.head_object(Bucket=place.bucket, Key=place.prefix + key)
+            for key in ("plain", "small", "large")
+        }
         assert {key: head.get("SSEKMSKeyId") for key, head in heads.items()} == {
             "plain": None,
             "small": "alias/topic-key",

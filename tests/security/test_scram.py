@@ -110,7 +110,8 @@ def test_no_change_of_the_last_message_gets_in(data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(message) - 1))
     change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
     if change == "flip":
-        # The last character of a base64 text may have bits that mean nothing.
+        # The last character of a base64 text has bits that mean nothing, so that one is left as it is.
+        position -= position == len(bytes(message).rstrip(b"=")) - 1
         message[position] ^= data.draw(st.sampled_from([0x40, 0x80]))
     elif change == "cut":
         del message[position:]
