@@ -224,6 +224,7 @@ class Audit:
             "firn_logins_total", "Logins that succeeded.", listener=caller.listener, mechanism=mechanism
         ).value += 1
         if self._log is not None:
+            how: dict[str, str | int] = {"by_token": True} if caller.by_token else {}
             what = event(
                 Kind.LOGIN,
                 Outcome.DONE,
@@ -231,7 +232,7 @@ class Audit:
                 host=caller.host,
                 listener=caller.listener,
                 mechanism=mechanism,
-                **({"by_token": True} if caller.by_token else {}),
+                **how,  # type: ignore[arg-type] # it has no other field's name
             )
             self._put(self._logins.note(what, self._clock.now_ms()))
 
