@@ -21,6 +21,7 @@ from app.errors import (
     StorageUnavailable,
 )
 from app.faults import Faults
+from app.handlers.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
 from app.metadata.cluster import BrokerImage, ClusterImage
 from app.replication.following import (
@@ -42,8 +43,10 @@ from app.seams import Clock
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.wire.fetch import Fetched, FetchedPartition, FetchPartition, FetchRequest
 
-WAIT_MS: Final = 500
-"""``replica.fetch.wait.max.ms``."""
+WAIT_MS: Final = 2_000
+"""How long a leader may wait that has nothing at all to tell. Otherwise it waits for ``RESTLESS_MS``."""
+LAG_SHARE: Final = 4
+"""A leader hears so often of a follower, within the time after which a silent one is out of sync."""
 RESPONSE_BYTES: Final = 10 * 1024 * 1024
 PARTITION_BYTES: Final = 1024 * 1024
 """``replica.fetch.response.max.bytes`` and ``replica.fetch.max.bytes``."""
@@ -337,7 +340,9 @@ class _Fetcher:
             for key in self._forgotten:
                 forgotten.setdefault(key.topic_id, []).append(key.partition)
         self._forgotten.clear()
-        wait_ms = WAIT_MS if not self._resting else max(1, min(WAIT_MS, int((soonest_s - now_s) * 1000)))
+        wait_ms = max(RESTLESS_MS, min(WAIT_MS, self._owner.table.lag_ms_max // LAG_SHARE))
+        if self._resting:
+            wait_ms = max(1, min(wait_ms, int((soonest_s - now_s) * 1000)))
         return (
             FetchRequest(
                 replica_id=self._owner.broker_id,

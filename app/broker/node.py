@@ -41,6 +41,7 @@ from app.handlers.context import Context, new_throttle
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metrics import ApiMetrics
+from app.handlers.parked_followers import ParkedFollowers
 from app.handlers.producer_id_block import ProducerIds
 from app.handlers.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
@@ -432,6 +433,7 @@ class Node:
             faults=self.faults,
             store_samples=around.store_samples,
             replays=ReplayTurns(around.elapsed_s),
+            parked_followers=ParkedFollowers(around.elapsed_s),
             gate=gate,
             doorkeeper=OpenDoor(rights),
             authorizer=authorizer,
@@ -441,6 +443,7 @@ class Node:
             sampler=audit.sampler if audit is not None else None,
         )
         self.cluster.on_change(self._follow_acls)
+        self.cluster.on_change(self._follow_leaders)
         self.context.drain.on_end = self.request_stop
         self.cluster.on_change(self._follow_settings)
         self._apis = Apis()
@@ -547,6 +550,10 @@ class Node:
         if delta.acls and authorizer is not None and authorizer.follow(image.acls):
             self.context.rights.end()
             self.server.produce_shapes.forget_closed()
+
+    def _follow_leaders(self, image: ClusterImage, delta: ImageDelta) -> None:
+        if delta.topics or delta.brokers:
+            self.context.parked_followers.leaders_changed()
 
     def _apply_settings(self) -> None:
         """Pass dynamically changed settings to the parts that do not read them themselves."""

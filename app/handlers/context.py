@@ -22,11 +22,12 @@ from app.handlers.callers import Caller, Doorkeeper, KnownRights, OpenDoor, Quot
 from app.handlers.draining import Drain
 from app.handlers.fetch_fan_out import FanOut
 from app.handlers.metadata_cache import MetadataCache
+from app.handlers.parked_followers import ParkedFollowers
 from app.metrics import Registry, Sample
 from app.notices import log_line
 from app.replication.throttle import Throttle
 from app.seams import BlockingPool, Clock
-from app.transport.replays import ReplayTurns
+from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Context:
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
+    parked_followers: ParkedFollowers = field(default_factory=lambda: ParkedFollowers(loop_time_s))
     """Readers of the tier take turns, so that others need not wait for them."""
     gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
     """Holds responses back while it is in doubt whether another broker has this one's place."""

@@ -40,6 +40,7 @@ from app.handlers.followers import (
     share_of_moves,
 )
 from app.handlers.followers import read as read_for_follower
+from app.handlers.parked_followers import RESTLESS_MS
 from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_name
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
@@ -373,7 +374,12 @@ class ParkedFetch:
         self._disk_error: FirnError | None = None
         wait_ms = max(request.max_wait_ms, MISS_WAIT_MS) if attempt.misses else request.max_wait_ms
         loop = connection.server.loop
-        wait_s = wait_ms / 1000 if plan.followed is None else shared_wait_s(loop.time(), wait_ms / 1000)
+        if plan.followed is None:
+            wait_s = wait_ms / 1000
+        else:
+            if plan.followed.restless or connection.context.parked_followers.restless:
+                wait_ms = min(wait_ms, RESTLESS_MS)
+            wait_s = shared_wait_s(loop.time(), wait_ms / 1000)
         self._timer = loop.call_later(wait_s, self._out_of_time)
         self._logs: list[PartitionLog] = []
         self._remote_cancels: list[Callable[[], None]] = []
@@ -390,6 +396,10 @@ class ParkedFetch:
         followed = self._plan.followed
         if followed is not None:
             followed.on_due = self._wake
+            followed.on_moved = self._hurry_followed
+            self._connection.context.parked_followers.waiting.add(self._hurry_followed)
+            if followed.restless:
+                self._hurry_followed()
             if followed.moving:
                 self._hurry(moves_wait_ms(followed))
         self._logs = attempt.logs if followed is None else []
@@ -426,7 +436,9 @@ class ParkedFetch:
     def _unpark(self) -> None:
         followed = self._plan.followed
         if followed is not None and followed.on_due == self._wake:  # else a later request of the session waits
-            followed.on_due = None
+            followed.on_due = followed.on_moved = None
+        if followed is not None:
+            self._connection.context.parked_followers.waiting.discard(self._hurry_followed)
         if self._request.replica_id < 0:
             for log in self._logs:
                 log.remove_waiter(self._wake)
@@ -437,6 +449,9 @@ class ParkedFetch:
         for cancel in self._remote_cancels:
             cancel()
         self._remote_cancels = []
+
+    def _hurry_followed(self) -> None:
+        self._hurry(RESTLESS_MS)
 
     def _wake(self) -> None:
         if self._woken is None:

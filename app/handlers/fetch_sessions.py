@@ -131,6 +131,7 @@ class FetchSession:
         "moves_ms",
         "moving",
         "on_due",
+        "on_moved",
         "partitions",
         "used_ms",
         "uses_topic_ids",
@@ -156,6 +157,8 @@ class FetchSession:
         """… that are due, but wait for their turn, since a reassignment adds them (V9)."""
         self.on_due: Callable[[], None] | None = None
         """Called when the log of a watched partition has changed, also if it is due already."""
+        self.on_moved: Callable[[], None] | None = None
+        """Called when the first partition has come into ``moved``."""
         self.asked_ms = 0
         """… when its last request was served, on the loop's clock."""
         self.in_sync_ms = NEVER_MS
@@ -171,6 +174,11 @@ class FetchSession:
     def privileged(self) -> bool:
         """Followers' sessions are not pushed out by consumers'."""
         return self.follower is not None
+
+    @property
+    def restless(self) -> bool:
+        """Of a follower's session: whether there is something that a request which waits is not answered for, yet."""
+        return bool(self.moved or self.due or self.moving)
 
     def to_look_at(self, moving_max: int | None = None) -> list[CachedPartition]:
         """The partitions of a follower's session that may have something to tell; of those that wait for their turn some."""

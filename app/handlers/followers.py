@@ -116,13 +116,16 @@ class FollowedWatch:
             session.on_due()
 
     def moved(self) -> None:
-        """The high watermark has moved."""
+        """The high watermark has moved, or the log start."""
         session = self._session
         if self._cached.watch is not self:
             return
+        first = not session.moved
         session.moved[self._cached] = None
         if self._tells_at_once and session.on_due is not None:
             session.on_due()
+        elif first and session.on_moved is not None:
+            session.on_moved()
 
     def close(self) -> None:
         if self._frozen_ms < 0:

@@ -81,6 +81,9 @@ TELL_S: Final = 10.0
 """Between two lines about a registration that is waited for."""
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
+LINGER_S: Final = 0.5
+"""For how long a broker then still answers clients: who has a request under way, or sends the next one, is told who leads now.
+Without an answer a client first has to find out that its connection is closed, and whom else to ask."""
 
 _logger = logging.getLogger(__name__)
 
@@ -704,9 +707,10 @@ class ClusterMember(Elsewhere):
 
     async def leave_in_order(self) -> None:
         """Have others lead what this broker leads, before it stops (M13). Returns at once if no other broker could, and after
-        ``STOP_S`` at the latest. Call it while ``run`` runs."""
+        ``STOP_S`` at the latest. Clients are answered for ``LINGER_S`` more. Call it while ``run`` runs."""
         if not self._joined.is_set() or not self._ready.is_set():
             return
+        led = self._leads_any()
         self._wants_stop = True
         try:
             async with asyncio.timeout(STOP_S):
@@ -716,6 +720,15 @@ class ClusterMember(Elsewhere):
                             await self._may_stop.wait()
         except TimeoutError:
             self._log_line("the controller has not let this broker stop; it stops all the same")
+        else:
+            if led and self._may_stop.is_set():
+                await asyncio.sleep(LINGER_S)
+
+    def _leads_any(self) -> bool:
+        mine = self._view.identity.broker_id
+        return any(
+            partition.leader == mine for topic in self._image.topics_by_id.values() for partition in topic.partitions
+        )
 
     async def left(self) -> None:
         """After the last write: have the controller fence this broker at once, unless nobody is left to be told."""

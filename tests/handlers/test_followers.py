@@ -15,6 +15,7 @@ from app.errors import ErrorCode, NotLeader, StorageUnavailable
 from app.handlers.callers import Quotas
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
 from app.handlers.followers import find_follower, moves_wait_ms, needs_no_record, note_position, read, share_of_moves
+from app.handlers.parked_followers import HEARD_S, ParkedFollowers
 from app.hot.reads import PageMiss
 from app.metadata.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
@@ -455,6 +456,58 @@ async def test_a_high_watermark_that_moved_is_told_with_the_next_answer(led, cli
     assert only(await ask(client, VERSION, led.incremental(session_id, 2, 2))).high_watermark == 3
     assert len(led.counting.noted) == 3
     assert (await ask(client, VERSION, led.incremental(session_id, 3, 2))).responses == []
+
+
+SOON_S = 20.0
+"""A fetch that asks for a minute is answered in less."""
+
+
+async def test_a_fetch_with_nothing_to_tell_waits_until_a_high_watermark_moves(led, client):
+    session_id = await session_at_the_end(led, client)
+    send(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))
+    answer = asyncio.ensure_future(client.answer(FETCH, VERSION))
+    assert not (await asyncio.wait([answer], timeout=0.7))[0]
+    led.log.high_watermark = 3
+    for waiter in led.log.waiters:
+        waiter()
+    async with asyncio.timeout(SOON_S):
+        assert only((await answer)[1]).high_watermark == 3
+
+
+async def test_a_fetch_that_comes_with_something_untold_waits_shortly(led, client):
+    session_id = await session_at_the_end(led, client)
+    for waiter in led.log.waiters:
+        waiter()
+    async with asyncio.timeout(SOON_S):
+        assert (await ask(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))).responses == []
+    led.counting.rides = False  # it has something, and stays due
+    moved = FetchPartition(0, EPOCH, 3, EPOCH, -1, 1 << 20, 2)
+    async with asyncio.timeout(SOON_S):
+        assert (await ask(client, VERSION, led.incremental(session_id, 3, 2, moved, wait_ms=60_000))).responses == []
+
+
+async def test_after_a_change_of_leaders_a_follower_is_asked_soon_whom_it_follows(led, client):
+    parked = led.bench.context.parked_followers
+    session_id = await session_at_the_end(led, client)
+    send(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))
+    await until(lambda: parked.waiting)
+    parked.leaders_changed()
+    async with asyncio.timeout(SOON_S):
+        assert (await client.answer(FETCH, VERSION))[1].responses == []
+        assert not parked.waiting
+        assert parked.restless
+        assert (await ask(client, VERSION, led.incremental(session_id, 3, 2, wait_ms=60_000))).responses == []
+
+
+def test_leaders_that_have_changed_long_ago_are_known_to_all():
+    now_s = 0.0
+    parked = ParkedFollowers(lambda: now_s)
+    assert not parked.restless
+    parked.leaders_changed()
+    now_s = HEARD_S - 0.1
+    assert parked.restless
+    now_s = HEARD_S
+    assert not parked.restless
 
 
 async def test_a_partition_that_was_forgotten_shows_no_follower_to_be_caught_up(led, client):
