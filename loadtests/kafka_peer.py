@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -84,10 +84,12 @@ def kafka_running(
     tiered: bool = False,
     settings: Mapping[str, str] | None = None,
     port: int | None = None,
+    users: Sequence[str] = (),
 ) -> Iterator[System]:
     """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
 
-    ``settings`` are broker settings beside those of ``server_properties``, and ``port`` is where it listens then.
+    ``settings`` are broker settings beside those of ``server_properties``, and ``port`` is where it listens then. ``users`` log in
+    by SCRAM, written as the storage tool takes them.
 
     Raises: PeerMissing.
     """
@@ -100,9 +102,10 @@ def kafka_running(
     # A broker that is killed leaves the libraries of its codecs where it has unpacked them.
     java = ["java", f"-Djava.io.tmpdir={directory}", "-cp", f"{libs}/*"]
     output = directory / "kafka.out"
+    added = [part for user in users for part in ("--add-scram", user)]
     with output.open("wb") as out:
         formatted = subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)],
+            [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *added],
             stdout=out,
             stderr=out,
             check=False,

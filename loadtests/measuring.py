@@ -22,7 +22,13 @@ __all__ = ["ROOT", "Report", "children", "cpu_seconds", "memory_mb"]
 
 SERVER_CORE = 0
 LOAD_CORE = 1
-GENERATORS = {"produce": "raw_load", "fetch": "raw_load", "produce-many": "raw_many", "fetch-many": "raw_many"}
+GENERATORS = {
+    "produce": "raw_load",
+    "fetch": "raw_load",
+    "produce-many": "raw_many",
+    "fetch-many": "raw_many",
+    "connect": "raw_connect",
+}
 """Work to the module that does it."""
 
 Report = dict[str, Any]

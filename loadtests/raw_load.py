@@ -6,8 +6,8 @@
 One thread, one blocking socket, no client library. Requests are built once; what differs between two requests (the sequence
 of an idempotent producer, the offset of a fetch) is patched in. Responses are counted by their size prefix and looked into
 only for errors. Prints one JSON object: rates, latency percentiles, and with ``--server-pid`` the CPU that the server spent
-per request and per GB. The ``load_share`` of ``produce`` is the share of the time in which this process was at work: near 1 it is
-this process that is measured. Speaks to any Kafka broker.
+per request and per GB. ``load_share`` is the share of the time in which this process was at work: near 1 it is this process that
+is measured. Speaks to any Kafka broker, also over TLS 1.3 with a SCRAM login.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.processes import families_cpu_seconds, process_ids
+from loadtests.raw_tls import Secured, TlsSocket, add_options, secured_of
 from loadtests.raw_transactions import COMES_AGAIN, RawTransactions
 from loadtests.raw_transactions import PRODUCE_VERSION as TRANSACTIONAL_VERSION
 
@@ -63,13 +64,16 @@ LARGE_REQUEST_BYTES = 64 << 10
 
 
 class Wire:
-    """One blocking connection."""
+    """One blocking connection, plain or ``secured``."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), timeout=60)
+    def __init__(self, host: str, port: int, secured: Secured | None = None, *, buffer_bytes: int = 4 << 20) -> None:
+        self.socket: socket.socket | TlsSocket = socket.create_connection((host, port), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.buffer = bytearray(4 << 20)
+        self.buffer = bytearray(buffer_bytes)
         self.view = memoryview(self.buffer)
+        if secured is not None:
+            self.socket = TlsSocket(self.socket, secured.context)
+            secured.log_in(self)
 
     def read_exactly(self, size: int) -> memoryview:
         if size > len(self.buffer):
@@ -177,7 +181,7 @@ def first_answer(wire: Wire, version: int, request: bytearray) -> int:
 
 def produce(arguments: argparse.Namespace) -> dict[str, object]:
     rng = random.Random(7)
-    wire = Wire(arguments.host, arguments.port)
+    wire = Wire(arguments.host, arguments.port, secured_of(arguments))
     partitions = ensure_topic(wire, arguments.topic)
     producer_id = -1
     transactions: RawTransactions | None = None
@@ -343,7 +347,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def fetch(arguments: argparse.Namespace) -> dict[str, object]:
-    wire = Wire(arguments.host, arguments.port)
+    wire = Wire(arguments.host, arguments.port, secured_of(arguments))
     partitions = arguments.partitions or ensure_topic(wire, arguments.topic)
     starts = [arguments.offset] * partitions
     if arguments.offset < 0:
@@ -434,7 +438,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
     if arguments.warm_up:
         run(arguments.warm_up)
         offsets[:] = starts if arguments.once else offsets
-    before = families_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0
+    before, own = families_cpu_seconds(arguments.server_pid) if arguments.server_pid else 0.0, time.process_time()
     count, total, seconds, latencies = run(arguments.seconds)
     report: dict[str, object] = {
         "requests": count,
@@ -442,6 +446,7 @@ def fetch(arguments: argparse.Namespace) -> dict[str, object]:
         "mb_per_s": round(total / seconds / 1e6, 1),
         "bytes_per_request": round(total / count),
         **percentiles(latencies),
+        "load_share": round((time.process_time() - own) / seconds, 3),
     }
     if arguments.server_pid:
         spent = families_cpu_seconds(arguments.server_pid) - before
@@ -480,6 +485,7 @@ def main() -> None:
     group.add_argument("--end", choices=("high-watermark", "earliest-local"), default="high-watermark")
     group.add_argument("--priority", type=int, default=0, help="niceness of this process")
     group.add_argument("--once", action="store_true", help="stop at the end of the log instead of starting over")
+    add_options(parser)
     arguments = parser.parse_args()
     if arguments.cpu >= 0:
         os.sched_setaffinity(0, {arguments.cpu})

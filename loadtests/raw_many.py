@@ -47,6 +47,7 @@ from loadtests.raw_load import (
     make_batch,
     percentiles,
 )
+from loadtests.raw_tls import add_options, secured_of
 
 INT64 = Struct(">q")
 UINT32 = Struct(">I")
@@ -57,7 +58,7 @@ class Producing:
     """One connection with a producer of its own."""
 
     def __init__(self, arguments: argparse.Namespace, place: int) -> None:
-        self.wire = Wire(arguments.host, arguments.port)
+        self.wire = Wire(arguments.host, arguments.port, secured_of(arguments))
         partitions = ensure_topic(self.wire, arguments.topic)
         self.producer_id = -1
         if arguments.idempotent:
@@ -122,7 +123,7 @@ class Fetching:
 
     def __init__(self, arguments: argparse.Namespace, place: int) -> None:
         del place
-        self.wire = Wire(arguments.host, arguments.port)
+        self.wire = Wire(arguments.host, arguments.port, secured_of(arguments))
         asked = FetchPartition(partition=0, fetch_offset=PLACEHOLDER, partition_max_bytes=arguments.max_bytes)
         message = FetchRequest(
             max_wait_ms=500,
@@ -271,6 +272,7 @@ def main() -> None:
     group.add_argument("--codec", choices=tuple(CODEC_NAMES), default="none")
     group.add_argument("--idempotent", action="store_true", help="with producer ids and sequences")
     parser.add_argument("--max-bytes", type=int, default=1 << 20, help="of one answer of fetch-many")
+    add_options(parser)
     arguments = parser.parse_args()
     if arguments.cpu >= 0:
         os.sched_setaffinity(0, {arguments.cpu})

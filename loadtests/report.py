@@ -23,7 +23,9 @@ COLUMNS = {
     "records_per_s": ("records/s", "{:,.0f}"),
     "requests_per_s": ("requests/s", "{:,.0f}"),
     "commits_per_s": ("commits/s", "{:,.0f}"),
+    "connections_per_s": ("connections/s", "{:,.0f}"),
     "store_requests": ("requests", "{:,.0f}"),
+    "server_cpu_us_per_connection": ("CPU µs a connection", "{:,.0f}"),
     "server_cpu_us_per_commit": ("CPU µs a commit", "{:,.1f}"),
     "server_cpu_us_per_request": ("CPU µs a request", "{:,.1f}"),
     "server_cpu_s_per_gb": ("CPU s per GB", "{:,.2f}"),
@@ -74,7 +76,7 @@ COLUMNS = {
 }
 """Figures that the tables show, in their order; the JSON has all."""
 WORDS = {True: "met", False: "**MISSED**"}
-RATES = ("mb_per_s", "records_per_s", "commits_per_s")
+RATES = ("mb_per_s", "records_per_s", "commits_per_s", "connections_per_s")
 SPREAD_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms", "p999_ms")
 RATIO_OF = (*RATES, "server_cpu_s_per_gb", "p99_ms")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtests.results import Results
-from loadtests.workloads import cluster, cluster_moves
+from loadtests.workloads import cluster, cluster_moves, secured
 from loadtests.workloads.latency import produce_at_half_of
 from loadtests.workloads.produce import (
     CONNECTED,
@@ -192,6 +192,26 @@ def _clusters() -> tuple[Target, ...]:
     )
 
 
+def _secured() -> tuple[Target, ...]:
+    """TLS and logins against Kafka with the same; rules and quotas against a broker without."""
+    return (
+        *(
+            Target(f"{name}: rate against Kafka", _ratio(name, "requests_per_s"), 1.3, True)
+            for name in map(secured.produced, (secured.ONE, secured.MANY))
+        ),
+        Target(f"{secured.HOT}: rate against Kafka", _ratio(secured.HOT, "mb_per_s"), 1.0, True),
+        Target(f"{secured.HOT}: CPU per GB against Kafka", _ratio(secured.HOT, "server_cpu_s_per_gb"), 1.1, False),
+        *(
+            target
+            for name in map(secured.ruled, (secured.ONE, secured.MANY))
+            for target in (
+                Target(f"{name}: rate against off", _ratio(name, "requests_per_s", secured.OFF), 0.95, True),
+                Target(f"{name}: CPU against off", _ratio(name, "server_cpu_us_per_request", secured.OFF), 1.05, False),
+            )
+        ),
+    )
+
+
 BESIDE = "beside a cold replay, Firn"
 REBALANCE = "1,000 members, a tenth replaced"
 COMPACTED, COMPACTED_SMALL = "compaction, 1 KB records, 16 a batch", "compaction, 100 B records, 100 a batch"
@@ -314,6 +334,7 @@ TARGETS = (
     Target("upload while producing", _value("upload while producing", "mb_per_s"), 500, True, "MB/s"),
     *_spark(),
     *_clusters(),
+    *_secured(),
 )
 
 

@@ -136,6 +136,11 @@ class Quotas:
         """
         return 0
 
+    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
+        """So many bytes of Produce requests may be served now without asking for each: none of them has to wait, if they are
+        charged together before anything else is, and before ``end``."""
+        return 0
+
     def spent(self, caller: Caller, client_id: str | None) -> None:
         """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""
 

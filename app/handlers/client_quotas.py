@@ -31,6 +31,11 @@ SHARES_MAX: Final = 10_000
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """What brokers ask of one another is nobody's share."""
 
+TURN_S_MAX: Final = 0.1
+"""More than the requests take that are served together: a loop does not stay ten milliseconds with one connection."""
+FREE_BYTES_MAX: Final = 1 << 40
+"""More than can be served together."""
+
 
 class Shares(NamedTuple):
     """The shares of one user with one client id; None where there is no limit."""
@@ -118,6 +123,13 @@ class ClientQuotas(Quotas):
         if self._mark_s is not None:
             self._mark_s = now_s
         return math.ceil(wait_s * 1000)
+
+    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
+        now_s = self.now_s()
+        shares = self._of(caller.principal, client_id, now_s)
+        if shares.time is not None and shares.time.balance(now_s) < TURN_S_MAX:
+            return 0
+        return FREE_BYTES_MAX if shares.produced is None else max(0, int(shares.produced.balance(now_s)))
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
         if self._mark_s is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.client import Asked
-from app.handlers.produce import encode_failures, failure, serve_shaped
+from app.handlers.produce import PRODUCE, encode_failures, failure, serve_shaped
 from app.replication.commits import Waiter
 from app.transport.core import Slot
 
@@ -83,11 +83,10 @@ def serve_replicated(
         return None
     base_offset, offset_end, log_append_time_ms, _ = found[1]
     log = shape.log
-    throttle_time_ms = 0
-    if connection.context.quotas is None:
+    throttle_time_ms = connection.charge(shape.client_id, PRODUCE, frame_end - start)
+    if not throttle_time_ms:
         answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
     else:
-        throttle_time_ms = connection.charge(shape.client_id, 0, frame_end - start)
         answer = shape.throttled_answer(
             correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
         )

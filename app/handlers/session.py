@@ -59,6 +59,9 @@ class Session(Client):
         request_bytes_max = server.request_bytes_max
         if quotas is not None:
             quotas.begin()
+        # Requests of this client that need not be charged one by one, and those that were served so.
+        free_client: str | None = None
+        free_bytes = owed_bytes = 0
         produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
@@ -94,10 +97,21 @@ class Session(Client):
                             if quotas is None:
                                 answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
                             else:
-                                throttle_time_ms = self.charge(shape.client_id, PRODUCE, size)
-                                answer = shape.throttled_answer(
-                                    correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
-                                )
+                                if size > free_bytes or shape.client_id != free_client:
+                                    if owed_bytes:
+                                        self.charge(free_client, PRODUCE, owed_bytes)
+                                        owed_bytes = 0
+                                    free_client = shape.client_id
+                                    free_bytes = quotas.free_bytes(self.caller, free_client)
+                                if size <= free_bytes:
+                                    free_bytes -= size
+                                    owed_bytes += size
+                                    answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
+                                else:
+                                    throttle_time_ms = self.charge(shape.client_id, PRODUCE, size)
+                                    answer = shape.throttled_answer(
+                                        correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
+                                    )
                             answered_bytes += len(answer)
                             if slots:
                                 self.answer(answer)
@@ -112,6 +126,9 @@ class Session(Client):
                         and shape.replicated_terms is shape.log.terms
                         and refusal is None
                     ):
+                        if owed_bytes:
+                            self.charge(free_client, PRODUCE, owed_bytes)
+                            free_bytes = owed_bytes = 0
                         found = serve_replicated(
                             self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end
                         )
@@ -124,12 +141,18 @@ class Session(Client):
                             position = frame_end
                             continue
                     long += 1
+                    if owed_bytes:
+                        self.charge(free_client, PRODUCE, owed_bytes)
+                        free_bytes = owed_bytes = 0
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     if parts is not None:
                         self.answer(parts)
                 elif slots:
                     break
                 else:
+                    if owed_bytes:
+                        self.charge(free_client, PRODUCE, owed_bytes)
+                        free_bytes = owed_bytes = 0
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
                 if self.ending is not None:
@@ -140,6 +163,8 @@ class Session(Client):
                     self.check_size(size)
         finally:
             if quotas is not None:
+                if owed_bytes:
+                    self.charge(free_client, PRODUCE, owed_bytes)
                 quotas.end()
             if produced:
                 meter = server.produce_meter

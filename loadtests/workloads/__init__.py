@@ -29,6 +29,7 @@ from loadtests.workloads import (
     rebalance,
     requests,
     s3,
+    secured,
     spark,
     start,
     transactions,
@@ -43,7 +44,8 @@ class Workload(NamedTuple):
     minutes: float
     """Of a full run, on a quiet machine with two cores."""
     apart: bool = False
-    """Whether it runs only if it is named (``--only``): three brokers of each kind need the machine for half an hour."""
+    """Whether it runs only if it is named (``--only``): three brokers of each kind need the machine for half an hour, and brokers
+    with security are none that other groups share."""
 
 
 GROUPS = {
@@ -78,5 +80,6 @@ GROUPS = {
     "cluster-failover": Workload(cluster.failover, "Brokers of a cluster that end", False, 7, apart=True),
     "cluster-moves": Workload(cluster_moves.moves, "Partitions that move", False, 6, apart=True),
     "cluster-idle": Workload(cluster.idle, "A cluster at rest", False, 6, apart=True),
+    "secured": Workload(secured.run, "What security costs", True, 7.5, apart=True),
     "spark": Workload(spark.replay, "Spark replay", False, 7.2),
 }

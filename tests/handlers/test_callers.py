@@ -225,3 +225,65 @@ async def test_a_connection_that_rests_may_end(start, connect, monkeypatch):
     assert (await other.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0
     assert timers.waiting == []
     assert bench.lines == []
+
+
+class Free(Throttling):
+    """So many bytes are free at any time; what is charged one by one is throttled."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__(PRODUCE, 250)
+        self.free = free
+
+    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
+        return self.free
+
+    def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        super().charge(caller, client_id, api_key, size_bytes)
+        return 0 if api_key != PRODUCE or size_bytes <= self.free else 250
+
+
+async def test_requests_that_need_not_wait_are_charged_together_before_anything_else_is(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    await one(client, bench, PRODUCE, 9)  # the long way
+    quotas = bench.context.quotas = Free(1 << 20)
+    await one(client, bench, PRODUCE, 9)
+    [(_, _, _, size)] = quotas.charged
+    quotas.charged.clear()
+    for _ in range(3):
+        client.send_produce(9, [("t", [(0, batch(1))])])
+    client.send(ApiKey.API_VERSIONS, 3, HELLO)
+    for _ in range(2):
+        client.send_produce(9, [("t", [(0, batch(1))])])
+    for key, version in ((PRODUCE, 9), (PRODUCE, 9), (PRODUCE, 9), (18, 3), (PRODUCE, 9), (PRODUCE, 9)):
+        assert (await client.answer(key, version))[1].throttle_time_ms == 0
+    assert [(key, of) for _, _, key, of in quotas.charged if key == PRODUCE] == [
+        (PRODUCE, 3 * size),
+        (PRODUCE, 2 * size),
+    ]
+    assert [key for _, _, key, _ in quotas.charged] == [PRODUCE, 18, PRODUCE]
+
+
+async def test_a_request_beyond_what_is_free_is_charged_by_itself_and_told_to_wait(start, connect):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    await one(client, bench, PRODUCE, 9)  # the long way
+    quotas = bench.context.quotas = Free(1 << 20)
+    await one(client, bench, PRODUCE, 9)
+    [(_, _, _, size)] = quotas.charged
+    quotas.charged.clear()
+    quotas.free = 2 * size + size // 2
+    for _ in range(3):
+        client.send_produce(9, [("t", [(0, batch(1))])])
+    for _ in range(3):
+        assert (await client.answer(PRODUCE, 9))[1].throttle_time_ms == 0
+    assert [of for _, _, _, of in quotas.charged] == [
+        2 * size,
+        size,
+    ]  # the first two were paid for before the third was asked for
+    quotas.charged.clear()
+    quotas.free = size - 1
+    assert (await client.produce(9, [("t", [(0, batch(1))])])).throttle_time_ms == 250
+    assert [of for _, _, _, of in quotas.charged] == [size]

@@ -60,6 +60,31 @@ def test_a_client_that_waits_as_told_gets_its_rate_and_one_sample(key, rate, req
         clock.now_s += pause_s
 
 
+@given(st.integers(1_000, 10_000_000), st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 0.3)), max_size=40))
+def test_what_is_free_is_never_waited_for_if_it_is_charged_together(rate, requests) -> None:
+    made, clock = quotas({of_user("u"): {"producer_byte_rate": float(rate), "request_percentage": 20.0}})
+    for size, pause_s in requests:
+        made.begin()
+        free = made.free_bytes(caller(), "c")
+        assert free <= rate
+        clock.now_s += 0.01  # a turn of the loop
+        assert made.charge(caller(), "c", PRODUCE, min(size, free)) == 0 or free == 0
+        made.end()
+        clock.now_s += pause_s
+
+
+def test_nothing_is_free_in_debt_or_with_hardly_any_time_left() -> None:
+    made, clock = quotas({of_user("u"): {"producer_byte_rate": 1000.0}, of_user("v"): {"request_percentage": 20.0}})
+    made.charge(caller("u"), "c", PRODUCE, 1001)
+    assert made.free_bytes(caller("u"), "c") == 0
+    assert made.free_bytes(caller("v"), "c") == client_quotas.FREE_BYTES_MAX
+    made.begin()
+    clock.now_s += 0.11
+    made.spent(caller("v"), "c")
+    assert made.free_bytes(caller("v"), "c") == 0
+    assert made.free_bytes(caller("w"), "c") == client_quotas.FREE_BYTES_MAX
+
+
 def test_a_busy_client_has_its_rate_within_5_percent_over_30_seconds() -> None:
     for size in (100, 16_384, 1_048_576):
         made, clock = quotas({of_user("u"): {"producer_byte_rate": 1_000_000.0}})

@@ -1,0 +1,181 @@
+"""The link between a socket and a connection: bytes in and out of TLS, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.transport.arrivals import Arrivals
+from app.transport.tls import TlsLink, scratch
+from tests.support.secured import certificates
+
+
+class Raw:
+    """The loop's transport."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.aborted = False
+        self.reads = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Taker:
+    """A connection that takes so many bytes at a time, and has enough for now after each ``rests_after`` of them."""
+
+    def __init__(self, buffer_bytes: int, rests_after: int = 0) -> None:
+        self.buffer = memoryview(bytearray(buffer_bytes))
+        self.taken = bytearray()
+        self.calls = 0
+        self.rests_after = rests_after
+        self.transport: Any = None
+        self.rests = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert not self.rests
+        self.calls += 1
+        before = len(self.taken)
+        self.taken += self.buffer[:nbytes]
+        if self.rests_after and before // self.rests_after != len(self.taken) // self.rests_after:
+            self.rests = True
+            self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        self.rests = False
+        self.transport.resume_reading()
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class Server:
+    def __init__(self) -> None:
+        self.arrivals = Arrivals(arrivals_max=10, timeout_ms=60_000)
+        self.tls_scratch = scratch()
+
+    def admit(self, connection: Taker, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
+        return True
+
+    def lost(self, connection: Taker) -> None: ...
+
+    def handshake_failed(self, listener: str, host: str, why: str) -> None:
+        raise AssertionError(why)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates(tmp_path_factory.mktemp("tls") / "c")
+
+
+class Conversation:
+    """A client's TLS in memory, and a link that has shaken hands with it."""
+
+    def __init__(self, folder: Path, taker: Taker) -> None:
+        self.raw, self.taker = Raw(), taker
+        theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        theirs.load_cert_chain(folder / "broker.pem")
+        theirs.num_tickets = 0
+        self.link = TlsLink(Server(), theirs, taker, lambda _, arrival: arrival.over())
+        self.link.connection_made(self.raw)  # type: ignore[arg-type]
+        self.received, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        own = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        self.client = own.wrap_bio(self.received, self.outgoing, server_hostname="localhost")
+        while True:
+            try:
+                self.client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.pass_on(self.outgoing.read())
+                self.received.write(self.raw.sent)
+                self.raw.sent.clear()
+        self.pass_on(self.outgoing.read())
+
+    def encrypted(self, data: bytes) -> bytes:
+        self.client.write(data)
+        return self.outgoing.read()
+
+    def pass_on(self, data: bytes) -> None:
+        """Let the loop read it."""
+        room = self.link.get_buffer(-1)
+        for start in range(0, len(data), len(room)):
+            piece = data[start : start + len(room)]
+            room[: len(piece)] = piece
+            self.link.buffer_updated(len(piece))
+
+
+def cut(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("rests_after", [0, 5_000, 40_000])
+@pytest.mark.parametrize("buffer_bytes", [100, 16_384, 16_385, 1 << 18])
+@pytest.mark.parametrize("cut_bytes", [999, 16_406, 1 << 20])
+async def test_every_byte_comes_in_order_however_the_stream_is_cut(
+    folder: Path, cut_bytes: int, buffer_bytes: int, rests_after: int
+) -> None:
+    sent = os.urandom(150_000)
+    taker = Taker(buffer_bytes, rests_after)
+    conversation = Conversation(folder, taker)
+    for piece in cut(conversation.encrypted(sent), cut_bytes):
+        conversation.pass_on(piece)
+        while taker.rests:  # the loop reads nothing meanwhile, and what is inside of OpenSSL must come by itself
+            assert not conversation.raw.reads
+            taker.go_on()
+            await asyncio.sleep(0)
+    assert bytes(taker.taken) == sent
+    assert not conversation.raw.aborted
+
+
+async def test_all_that_is_there_is_handed_over_in_one_call(folder: Path) -> None:
+    taker = Taker(1 << 18)
+    conversation = Conversation(folder, taker)
+    sent = os.urandom(100_000)
+    conversation.pass_on(conversation.encrypted(sent))
+    assert taker.taken == sent
+    assert taker.calls == 1
+
+
+async def test_the_clients_end_is_noticed_behind_its_last_bytes(folder: Path) -> None:
+    taker = Taker(1 << 18)
+    conversation = Conversation(folder, taker)
+    last = conversation.encrypted(b"last")
+    with pytest.raises(ssl.SSLWantReadError):
+        conversation.client.unwrap()
+    conversation.pass_on(last + conversation.outgoing.read())
+    assert taker.taken == b"last"
+    assert conversation.raw.aborted
