@@ -174,12 +174,25 @@ class NodeIdChange(msgspec.Struct, array_like=True, frozen=True):
     node_id: int
 
 
+class FirstUsersChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of ``first-users``: name, mechanism, and what is kept of the password (salt, stored key, server key, iterations)."""
+
+    users: tuple[tuple[str, int, tuple[bytes, bytes, bytes, int]], ...]
+
+
+class FirstUsersMade(msgspec.Struct, array_like=True, frozen=True):
+    """Body of its answer: name, error code and sentence of each user."""
+
+    users: tuple[tuple[str, int, str | None], ...]
+
+
 CREATE_TOPIC: Final = "create-topic"
 PRODUCER_IDS: Final = "producer-ids"
 RAISE_EPOCHS: Final = "raise-epochs"
 FORGET_TOPIC: Final = "forget-topic"
 LEAVE: Final = "leave"
 NODE_ID: Final = "node-id"
+FIRST_USERS: Final = "first-users"
 """Names of changes. ``leave``: the broker has stopped in order. ``node-id``: the only one that a broker asks for before it is
 registered, as broker -1 (M10)."""
 

@@ -31,6 +31,7 @@ from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadL
 from app.metadata.cluster import LEVEL_MAX, BrokerImage, ClusterImage, Endpoint, ImageDelta, TopicImage
 from app.metadata.control import (
     CREATE_TOPIC,
+    FIRST_USERS,
     FORGET_TOPIC,
     LEAVE,
     PRODUCER_IDS,
@@ -40,6 +41,8 @@ from app.metadata.control import (
     ControlLink,
     CreateTopicChange,
     EntriesRequest,
+    FirstUsersChange,
+    FirstUsersMade,
     ForgetTopicChange,
     HeardRequest,
     Heartbeat,
@@ -57,6 +60,7 @@ from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
 from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
+from app.metadata.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.view import ClusterView
 from app.seams import Clock, shared_wait_s
 from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -634,6 +638,12 @@ class ClusterMember(Elsewhere):
             TopicIdPartition(TopicId(topic_id), PartitionIndex(index)): LeaderEpoch(epoch)
             for topic_id, index, epoch in made.epochs
         }
+
+    async def make_first_users(self, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]:
+        users = tuple((one.user, one.mechanism, tuple(one.credential)) for one in asked if one.credential is not None)
+        answer = await self._change(FIRST_USERS, FirstUsersChange(users), may_repeat=True)
+        made = msgspec.msgpack.decode(answer, type=FirstUsersMade)
+        return [ScramAnswer(user, ErrorCode(code), sentence) for user, code, sentence in made.users]
 
     async def forget_topic(self, topic_id: UUID) -> None:
         """Nothing of a deleted topic is left in the bucket. Raises: as ``_change``."""

@@ -53,7 +53,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import until
+from tests.support.several import broker_on, until
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +343,25 @@ async def test_two_brokers_reach_each_other_by_scram_over_tls(tmp_path: Path, fo
 
 
 # --- parts of the tests ---------------------------------------------------------------------------------------------
+
+
+async def test_users_that_were_left_beside_another_broker_than_the_controller_are_made(tmp_path: Path) -> None:
+    doors = security(listener("PLAINTEXT"), listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512"))
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "carol-secret", b"s" * 24, 4096)
+    user = FirstUser("carol", 2, credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096))
+    write_first_users(PosixFileSystem(), str(tmp_path / "b2" / "data"), [user])
+    async with (
+        broker_on(tmp_path, "b1", node_id=1, new_level=2, **doors) as first,
+        broker_on(tmp_path, "b2", node_id=2, new_level=2, **doors) as second,
+    ):
+        assert first.node.membership.controller.active
+        assert any("the user carol" in line and "was made" in line for line in second.lines), second.lines
+        await until(lambda: "carol" in first.node.cluster.image.scram_users)
+        assert not (tmp_path / "b2" / "data" / ".firn" / "first-users").exists()
+        for broker in (first, second):
+            port = broker.node.ports["SASL_PLAINTEXT"]
+            dial = dialer(None, "SASL_PLAINTEXT", user="carol", mechanism="SCRAM-SHA-512")
+            await (await open_connection("127.0.0.1", port, dial=dial)).close()
 
 
 def dialer(

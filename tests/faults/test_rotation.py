@@ -26,14 +26,18 @@ class Client:
 
     def __init__(self, brokers: Brokers) -> None:
         self._ends: dict[int, int] = {}
+        self._nodes = {f"127.0.0.1:{port}": node for node, port in brokers.ports.items()}
         told = {"statistics.interval.ms": 100, "stats_cb": self._count}
         self._told = 0
         self.writing = Writing(brokers.bootstrap, pace_s=0.01, client={**brokers.client, **told})
         self._brokers = brokers
 
     def _count(self, text: str) -> None:
-        found = json.loads(text)["brokers"].values()
-        self._ends = {one["nodeid"]: one["disconnects"] for one in found if one["nodeid"] > 0}
+        ends = dict.fromkeys(NODES, 0)
+        for one in json.loads(text)["brokers"].values():
+            if one["nodename"] in self._nodes:
+                ends[self._nodes[one["nodename"]]] += one["disconnects"]
+        self._ends = ends
         self._told += 1
 
     def ends(self) -> dict[int, int]:
