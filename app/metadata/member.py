@@ -259,22 +259,24 @@ class ClusterMember(Elsewhere):
         told_s = self._now_s()
         while True:
             answer: tuple[int, int] | None = None
+            why = ""
             try:
                 answer = await self._register()
             except RequestRejected as error:
-                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION or self._may_know_too_little(error):
                     # If all brokers come back with new directories, one of them must stay to be the controller that fences.
                     refused_s = self._now_s() if refused_s is None else refused_s
                     if self._now_s() - refused_s >= PLACE_S:
                         raise StartRefused(str(error)) from None
                 elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
                     raise StartRefused(str(error)) from None
-            except (BrokerUnavailable, ProtocolError, StorageUnavailable):
+            except (BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
                 answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
+                why = f". The last attempt: {error}" if isinstance(error, NotSent) else ""
             if answer is None:
                 if self._now_s() - told_s >= TELL_S:
                     told_s = self._now_s()
-                    self._log_line(f"waits to be registered: {self._who_is_silent()}")
+                    self._log_line(f"waits to be registered: {self._who_is_silent()}{why}")
                 await asyncio.sleep(self._rng.uniform(0.1, 0.2))
                 await self._read()
                 continue
@@ -291,6 +293,10 @@ class ClusterMember(Elsewhere):
             self._view.check_place()
             self._joined.set()
             return
+
+    def _may_know_too_little(self, error: RequestRejected) -> bool:
+        """Whether the controller may have been turned away because this broker has not read of the controller's user yet."""
+        return error.code is ErrorCode.INVALID_REQUEST and self._view.config.served[0].protocol.sasl
 
     def _who_is_silent(self) -> str:
         controller = self._image.brokers.get(self._image.controller.broker_id)

@@ -38,6 +38,9 @@ from app.handlers.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.cluster import BrokerImage
+from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.scram_changes import ScramAsked
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password
@@ -53,7 +56,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import broker_on, until
+from tests.support.several import broker_on, unfenced, until
 
 
 @pytest.fixture(scope="module")
@@ -362,6 +365,34 @@ async def test_users_that_were_left_beside_another_broker_than_the_controller_ar
             port = broker.node.ports["SASL_PLAINTEXT"]
             dial = dialer(None, "SASL_PLAINTEXT", user="carol", mechanism="SCRAM-SHA-512")
             await (await open_connection("127.0.0.1", port, dial=dial)).close()
+
+
+async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(tmp_path: Path) -> None:
+    own = 'x required username="broker" password="broker-secret";'
+    doors = security(
+        listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512", **{"scram-sha-512_sasl_jaas_config": own})
+    )
+    dial = inter_broker_dial(BrokerConfig(**doors))
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "broker-secret", b"s" * 24, 4096)
+    credential = credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096)
+    user = ScramAsked("broker", 2, False, credential=credential)
+    asked = 0
+
+    async with broker_on(tmp_path, "b1", node_id=1, new_level=2, places=KafkaPlaces(dial=dial), **doors) as first:
+
+        class Link(KafkaControlLink):
+            async def register(self, to: BrokerImage, wanted: RegisterRequest) -> RegisterResponse:
+                nonlocal asked
+                asked += 1
+                if asked == 1:  # the log was read a moment ago
+                    await first.node.membership.controller.alter_scram_users([user], b"r" * 32)
+                return await super().register(to, wanted)
+
+        async with broker_on(
+            tmp_path, "b2", node_id=2, new_level=2, new_link=lambda: Link(dial=dial), **doors
+        ) as second:
+            await until(lambda: unfenced(second) == [1, 2])
+            assert asked > 1, "it was refused once"
 
 
 def dialer(
