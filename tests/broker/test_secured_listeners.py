@@ -369,9 +369,7 @@ async def test_users_that_were_left_beside_another_broker_than_the_controller_ar
 
 async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(tmp_path: Path) -> None:
     own = 'x required username="broker" password="broker-secret";'
-    doors = security(
-        listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512", **{"scram-sha-512_sasl_jaas_config": own})
-    )
+    doors = security(listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512", **{"scram-sha-512_sasl_jaas_config": own}))
     dial = inter_broker_dial(BrokerConfig(**doors))
     salted = salted_password(ScramMechanism.SCRAM_SHA_512, "broker-secret", b"s" * 24, 4096)
     credential = credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096)

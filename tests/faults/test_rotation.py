@@ -73,9 +73,7 @@ def change_password(admin: AdminClient, security: Security, user: str, secret: s
 def wait_until_read_again(brokers: Brokers, before: Sequence[int]) -> None:
     """By both listeners of each broker."""
     until(
-        lambda: all(
-            brokers.lines(node).count(READ_AGAIN) >= old + 2 for node, old in zip(NODES, before, strict=True)
-        ),
+        lambda: all(brokers.lines(node).count(READ_AGAIN) >= old + 2 for node, old in zip(NODES, before, strict=True)),
         "all brokers have read their certificates again",
     )
 

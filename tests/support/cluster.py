@@ -303,7 +303,9 @@ def read(
     bootstrap: str, partition: int, topic: str = "t", client: Mapping[str, Any] | None = None
 ) -> list[tuple[int, int]]:
     """``(offset, number)`` of all that is committed. ``client``: settings with which a consumer gets in."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, **(client or {})})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, **(client or {})}
+    )
     found: list[tuple[int, int]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])

@@ -38,7 +38,16 @@ class RedisServer:
         listen = ["--port", str(self.port)]
         if self._tls is not None:
             own, authority = str(self._tls / "broker.pem"), str(self._tls / "ca.pem")
-            listen = ["--port", "0", "--tls-port", str(self.port), "--requirepass", PASSWORD, "--tls-auth-clients", "no"]
+            listen = [
+                "--port",
+                "0",
+                "--tls-port",
+                str(self.port),
+                "--requirepass",
+                PASSWORD,
+                "--tls-auth-clients",
+                "no",
+            ]
             listen += ["--tls-cert-file", own, "--tls-key-file", own, "--tls-ca-cert-file", authority]
         self._process = subprocess.Popen(
             [REDIS_SERVER, *listen, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],

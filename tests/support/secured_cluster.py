@@ -140,9 +140,7 @@ def allow(admin: AdminClient, topic: str, user: str = "app") -> None:
     ]
     made = admin.create_acls(
         [
-            AclBinding(
-                kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
-            )
+            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
             for kind, name, operation in wanted
         ]
     )
