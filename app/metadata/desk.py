@@ -35,7 +35,7 @@ from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
-from app.metadata.place import ASK_S, Places
+from app.metadata.place import ASK_S, Holder, Places
 from app.metadata.view import ClusterView
 from app.seams import shared_wait_s
 from app.units import TopicIdPartition
@@ -291,7 +291,7 @@ class Desk:
                 )
         except TimeoutError:
             return False
-        return found is not None and found.directory_id == directory_id
+        return isinstance(found, Holder) and found.directory_id == directory_id
 
     async def heard(self, beat: Heartbeat) -> HeartbeatAnswer:
         """A heartbeat. Raises: RequestRejected NOT_CONTROLLER."""

@@ -38,12 +38,14 @@ from app.handlers.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.metadata.cluster import BrokerImage
+from app.metadata.cluster import BrokerImage, Endpoint
 from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.place import Holder, Stranger
 from app.metadata.scram_changes import ScramAsked
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password
+from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -55,6 +57,7 @@ from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCrede
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.ports import free_port
 from tests.support.secured import certificates, listener, security
 from tests.support.several import broker_on, unfenced, until
 
@@ -345,9 +348,6 @@ async def test_two_brokers_reach_each_other_by_scram_over_tls(tmp_path: Path, fo
         assert {one.principal for one in callers_of(first)()} == {"User:broker"}
 
 
-# --- parts of the tests ---------------------------------------------------------------------------------------------
-
-
 async def test_users_that_were_left_beside_another_broker_than_the_controller_are_made(tmp_path: Path) -> None:
     doors = security(listener("PLAINTEXT"), listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512"))
     salted = salted_password(ScramMechanism.SCRAM_SHA_512, "carol-secret", b"s" * 24, 4096)
@@ -391,6 +391,36 @@ async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all
         ) as second:
             await until(lambda: unfenced(second) == [1, 2])
             assert asked > 1, "it was refused once"
+
+
+async def test_who_cannot_be_asked_is_told_from_nobody(tmp_path: Path, folder: Path) -> None:
+    strange = certificates(tmp_path / "strange", "client")
+    doors = (listener("SASL_SSL", folder), listener("SSL", folder, ssl_client_auth="required"))
+    async with running_broker(tmp_path, **security(*doors)) as broker:
+        image = broker.node.cluster.image
+
+        async def ask(dial: SecureDialer, protocol: str, port: int | None = None) -> Holder | Stranger | None:
+            return await KafkaPlaces(dial=dial).ask(
+                Endpoint(protocol, "localhost", port or broker.node.ports[protocol], protocol),
+                cluster_id=image.cluster_id,
+                node_id=1,
+                directory_id=image.brokers[BrokerId(1)].directory_id,
+            )
+
+        right = dialer(folder, "SASL_SSL", user="alice")
+        assert isinstance(await ask(right, "SASL_SSL"), Holder)
+        assert await ask(right, "SASL_SSL", free_port()) is None
+        refused = await ask(dialer(folder, "SASL_SSL", user="alice", password="other"), "SASL_SSL")
+        assert isinstance(refused, Stranger)
+        assert "Authentication failed" in refused.why
+        untrusted = await ask(dialer(strange, "SASL_SSL", user="alice"), "SASL_SSL")
+        assert isinstance(untrusted, Stranger)
+        assert "not trusted" in untrusted.why
+        assert isinstance(await ask(dialer(folder, "SSL"), "SSL"), Stranger), "it shows no certificate"
+        assert isinstance(await ask(dialer(folder, "SSL", certificate="client"), "SSL"), Holder)
+
+
+# --- parts of the tests ---------------------------------------------------------------------------------------------
 
 
 def dialer(

@@ -5,7 +5,8 @@
 
 The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
 exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports.
-``properties`` is a file of settings as for ``firn serve``. SIGTERM stops it in order. It prints ``ready`` when it serves, and its notices.
+``properties`` is a file of settings as for ``firn serve``. SIGTERM stops it in order. It prints ``ready`` when it serves, and its
+notices.
 """
 
 from __future__ import annotations
