@@ -42,7 +42,6 @@ from app.metadata.control import (
 from app.metadata.controller import not_controller
 from app.metadata.replica_changes import Member
 from app.metadata.scram_changes import ScramAsked
-from app.security.scram import ScramCredential
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
@@ -259,7 +258,7 @@ async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
             return b""
         case name if name == FIRST_USERS:
             users = [
-                ScramAsked(user, mechanism, False, credential=ScramCredential(*kept))
+                ScramAsked(user, mechanism, False, credential=kept)
                 for user, mechanism, kept in unpack(FirstUsersChange, asked.body).users
             ]
             made = await controller.make_first_users(users, context.random_bytes(SECRET_BYTES))

@@ -15,6 +15,7 @@ import msgspec
 
 from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.cluster import BrokerImage, Endpoint
+from app.security.scram import ScramCredential
 
 
 class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -175,9 +176,9 @@ class NodeIdChange(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FirstUsersChange(msgspec.Struct, array_like=True, frozen=True):
-    """Body of ``first-users``: name, mechanism, and what is kept of the password (salt, stored key, server key, iterations)."""
+    """Body of ``first-users``: name, mechanism, and what is kept of the password."""
 
-    users: tuple[tuple[str, int, tuple[bytes, bytes, bytes, int]], ...]
+    users: tuple[tuple[str, int, ScramCredential], ...]
 
 
 class FirstUsersMade(msgspec.Struct, array_like=True, frozen=True):

@@ -646,7 +646,7 @@ class ClusterMember(Elsewhere):
         }
 
     async def make_first_users(self, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]:
-        users = tuple((one.user, one.mechanism, tuple(one.credential)) for one in asked if one.credential is not None)
+        users = tuple((one.user, one.mechanism, one.credential) for one in asked if one.credential is not None)
         answer = await self._change(FIRST_USERS, FirstUsersChange(users), may_repeat=True)
         made = msgspec.msgpack.decode(answer, type=FirstUsersMade)
         return [ScramAnswer(user, ErrorCode(code), sentence) for user, code, sentence in made.users]
