@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from tests.faults.http_load import CALLERS, HttpCallers
 from tests.faults.test_cluster import SETTINGS, SHORT
 from tests.support.cluster import NODES, Brokers, Writing, brokers_running, create_topics, until
 from tests.support.cluster_faults import Fault, Faults
@@ -89,3 +90,19 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
             return [*faults.all(), lose_redis, hang_redis]
 
         hold_out(brokers, redis, security, kinds, 24, seed)
+
+
+@pytest.mark.slow
+def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path) -> None:
+    with secured(tmp_path) as (brokers, _, security):
+        admin = brokers.admin
+        create_topics(admin, *CALLERS.values())
+        for user, topic in CALLERS.items():
+            allow(admin, topic, user)
+        callers = HttpCallers(tmp_path, brokers, security)
+        faults = Faults(brokers, random.Random(4), [callers])
+        try:
+            faults.run([faults.kill, faults.pause, faults.kill_the_controller, faults.stop, faults.reset], 12)
+        finally:
+            callers.stop()
+        callers.check()

@@ -39,7 +39,7 @@ from tests.support.secured import certificates
 
 ITERATIONS = 4096
 SCRAM = "SCRAM-SHA-512"
-USERS = ("admin", "app", "broker-1", "broker-2", "broker-3")
+USERS = ("admin", "app", "other", "broker-1", "broker-2", "broker-3")
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 DONE_S = 60.0
 
