@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.cluster import PARTITIONS, ROOT, WAIT_S, Brokers, until
+from tests.support.cluster import PARTITIONS, ROOT, WAIT_S, Brokers, ends_of, until
 from tests.support.ports import free_port
 from tests.support.secured_cluster import Security
 
@@ -135,7 +135,7 @@ class HttpCallers:
         try:
             ends = {}
             for partition in range(PARTITIONS):
-                _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
+                _, ends[partition] = ends_of(consumer, topic, partition)
             consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
 
             def all_read() -> bool:

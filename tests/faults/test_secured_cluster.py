@@ -102,7 +102,7 @@ def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path)
         callers = HttpCallers(tmp_path, brokers, security)
         faults = Faults(brokers, random.Random(4), [callers])
         try:
-            faults.run([faults.kill, faults.pause, faults.kill_the_controller, faults.stop, faults.reset], 12)
+            faults.run([faults.kill, faults.pause, faults.kill_the_controller, faults.stop, faults.reset], 8)
         finally:
             callers.stop()
         callers.check()

@@ -299,6 +299,21 @@ def create_topics(admin: AdminClient, *names: str, partitions: int = PARTITIONS,
     wait_until_whole(admin, f"{', '.join(names)} were created")
 
 
+def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition, and the next one that it will commit. Its leader may change meanwhile."""
+    found: list[tuple[int, int]] = []
+
+    def asked() -> bool:
+        try:
+            found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=5))
+        except KafkaException:
+            return False
+        return True
+
+    until(asked, f"a leader tells where {topic}-{partition} ends")
+    return found[0]
+
+
 def read(
     bootstrap: str, partition: int, topic: str = "t", client: Mapping[str, Any] | None = None
 ) -> list[tuple[int, int]]:
@@ -309,7 +324,7 @@ def read(
     found: list[tuple[int, int]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
+        low, high = ends_of(consumer, topic, partition)
         assert low == 0
         end = time.monotonic() + WAIT_S
         while not found or found[-1][0] < high - 1:
