@@ -67,7 +67,11 @@ def hold_out(
 
 def test_all_that_was_acknowledged_is_kept_where_nobody_is_let_in_without_a_login(tmp_path: Path) -> None:
     with secured(tmp_path) as (brokers, redis, security):
-        hold_out(brokers, redis, security, lambda faults: [faults.kill_the_controller, faults.pause], 2, seed=1)
+
+        def kinds(faults: Faults) -> Sequence[Fault]:
+            return [faults.kill_the_controller, faults.reset, faults.cut_one_way]
+
+        hold_out(brokers, redis, security, kinds, 3, seed=1)
 
 
 @pytest.mark.slow
