@@ -256,6 +256,10 @@ class BrokerUnavailable(FirnError):
     """A broker cannot be reached or did not answer in time. It is not known whether what was asked was done."""
 
 
+class NotTrusted(BrokerUnavailable):
+    """Somebody answers at the broker's address, and one side does not trust the other's certificate."""
+
+
 class StorageUnavailable(FirnError):
     """A disk or object store did not answer as it should, perhaps only now. It is not known whether a write was applied."""
 

@@ -6,19 +6,19 @@ removes the file. The file has what is kept of passwords, not the passwords.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import ConfigError, ErrorCode, FirnError
+from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected
 from app.handlers.audited_changes import change
 from app.handlers.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
-from app.metadata.scram_changes import ScramAsked
+from app.metadata.scram_changes import ScramAnswer, ScramAsked
 from app.seams import BlockingPool
 from app.security.scram import ScramCredential
 
@@ -70,6 +70,17 @@ def write_first_users(fs: FileSystem, data_dir: str, users: list[FirstUser]) -> 
     return path
 
 
+async def _made(context: Context, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]:
+    """Raises: FirnError."""
+    try:
+        return await context.controller.make_first_users(asked, context.random_bytes(SECRET_BYTES))
+    except RequestRejected as error:
+        if error.code is not ErrorCode.NOT_CONTROLLER:
+            raise
+        # The controller has changed. To make the same users twice does no harm.
+        return await context.controller.make_first_users(asked, context.random_bytes(SECRET_BYTES))
+
+
 async def add_first_users(
     config: BrokerConfig, context: Context, *, fs: FileSystem, pool: BlockingPool, log_line: Callable[[str], None]
 ) -> None:
@@ -81,9 +92,12 @@ async def add_first_users(
     if users:
         asked = [ScramAsked(one.name, one.mechanism, False, credential=one.credential) for one in users]
         try:
-            answers = await context.controller.alter_scram_users(asked, context.random_bytes(SECRET_BYTES))
+            answers = await _made(context, asked)
         except FirnError as error:
-            log_line(f"the users of `firn user add --offline` were not made: {error}")
+            log_line(
+                f"the users of `firn user add --offline` were not made: {error} The next start tries it again; if that is not"
+                f" wanted, remove {config.data_dir}/{OWN_DIRECTORY}/{FILE}"
+            )
             return
         for answer in answers:
             if context.audit is not None:

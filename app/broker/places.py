@@ -7,9 +7,9 @@ from uuid import UUID
 from app.client.connection import Dialer, dial_tcp, open_connection
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs.listeners import SecurityProtocol
-from app.errors import BrokerUnavailable, ProtocolError, RequestRejected
+from app.errors import BrokerUnavailable, NotTrusted, ProtocolError, RequestRejected
 from app.metadata.cluster import Endpoint
-from app.metadata.place import ASK_S, Holder
+from app.metadata.place import ASK_S, Holder, Stranger
 from app.wire.apikeys import ApiKey
 
 TIMEOUT_MS = int(ASK_S * 1000)
@@ -24,14 +24,16 @@ class KafkaPlaces:
 
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
-    ) -> Holder | None:
+    ) -> Holder | Stranger | None:
         # A plain listener is asked plainly, also by a broker that has none any more: it is told no secret.
         dial = dial_tcp if endpoint.protocol == SecurityProtocol.PLAINTEXT and self._secure else self._dial
         try:
             connection = await open_connection(
                 endpoint.host, endpoint.port, client_id="firn-place", timeout_ms=TIMEOUT_MS, dial=dial
             )
-        except (BrokerUnavailable, RequestRejected):
+        except (NotTrusted, RequestRejected) as error:
+            return Stranger(str(error))
+        except BrokerUnavailable:
             return None
         try:
             asked = PlaceRequest(cluster_id, node_id, directory_id, replaced_by)

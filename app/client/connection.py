@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
+from app.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected
 from app.limits import KIB, MIB
 from app.wire import codec
 from app.wire.apikeys import ApiKey
@@ -235,7 +235,7 @@ class KafkaConnection:
 
     def _write(self, key: int, version: int, body: bytes) -> int:
         if self._failure is not None:
-            raise BrokerUnavailable(str(self._failure))
+            raise type(self._failure)(str(self._failure))
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         header = encode_request_header(key, version, correlation_id, self._client_id)
@@ -266,7 +266,8 @@ class KafkaConnection:
 
     def _connection_lost(self, error: Exception | None) -> None:
         why = f": {error}" if error is not None else ""
-        self._fail(BrokerUnavailable(f"{self} closed the connection{why}."))
+        kind = NotTrusted if isinstance(error, ssl.SSLError) else BrokerUnavailable
+        self._fail(kind(f"{self} closed the connection{why}."))
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -282,7 +283,7 @@ class KafkaConnection:
             entry = self._in_flight.popleft()
             self._slots.release()
             if not entry.answer.done():
-                entry.answer.set_exception(BrokerUnavailable(str(failure)))
+                entry.answer.set_exception(type(failure)(str(failure)))
                 # A caller that was cancelled will not look at it.
                 entry.answer.exception()
 
@@ -378,7 +379,7 @@ async def open_connection(
 ) -> KafkaConnection:
     """Connect and negotiate versions.
 
-    Raises: BrokerUnavailable (nothing listens there, or it does not speak Kafka in time), RequestRejected.
+    Raises: BrokerUnavailable (nothing listens there, or it does not speak Kafka in time), NotTrusted, RequestRejected.
     """
     connection = KafkaConnection(host, port, client_id=client_id, in_flight_max=in_flight_max)
     try:
@@ -387,7 +388,8 @@ async def open_connection(
     except TimeoutError:
         raise BrokerUnavailable(f"{connection} did not accept a connection within {timeout_ms} ms.") from None
     except OSError as error:
-        raise BrokerUnavailable(f"{connection} cannot be reached: {_reason(error)}.") from None
+        kind = NotTrusted if isinstance(error, ssl.SSLError) else BrokerUnavailable
+        raise kind(f"{connection} cannot be reached: {_reason(error)}.") from None
     try:
         await connection.negotiate(software_version, timeout_ms=timeout_ms)
         login = getattr(dial, "login", None)

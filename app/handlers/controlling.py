@@ -16,6 +16,7 @@ from app.handlers.context import Context, Request
 from app.metadata.broker_changes import ANY_NODE_ID, ProposedSet, RegistrationAsked
 from app.metadata.control import (
     CREATE_TOPIC,
+    FIRST_USERS,
     FORGET_TOPIC,
     LEAVE,
     NODE_ID,
@@ -26,6 +27,8 @@ from app.metadata.control import (
     CreateTopicChange,
     EntriesRequest,
     EntriesResponse,
+    FirstUsersChange,
+    FirstUsersMade,
     ForgetTopicChange,
     HeardRequest,
     HeardResponse,
@@ -38,6 +41,7 @@ from app.metadata.control import (
 )
 from app.metadata.controller import not_controller
 from app.metadata.replica_changes import Member
+from app.metadata.scram_changes import ScramAsked
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from app.metadata.desk import Desk
 
 ENTRIES_WAIT_MS_MAX = 10_000
+SECRET_BYTES = 32
 
 
 def _desk(context: Context) -> Desk:
@@ -251,6 +256,13 @@ async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
         case name if name == FORGET_TOPIC:
             await controller.finish_topic_deletion(unpack(ForgetTopicChange, asked.body).topic_id)
             return b""
+        case name if name == FIRST_USERS:
+            users = [
+                ScramAsked(user, mechanism, False, credential=kept)
+                for user, mechanism, kept in unpack(FirstUsersChange, asked.body).users
+            ]
+            made = await controller.make_first_users(users, context.random_bytes(SECRET_BYTES))
+            return pack(FirstUsersMade(tuple((one.user, int(one.code), one.sentence) for one in made)))
         case name if name == LEAVE:
             await desk.left(asked.broker_id, asked.broker_epoch)
             return b""

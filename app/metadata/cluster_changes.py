@@ -152,6 +152,10 @@ class ClusterChanges(Protocol):
         """
         ...
 
+    async def make_first_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        """As ``alter_scram_users``, for users that were left in this broker's data directory. All have a ``credential``."""
+        ...
+
     async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
         """Make a delegation token. Rejected with UNSUPPORTED_VERSION below level 2, INVALID_PRINCIPAL_TYPE, INVALID_REQUEST, or
         POLICY_VIOLATION for too many."""

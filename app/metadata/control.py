@@ -15,6 +15,7 @@ import msgspec
 
 from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.cluster import BrokerImage, Endpoint
+from app.security.scram import ScramCredential
 
 
 class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -174,12 +175,25 @@ class NodeIdChange(msgspec.Struct, array_like=True, frozen=True):
     node_id: int
 
 
+class FirstUsersChange(msgspec.Struct, array_like=True, frozen=True):
+    """Body of ``first-users``: name, mechanism, and what is kept of the password."""
+
+    users: tuple[tuple[str, int, ScramCredential], ...]
+
+
+class FirstUsersMade(msgspec.Struct, array_like=True, frozen=True):
+    """Body of its answer: name, error code and sentence of each user."""
+
+    users: tuple[tuple[str, int, str | None], ...]
+
+
 CREATE_TOPIC: Final = "create-topic"
 PRODUCER_IDS: Final = "producer-ids"
 RAISE_EPOCHS: Final = "raise-epochs"
 FORGET_TOPIC: Final = "forget-topic"
 LEAVE: Final = "leave"
 NODE_ID: Final = "node-id"
+FIRST_USERS: Final = "first-users"
 """Names of changes. ``leave``: the broker has stopped in order. ``node-id``: the only one that a broker asks for before it is
 registered, as broker -1 (M10)."""
 

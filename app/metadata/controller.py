@@ -110,6 +110,8 @@ class Elsewhere(Protocol):
         self, partitions: Sequence[TopicIdPartition], above: Mapping[TopicIdPartition, int]
     ) -> dict[TopicIdPartition, LeaderEpoch]: ...
 
+    async def make_first_users(self, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]: ...
+
 
 class Controller(ClusterChanges):
     """Makes changes of the cluster, one entry at a time. Belongs to one event loop: call ``start``, then keep ``run`` running."""
@@ -457,6 +459,11 @@ class Controller(ClusterChanges):
 
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
         return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
+
+    async def make_first_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        if self.elsewhere is not None and not self.active:
+            return await self.elsewhere.make_first_users(asked)
+        return await self.alter_scram_users(asked, secret)
 
     async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
         return await self.submit(lambda draft, around: token_changes.create_token(draft, around, token_id, asked))

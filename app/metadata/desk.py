@@ -35,7 +35,7 @@ from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
-from app.metadata.place import ASK_S, Places
+from app.metadata.place import ASK_S, Holder, Places, Stranger
 from app.metadata.view import ClusterView
 from app.seams import shared_wait_s
 from app.units import TopicIdPartition
@@ -274,7 +274,15 @@ class Desk:
         for endpoint in asked.endpoints[
             :1
         ]:  # the others are for clients: their listeners may want what brokers do not have
-            if not await self._answers(endpoint, asked.directory_id, asked.broker_id):
+            found = await self._who_answers(endpoint, asked.directory_id, asked.broker_id)
+            if isinstance(found, Stranger):
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The controller, broker {self._view.identity.broker_id}, cannot ask the new broker at"
+                    f" {endpoint.host}:{endpoint.port} ({endpoint.listener}) who it is: {found.why} Mend the certificates or users"
+                    " of both, and start it again.",
+                )
+            if found is None or found.directory_id != asked.directory_id:
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,
                     f"The controller, broker {self._view.identity.broker_id}, cannot reach the new broker at"
@@ -282,16 +290,15 @@ class Desk:
                     " can reach (--advertise HOST:PORT, or advertised.listeners), and start it again.",
                 )
 
-    async def _answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> bool:
+    async def _who_answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> Holder | Stranger | None:
         assert self._places is not None
         try:
             async with asyncio.timeout(ASK_S):
-                found = await self._places.ask(
+                return await self._places.ask(
                     endpoint, cluster_id=self._view.image.cluster_id, node_id=broker_id, directory_id=directory_id
                 )
         except TimeoutError:
-            return False
-        return found is not None and found.directory_id == directory_id
+            return None
 
     async def heard(self, beat: Heartbeat) -> HeartbeatAnswer:
         """A heartbeat. Raises: RequestRejected NOT_CONTROLLER."""

@@ -31,6 +31,7 @@ from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadL
 from app.metadata.cluster import LEVEL_MAX, BrokerImage, ClusterImage, Endpoint, ImageDelta, TopicImage
 from app.metadata.control import (
     CREATE_TOPIC,
+    FIRST_USERS,
     FORGET_TOPIC,
     LEAVE,
     PRODUCER_IDS,
@@ -40,6 +41,8 @@ from app.metadata.control import (
     ControlLink,
     CreateTopicChange,
     EntriesRequest,
+    FirstUsersChange,
+    FirstUsersMade,
     ForgetTopicChange,
     HeardRequest,
     Heartbeat,
@@ -57,6 +60,7 @@ from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
 from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
+from app.metadata.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.view import ClusterView
 from app.seams import Clock, shared_wait_s
 from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -255,22 +259,24 @@ class ClusterMember(Elsewhere):
         told_s = self._now_s()
         while True:
             answer: tuple[int, int] | None = None
+            why = ""
             try:
                 answer = await self._register()
             except RequestRejected as error:
-                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION or self._may_know_too_little(error):
                     # If all brokers come back with new directories, one of them must stay to be the controller that fences.
                     refused_s = self._now_s() if refused_s is None else refused_s
                     if self._now_s() - refused_s >= PLACE_S:
                         raise StartRefused(str(error)) from None
                 elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
                     raise StartRefused(str(error)) from None
-            except (BrokerUnavailable, ProtocolError, StorageUnavailable):
+            except (BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
                 answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
+                why = f". The last attempt: {error}" if isinstance(error, NotSent) else ""
             if answer is None:
                 if self._now_s() - told_s >= TELL_S:
                     told_s = self._now_s()
-                    self._log_line(f"waits to be registered: {self._who_is_silent()}")
+                    self._log_line(f"waits to be registered: {self._who_is_silent()}{why}")
                 await asyncio.sleep(self._rng.uniform(0.1, 0.2))
                 await self._read()
                 continue
@@ -287,6 +293,10 @@ class ClusterMember(Elsewhere):
             self._view.check_place()
             self._joined.set()
             return
+
+    def _may_know_too_little(self, error: RequestRejected) -> bool:
+        """Whether the controller may have been turned away because this broker has not read of the controller's user yet."""
+        return error.code is ErrorCode.INVALID_REQUEST and self._view.config.served[0].protocol.sasl
 
     def _who_is_silent(self) -> str:
         controller = self._image.brokers.get(self._image.controller.broker_id)
@@ -634,6 +644,12 @@ class ClusterMember(Elsewhere):
             TopicIdPartition(TopicId(topic_id), PartitionIndex(index)): LeaderEpoch(epoch)
             for topic_id, index, epoch in made.epochs
         }
+
+    async def make_first_users(self, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]:
+        users = tuple((one.user, one.mechanism, one.credential) for one in asked if one.credential is not None)
+        answer = await self._change(FIRST_USERS, FirstUsersChange(users), may_repeat=True)
+        made = msgspec.msgpack.decode(answer, type=FirstUsersMade)
+        return [ScramAnswer(user, ErrorCode(code), sentence) for user, code, sentence in made.users]
 
     async def forget_topic(self, topic_id: UUID) -> None:
         """Nothing of a deleted topic is left in the bucket. Raises: as ``_change``."""

@@ -35,12 +35,19 @@ class Holder:
     untiered_partitions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody responds at an address, and who it is cannot be asked: one side does not trust the other, or refuses its login."""
+
+    why: str
+
+
 class Places(Protocol):
     """Connections to other brokers."""
 
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
-    ) -> Holder | None:
+    ) -> Holder | Stranger | None:
         """The broker that responds at ``endpoint``; None if none responds, or if it cannot identify itself. May take for ever:
         use a timeout.
 

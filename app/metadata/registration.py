@@ -31,7 +31,7 @@ from app.metadata.cluster import (
 from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX, Liveness
 from app.metadata.log_format import KeyValue
 from app.metadata.numbered_log import LogTimings
-from app.metadata.place import ASK_S, TELL_AGAIN_S, Holder, Places
+from app.metadata.place import ASK_S, TELL_AGAIN_S, Holder, Places, Stranger
 from app.metadata.view import ClusterView
 from app.seams import Clock
 from app.units import BrokerId
@@ -157,7 +157,14 @@ class Registration:
             more = f" {mend_of_one_broker(image)}"
         if silent:
             await self._check_silent(broker.broker_id, broker.directory_id, what, more)
-        if await self._ask(image.cluster_id, broker) is not None:
+        answer = await self._ask(image.cluster_id, broker)
+        if isinstance(answer, Stranger):
+            raise StartRefused(
+                f"{what}. Somebody answers at its address, and cannot be asked whether it is that broker, which may be cut off from"
+                f" the store alone: {answer.why} Mend certificates or users, or stop it, and start again, or start with"
+                f" --take-over.{more}"
+            )
+        if answer is not None:
             raise StartRefused(
                 f"{what}, which answers at {_addresses(broker)} though it gives no sign of life in the store: it may be cut"
                 f" off from the store alone. Stop it and start again, or start with --take-over.{more}"
@@ -181,13 +188,14 @@ class Registration:
                 f" {(SILENCE_MS_MAX - age_ms) // 1000 + 1} s, or start with --take-over.{more}"
             )
 
-    async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | None:
-        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``."""
+    async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | Stranger | None:
+        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``. Whoever
+        could not be asked counts if no other endpoint responds as the broker."""
         places = self._places
         if places is None:
             return None
 
-        async def ask(endpoint: Endpoint) -> Holder | None:
+        async def ask(endpoint: Endpoint) -> Holder | Stranger | None:
             found = await places.ask(
                 endpoint,
                 cluster_id=cluster_id,
@@ -195,24 +203,31 @@ class Registration:
                 directory_id=broker.directory_id,
                 replaced_by=replaced_by,
             )
-            who = None if found is None else (found.cluster_id, found.node_id, found.directory_id)
+            if found is None or isinstance(found, Stranger):
+                return found
+            who = found.cluster_id, found.node_id, found.directory_id
             return found if who == (cluster_id, broker.broker_id, broker.directory_id) else None
 
         asking = {asyncio.ensure_future(ask(endpoint)) for endpoint in broker.endpoints}
-        answer: Holder | None = None
+        stranger: Stranger | None = None
+        holder: Holder | None = None
         try:
             async with asyncio.timeout(ASK_S):
-                while asking and answer is None:
+                while asking and holder is None:
                     done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-                    answer = next((one for task in done if (one := task.result()) is not None), None)
+                    for answer in (task.result() for task in done):
+                        if isinstance(answer, Stranger):
+                            stranger = answer
+                        elif answer is not None:
+                            holder = answer
         except TimeoutError:
-            answer = None
+            holder = None
         finally:
             for task in asking:
                 task.cancel()
             if asking:
                 await asyncio.wait(asking)
-        return answer
+        return stranger if holder is None else holder
 
     async def _tell_replaced(self, before: ClusterImage) -> None:
         """Make the previous owner of this place read the cluster log, which has our registration. If it does not respond, log
@@ -223,11 +238,11 @@ class Registration:
         for broker in self._others(before):
             deadline_s = loop.time() + ASK_S
             answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
-            while answer is not None and not answer.looks and loop.time() < deadline_s:
+            while isinstance(answer, Holder) and not answer.looks and loop.time() < deadline_s:
                 await asyncio.sleep(TELL_AGAIN_S)  # it was told a moment ago, by anybody
                 answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
             who = f"the broker with data directory {broker.directory_id}"
-            if answer is not None and answer.looks:
+            if isinstance(answer, Holder) and answer.looks:
                 self._log_line(
                     f"{who} was told at {_addresses(broker)} that it is replaced, and acknowledges nothing more;"
                     f" on its disk alone are, and stay, {answer.untiered_bytes} bytes of {answer.untiered_partitions} partitions"

@@ -38,9 +38,14 @@ from app.handlers.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.cluster import BrokerImage, Endpoint
+from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.place import Holder, Stranger
+from app.metadata.scram_changes import ScramAsked
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password
+from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -52,8 +57,9 @@ from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCrede
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.ports import free_port
 from tests.support.secured import certificates, listener, security
-from tests.support.several import until
+from tests.support.several import broker_on, unfenced, until
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +346,78 @@ async def test_two_brokers_reach_each_other_by_scram_over_tls(tmp_path: Path, fo
         assert known == [1, 2]
         await connection.close()
         assert {one.principal for one in callers_of(first)()} == {"User:broker"}
+
+
+async def test_users_that_were_left_beside_another_broker_than_the_controller_are_made(tmp_path: Path) -> None:
+    doors = security(listener("PLAINTEXT"), listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512"))
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "carol-secret", b"s" * 24, 4096)
+    user = FirstUser("carol", 2, credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096))
+    write_first_users(PosixFileSystem(), str(tmp_path / "b2" / "data"), [user])
+    async with (
+        broker_on(tmp_path, "b1", node_id=1, new_level=2, **doors) as first,
+        broker_on(tmp_path, "b2", node_id=2, new_level=2, **doors) as second,
+    ):
+        assert first.node.membership.controller.active
+        assert any("the user carol" in line and "was made" in line for line in second.lines), second.lines
+        await until(lambda: "carol" in first.node.cluster.image.scram_users)
+        assert not (tmp_path / "b2" / "data" / ".firn" / "first-users").exists()
+        for broker in (first, second):
+            port = broker.node.ports["SASL_PLAINTEXT"]
+            dial = dialer(None, "SASL_PLAINTEXT", user="carol", mechanism="SCRAM-SHA-512")
+            await (await open_connection("127.0.0.1", port, dial=dial)).close()
+
+
+async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(tmp_path: Path) -> None:
+    own = 'x required username="broker" password="broker-secret";'
+    doors = security(listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512", **{"scram-sha-512_sasl_jaas_config": own}))
+    dial = inter_broker_dial(BrokerConfig(**doors))
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "broker-secret", b"s" * 24, 4096)
+    credential = credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096)
+    user = ScramAsked("broker", 2, False, credential=credential)
+    asked = 0
+
+    async with broker_on(tmp_path, "b1", node_id=1, new_level=2, places=KafkaPlaces(dial=dial), **doors) as first:
+
+        class Link(KafkaControlLink):
+            async def register(self, to: BrokerImage, wanted: RegisterRequest) -> RegisterResponse:
+                nonlocal asked
+                asked += 1
+                if asked == 1:  # the log was read a moment ago
+                    await first.node.membership.controller.alter_scram_users([user], b"r" * 32)
+                return await super().register(to, wanted)
+
+        async with broker_on(
+            tmp_path, "b2", node_id=2, new_level=2, new_link=lambda: Link(dial=dial), **doors
+        ) as second:
+            await until(lambda: unfenced(second) == [1, 2])
+            assert asked > 1, "it was refused once"
+
+
+async def test_who_cannot_be_asked_is_told_from_nobody(tmp_path: Path, folder: Path) -> None:
+    strange = certificates(tmp_path / "strange", "client")
+    doors = (listener("SASL_SSL", folder), listener("SSL", folder, ssl_client_auth="required"))
+    async with running_broker(tmp_path, **security(*doors)) as broker:
+        image = broker.node.cluster.image
+
+        async def ask(dial: SecureDialer, protocol: str, port: int | None = None) -> Holder | Stranger | None:
+            return await KafkaPlaces(dial=dial).ask(
+                Endpoint(protocol, "localhost", port or broker.node.ports[protocol], protocol),
+                cluster_id=image.cluster_id,
+                node_id=1,
+                directory_id=image.brokers[BrokerId(1)].directory_id,
+            )
+
+        right = dialer(folder, "SASL_SSL", user="alice")
+        assert isinstance(await ask(right, "SASL_SSL"), Holder)
+        assert await ask(right, "SASL_SSL", free_port()) is None
+        refused = await ask(dialer(folder, "SASL_SSL", user="alice", password="other"), "SASL_SSL")
+        assert isinstance(refused, Stranger)
+        assert "Authentication failed" in refused.why
+        untrusted = await ask(dialer(strange, "SASL_SSL", user="alice"), "SASL_SSL")
+        assert isinstance(untrusted, Stranger)
+        assert "not trusted" in untrusted.why
+        assert isinstance(await ask(dialer(folder, "SSL"), "SSL"), Stranger), "it shows no certificate"
+        assert isinstance(await ask(dialer(folder, "SSL", certificate="client"), "SSL"), Holder)
 
 
 # --- parts of the tests ---------------------------------------------------------------------------------------------

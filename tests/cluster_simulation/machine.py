@@ -208,6 +208,7 @@ class ClusterMachine:
             firn_chunk_cache_bytes=40_000,
             firn_read_ahead_bytes=4000,
             firn_log_dir_free_bytes_min=0,
+            firn_cluster_log_key=world.log_key,
             offsets_topic_num_partitions=2,
             transaction_state_log_num_partitions=2,
             share_coordinator_state_topic_num_partitions=2,

@@ -14,11 +14,12 @@ import contextlib
 import gc
 import hashlib
 import random
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from app.configs import TierCompression, TopicConfig
@@ -119,6 +120,10 @@ class Shape:
         )
 
 
+LOG_KEY: Final = b64encode(bytes(range(32))).decode()
+"""Brokers of every other seed prove what they write into the cluster log (ADR 0036)."""
+
+
 class World:
     """See the module."""
 
@@ -137,6 +142,7 @@ class World:
         self.shape = replace(Shape.of(self.rng, faults), **{"anywhere": seed % 4 == 3} | dict(shape))
         if faults is None and "actors" not in shape:
             self.shape = replace(self.shape, **actors_of(seed))
+        self.log_key = LOG_KEY if seed % 2 else None
         self.clock = VirtualClock(loop)
         self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())

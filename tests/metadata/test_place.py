@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from app.metadata.cluster import Endpoint
-from app.metadata.place import ASK_S, Holder
+from app.metadata.place import ASK_S, Holder, Stranger
 from app.metadata.registration import StartRefused
 from app.objectstore.memory import MemoryStore
 from tests.metadata.support import on_virtual_time, requests_of, uuid_of
@@ -21,7 +21,7 @@ from tests.support.virtual_loop import VirtualLoop
 class Asked:
     """Endpoints, and whoever answers there."""
 
-    def __init__(self, answer: Callable[[str], Holder | None] | None) -> None:
+    def __init__(self, answer: Callable[[str], Holder | Stranger | None] | None) -> None:
         """None never answers."""
         self._answer = answer
         self.told: list[str] = []
@@ -29,7 +29,7 @@ class Asked:
 
     async def ask(
         self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
-    ) -> Holder | None:
+    ) -> Holder | Stranger | None:
         del node_id, directory_id
         self.addresses.append(f"{endpoint.host}:{endpoint.port}")
         self.told.append(replaced_by)
@@ -48,6 +48,20 @@ async def silent(store: MemoryStore) -> None:
     """The broker with directory 1 was heard of last 31 s ago."""
     await make(store).start()
     await asyncio.sleep(31)
+
+
+def test_who_cannot_be_asked_is_not_replaced() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        await silent(store)
+        before = len(store.history)
+        places = Asked(lambda _: Stranger("its certificate is not trusted."))
+        with pytest.raises(
+            StartRefused, match=r"cannot be asked .*: its certificate is not trusted\. Mend .* --take-over"
+        ):
+            await make(store, 2, places=places).start()
+        assert PUT not in requests_of(store, before)
+
+    on_virtual_time(main)
 
 
 def test_who_is_silent_in_the_store_but_answers_is_not_replaced() -> None:
@@ -73,7 +87,9 @@ def test_who_is_silent_in_the_store_but_answers_is_not_replaced() -> None:
         pytest.param(None, id="silence"),
     ],
 )
-def test_whoever_else_answers_at_its_address_is_not_that_broker(answer: Callable[[str], Holder | None] | None) -> None:
+def test_whoever_else_answers_at_its_address_is_not_that_broker(
+    answer: Callable[[str], Holder | Stranger | None] | None,
+) -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         await silent(store)
         began_s = loop.time()

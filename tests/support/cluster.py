@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from tests.support.links import Links
 from tests.support.ports import free_port
+from tests.support.secured_cluster import Security
 
 ROOT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
@@ -43,17 +44,35 @@ class Brokers:
         *,
         proxied: bool,
         redis: str | None,
+        security: Security | None,
     ) -> None:
         self.path = path
         self._stack = stack
         (path / "store").mkdir()
         self.nodes = tuple(nodes)
         self.ports = {node_id: free_port() for node_id in nodes}
+        self.inner_ports = self.ports if security is None else {node_id: free_port() for node_id in nodes}
+        """Where brokers reach each other."""
+        self._security = security
         self.settings = settings
         self._redis = redis
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-        self.links = stack.enter_context(Links(self.ports)) if proxied else None
+        self.links = stack.enter_context(Links(self.inner_ports)) if proxied else None
+        if security is not None:
+            for node_id in nodes:
+                security.prepare(path / f"broker-{node_id}" / "data")
+
+    @property
+    def admin(self) -> AdminClient:
+        """One that may do everything."""
+        more = {} if self._security is None else self._security.client("admin")
+        return AdminClient({"bootstrap.servers": self.bootstrap, **more})
+
+    @property
+    def client(self) -> Mapping[str, Any]:
+        """Settings with which others get in."""
+        return {} if self._security is None else self._security.client("app")
 
     def start(self, node_id: int) -> None:
         log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
@@ -66,8 +85,13 @@ class Brokers:
             more["redis"] = self._redis
         if self.links is not None:
             more["links"] = {
-                str(self.ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
+                str(self.inner_ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
             }
+        if self._security is not None:
+            file = self._security.properties(
+                self.path / f"broker-{node_id}", node_id, self.ports[node_id], self.inner_ports[node_id]
+            )
+            more["properties"] = str(file)
         arguments = (str(self.path), str(node_id), str(self.ports[node_id]), json.dumps(more))
         self.processes[node_id] = self._stack.enter_context(
             subprocess.Popen(
@@ -117,11 +141,13 @@ def brokers_running(
     proxied: bool = False,
     settings: Mapping[str, Any] | None = None,
     redis: str | None = None,
+    security: Security | None = None,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
-    ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server."""
+    ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server. ``security``: what their listeners
+    ask for."""
     with ExitStack() as stack:
-        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied, redis=redis)
+        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security)
         try:
             for node_id in nodes:
                 brokers.start(node_id)
@@ -136,15 +162,19 @@ class Writing:
     name = "librdkafka's idempotent producer"
     between_brokers = False
 
-    def __init__(self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002, client: Mapping[str, Any] | None = None
+    ) -> None:
+        """``client``: settings with which it gets in."""
         self.topic = topic
+        self.client = client or {}
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         """Offset by number, per partition."""
         self.refused: list[str] = []
         self._pace_s = pace_s
         self.least = max(int(0.04 / pace_s), 3)
         """Numbers of a partition that are more than what is under way at any moment."""
-        self._producer = Producer(
+        self.producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
@@ -155,6 +185,7 @@ class Writing:
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "socket.timeout.ms": 2_000,
+                **self.client,
             }
         )
         self._stop = threading.Event()
@@ -167,8 +198,8 @@ class Writing:
             for partition in range(PARTITIONS):
                 self._produce(partition, number)
             number += 1
-            self._producer.poll(self._pace_s)
-        self._producer.flush(WAIT_S)
+            self.producer.poll(self._pace_s)
+        self.producer.flush(WAIT_S)
 
     def _produce(self, partition: int, number: int) -> None:
         def done(error: Any, message: Any) -> None:
@@ -179,9 +210,9 @@ class Writing:
 
         while True:
             try:
-                self._producer.produce(self.topic, b"%d" % number, partition=partition, on_delivery=done)
+                self.producer.produce(self.topic, b"%d" % number, partition=partition, on_delivery=done)
             except BufferError:
-                self._producer.poll(0.05)
+                self.producer.poll(0.05)
             else:
                 return
 
@@ -201,12 +232,12 @@ class Writing:
         self._stop.set()
         self._thread.join(2 * WAIT_S)
         assert not self._thread.is_alive()
-        assert len(self._producer) == 0, "all was acknowledged or refused"
+        assert len(self.producer) == 0, "all was acknowledged or refused"
 
     def check(self, bootstrap: str) -> None:
         """After ``finish``: all that was acknowledged is there once, in order."""
         assert self.refused == []
-        check_numbers(bootstrap, self.topic, self.acknowledged)
+        check_numbers(bootstrap, self.topic, self.acknowledged, self.client)
 
 
 def until(holds: Any, what: str) -> None:
@@ -268,13 +299,32 @@ def create_topics(admin: AdminClient, *names: str, partitions: int = PARTITIONS,
     wait_until_whole(admin, f"{', '.join(names)} were created")
 
 
-def read(bootstrap: str, partition: int, topic: str = "t") -> list[tuple[int, int]]:
-    """``(offset, number)`` of all that is committed."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition, and the next one that it will commit. Its leader may change meanwhile."""
+    found: list[tuple[int, int]] = []
+
+    def asked() -> bool:
+        try:
+            found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=5))
+        except KafkaException:
+            return False
+        return True
+
+    until(asked, f"a leader tells where {topic}-{partition} ends")
+    return found[0]
+
+
+def read(
+    bootstrap: str, partition: int, topic: str = "t", client: Mapping[str, Any] | None = None
+) -> list[tuple[int, int]]:
+    """``(offset, number)`` of all that is committed. ``client``: settings with which a consumer gets in."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, **(client or {})}
+    )
     found: list[tuple[int, int]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
+        low, high = ends_of(consumer, topic, partition)
         assert low == 0
         end = time.monotonic() + WAIT_S
         while not found or found[-1][0] < high - 1:
@@ -291,11 +341,16 @@ def read(bootstrap: str, partition: int, topic: str = "t") -> list[tuple[int, in
     return found
 
 
-def check_numbers(bootstrap: str, topic: str, acknowledged: Sequence[Mapping[int, int]]) -> None:
+def check_numbers(
+    bootstrap: str,
+    topic: str,
+    acknowledged: Sequence[Mapping[int, int]],
+    client: Mapping[str, Any] | None = None,
+) -> None:
     """All numbers that were acknowledged are there once and in order. ``acknowledged``: offset by number, per partition; it is -1
-    where the client was not told."""
+    where the client was not told. ``client``: settings with which a consumer gets in."""
     for partition, offsets in enumerate(acknowledged):
-        found = read(bootstrap, partition, topic)
+        found = read(bootstrap, partition, topic, client)
         assert [number for _, number in found] == sorted({number for _, number in found}), "once, in order"
         at = {number: offset for offset, number in found}
         wrong = {number: offset for number, offset in offsets.items() if at.get(number) != offset}

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from confluent_kafka.admin import AdminClient
-
 from tests.support.cluster import Brokers, controller_of, until, wait_until_whole
 
 Fault = Callable[[], None]
@@ -46,7 +44,7 @@ class Faults:
 
     def __init__(self, brokers: Brokers, rng: random.Random, loads: Sequence[Load]) -> None:
         self._brokers = brokers
-        self._admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        self._admin = brokers.admin
         self._rng = rng
         self._loads = loads
         self.victim: Callable[[], int] = lambda: rng.choice(brokers.nodes)

@@ -1,10 +1,12 @@
 """A broker of a cluster in a process of its own, to be killed, stopped, cut off and started again.
 
-    python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…}}']
+    python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…},
+        "properties": "…"}']
 
 The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
-exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports. SIGTERM
-stops it in order. It prints ``ready`` when it serves, and its notices.
+exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports.
+``properties`` is a file of settings as for ``firn serve``. SIGTERM stops it in order. It prints ``ready`` when it serves, and its
+notices.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,12 +26,19 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 
 from app.broker.control_link import KafkaControlLink
-from app.client.connection import dial_tcp
+from app.broker.doors import inter_broker_dial
+from app.broker.log_keys import with_log_keys
+from app.broker.places import KafkaPlaces
+from app.broker.quota_tokens import RedisTokens
+from app.client.connection import Dialer, KafkaConnection, dial_tcp
+from app.configs import BrokerConfig
 from app.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
+from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import Liveness
 from app.metadata.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
+from app.settings import load
 from tests.support.broker import running_broker
 
 T = TypeVar("T")
@@ -50,16 +60,47 @@ class CutPool:
         return done
 
 
-def dialer(links: Mapping[str, int]) -> Any:
-    async def dial(protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
-        await dial_tcp(protocol, host, links.get(str(port), port))
+class ThroughLinks:
+    """A dialer that reaches other brokers where the links are."""
 
-    return dial
+    def __init__(self, links: Mapping[str, int], dial: Dialer) -> None:
+        self._links = links
+        self._dial = dial
+
+    async def __call__(self, protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
+        await self._dial(protocol, host, self._links.get(str(port), port))
+
+
+class LoggingIn(ThroughLinks):
+    """The same for one that logs in."""
+
+    async def login(self, connection: KafkaConnection) -> float | None:
+        found: float | None = await self._dial.login(connection)  # type: ignore[attr-defined]
+        return found
+
+
+def settings_of(path: str) -> BrokerConfig:
+    """From a file, as `firn serve` has them."""
+    config = load(config_path=Path(path)).broker
+    return with_log_keys(config, lambda line: print(line, flush=True))
+
+
+def given(config: BrokerConfig) -> dict[str, Any]:
+    """What is not at its default, but for what each broker of a test has anyway."""
+    plain = BrokerConfig()
+    found = {one.name: getattr(config, one.name) for one in fields(config)}
+    own = {"node_id", "data_dir", "store_url", "listen_host", "listen_port", "http_address", "topic_defaults"}
+    return {name: value for name, value in found.items() if name not in own and value != getattr(plain, name)}
 
 
 def redis_liveness(url: str) -> Liveness:
     """As of ``firn serve --redis``."""
     return RedisLiveness(Redis.from_url(url), namespace="firn")
+
+
+def quota_tokens(url: str, cluster_id: Callable[[], str]) -> RedisTokens:
+    """As of ``firn serve --redis``."""
+    return RedisTokens(url, namespace=lambda: f"firn:{cluster_id()}")
 
 
 async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) -> None:
@@ -70,18 +111,28 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
     pool = ThreadPool(4)
     store = DirectoryStore(path / "store", CutPool(pool, path / f"no-bucket-{node_id}"))
     await store.open()
+    dial: Dialer = ThroughLinks(more.get("links", {}), dial_tcp)
+    around: dict[str, Any] = {}
+    redis = more.get("redis")
+    if "properties" in more:
+        config = settings_of(more["properties"])
+        secure = inter_broker_dial(config)
+        dial = (LoggingIn if hasattr(secure, "login") else ThroughLinks)(more.get("links", {}), secure)
+        redis = config.redis_url
+        around = given(config) | {"places": KafkaPlaces(dial=dial), "new_level": LEVEL_MAX}
+        if redis is not None:
+            around["new_tokens"] = partial(quota_tokens, redis)
     async with running_broker(
         path / f"broker-{node_id}",
         store=store,
         rng=random.Random(),
-        new_level=1,
         boot_id=boot_id(),
-        new_link=partial(KafkaControlLink, dial=dialer(more.get("links", {}))),
+        new_link=partial(KafkaControlLink, dial=dial),
         node_id=node_id,
         listen_port=port,
         log_line=lambda line: print(f"{time.time():.2f} {line}", flush=True),
-        liveness=redis_liveness(more["redis"]) if "redis" in more else None,
-        **more.get("settings", {}),
+        liveness=redis_liveness(redis) if redis is not None else None,
+        **({"new_level": 1} | around | more.get("settings", {})),
     ) as broker:
         print("ready", flush=True)
         fenced = asyncio.create_task(broker.ended.wait())

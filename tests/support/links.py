@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -33,6 +34,8 @@ class Links:
         """Set while bytes pass from the first to the second."""
         self._connections: dict[Way, set[asyncio.StreamWriter]] = {}
         """By who opened them."""
+        self.ended: Counter[Way] = Counter()
+        """Connections that ended, by who had opened them."""
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -137,6 +140,7 @@ class Links:
         finally:
             self._tasks.discard(serving)
             self._connections[way].discard(writer)
+            self.ended[way] += 1
             writer.transport.abort()
             if beyond is not None:
                 beyond.transport.abort()
