@@ -45,6 +45,9 @@ class Service(Server):
     @abstractmethod
     def handshake_failed(self, listener: str, host: str, why: str) -> None: ...
 
+    @abstractmethod
+    def tls_broken(self, host: str, why: str) -> None: ...
+
 
 class Asked(NamedTuple):
     """What a response repeats of its request, or tells its client besides what was asked."""

@@ -64,6 +64,10 @@ class TlsServer(Protocol[Served_contra]):
         """Tell the operator."""
         ...
 
+    def tls_broken(self, host: str, why: str) -> None:
+        """A client that is past its handshake sent bytes that are not TLS: its connection is closed. Tell the operator."""
+        ...
+
 
 Served = TypeVar("Served", bound=Inner)
 
@@ -202,8 +206,11 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
                     filled += taken
             except ssl.SSLWantReadError:
                 pass
-            except ssl.SSLError:
-                left = True  # it left, or what it sent is not TLS; nobody else is concerned
+            except ssl.SSLZeroReturnError:
+                left = True
+            except ssl.SSLError as error:
+                left = True
+                self._server.tls_broken(self._host, _reason(error))
             if filled:
                 inner.buffer_updated(filled)
             if left:
