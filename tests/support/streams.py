@@ -1,6 +1,6 @@
 """Byte streams that begin as real conversations and go wrong: what clients of every kind send, mutated, replayed from a seed.
 
-A stream is a generator of what its client sends. It is sent back the last answer, so that a login by SCRAM goes as far as its proof.
+A stream is a generator of what its client sends. It is sent back the last answer: so a login by SCRAM goes as far as its proof.
 ``End`` is the client's end of a connection, with TLS or without. ``Answers`` holds what comes back against what was asked: each
 answer belongs to a request, in order, and its schema reads it.
 """
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.errors import ProtocolError
 from app.security.sasl import Refused, plain_message
 from app.security.scram import ScramClient, ScramMechanism
 from app.wire.apikeys import ApiKey
@@ -32,7 +31,7 @@ from app.wire.negotiation import is_api_versions_known
 from app.wire.produce import encode_produce_request
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.handlers.conversation import batch
-from tests.support.rights import GROUP, OTHER, SEEN, STEPS, Ids
+from tests.support.rights import OTHER, SEEN, STEPS, Ids
 from tests.wire import reference
 from tests.wire.reference import Subject
 
@@ -45,7 +44,13 @@ NUMBERS: Final = (
     -(2**31), -2, -1, 0, 1, 9, 10, 65_535, 65_536, 524_288, 524_289, 0x00FF_FFFF, 100 << 20, (100 << 20) + 1, 2**31 - 1,
 )  # fmt: skip
 """Sizes, counts and codes that something may be wrong about."""
-VARINTS: Final = (b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\x07")
+VARINTS: Final = (
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff" * 9 + b"\x01",
+    b"\x80" * 12,
+    b"\x80\x80\x80\x80\x10",
+    b"\xff\xff\xff\x07",
+)
 BYTES: Final = (0x00, 0x01, 0x7F, 0x80, 0xFF)
 
 Stream = Generator[bytes, Any, None]
@@ -77,7 +82,9 @@ def corpus(ids: Ids) -> list[Frame]:
     first, last = SERVED[ApiKey.PRODUCE]
     for version in range(first, last + 1):
         for acks in (-1, 0, 1):
-            topics: Any = [(ids[name] if version >= 13 else name, [(0, batch(3))]) for name in (SEEN, OTHER)[: 2 + acks]]
+            topics: Any = [
+                (ids[name] if version >= 13 else name, [(0, batch(3))]) for name in (SEEN, OTHER)[: 2 + acks]
+            ]
             pieces = encode_produce_request(version, 7, CLIENT_ID, topics, acks=acks, timeout_ms=50)
             frames.append(Frame(b"".join(bytes(piece) for piece in pieces)))
     first, last = SERVED[ApiKey.FETCH]
@@ -98,7 +105,8 @@ def corpus(ids: Ids) -> list[Frame]:
             spots = tuple((4 + len(header) + spot.position, spot.size) for spot in notes.spots)
             frames.append(Frame(framed(header + notes.data), spots))
     frames += [
-        Frame(framed(encode_request_header(key, 0, 7, CLIENT_ID) + b"\x05\x91\xa1tx")) for key in sorted({*PRIVATE, *OPAQUE})
+        Frame(framed(encode_request_header(key, 0, 7, CLIENT_ID) + b"\x05\x91\xa1tx"))
+        for key in sorted({*PRIVATE, *OPAQUE})
     ]
     frames += [
         Frame(bytes.fromhex(hexed))
@@ -130,9 +138,7 @@ def login(credential: Credential, rng: random.Random) -> Stream:
     if rng.random() < 0.5:
         yield HELLO
     version = rng.choice((0, 1, 1))
-    yield request_frame(
-        ApiKey.SASL_HANDSHAKE, version, 2, CLIENT_ID, SaslHandshakeRequest(credential.mechanism)
-    )
+    yield request_frame(ApiKey.SASL_HANDSHAKE, version, 2, CLIENT_ID, SaslHandshakeRequest(credential.mechanism))
     message_version = rng.randrange(3)
 
     def said(message: bytes) -> bytes:
@@ -181,7 +187,9 @@ def mutate(data: bytearray, spots: Sequence[tuple[int, int]], others: Sequence[F
             data[:4] = SIZE.pack(rng.choice((*NUMBERS, len(data) - 3, len(data) - 5, len(data) + rng.randrange(99))))
         case 5 if len(data) >= 14:  # key, version, correlation id, length of the client id
             place = rng.choice((4, 6, 8, 12))
-            data[place : place + 2] = rng.choice((b"\xff\xff", b"\x7f\xff", b"\x80\0", b"\0\0", bytes([0, rng.randrange(99)])))
+            data[place : place + 2] = rng.choice(
+                (b"\xff\xff", b"\x7f\xff", b"\x80\0", b"\0\0", bytes([0, rng.randrange(99)]))
+            )
         case 6 | 7:  # a count or a length
             place, size = rng.choice(spots) if spots else (at, 4)
             if size == 4:
@@ -238,7 +246,9 @@ def shuffled(parts: list[bytes], rng: random.Random) -> list[bytes]:
     return parts
 
 
-def before(credential: Credential | None, frames: Sequence[Frame], logins: Sequence[Frame], rng: random.Random) -> Stream:
+def before(
+    credential: Credential | None, frames: Sequence[Frame], logins: Sequence[Frame], rng: random.Random
+) -> Stream:
     """A client that is not known: something is wrong with its login, or it asks for what it may not, or both."""
     if credential is None or rng.random() < 0.2:
         yield from after(frames, rng)
@@ -271,10 +281,8 @@ def after(frames: Sequence[Frame], rng: random.Random) -> Stream:
     if len(parts) > 1:
         parts = shuffled(parts, rng)
     if rng.random() < 0.7:
-        yield b"".join(parts)
-    else:
-        for part in parts:
-            yield part
+        parts = [b"".join(parts)]
+    yield from (part for part in parts)  # whatever comes back
 
 
 # --- the client's end -----------------------------------------------------------------------------------------------
@@ -349,6 +357,8 @@ class Answers:
     received: bytearray = field(default_factory=bytearray)
     count: int = 0
     last: Any = None
+    told: list[str] = field(default_factory=list)
+    """What was answered, for a failure's message."""
     _opaque: int = 0
     """Answers without a header that are to come."""
 
@@ -363,6 +373,7 @@ class Answers:
             answer = bytes(self.received[4 : 4 + size])
             del self.received[: 4 + size]
             self.count += 1
+            self.told.append(f"answer {answer[:40].hex()}")
             self._take(answer)
 
     def _take(self, answer: bytes) -> None:
@@ -394,12 +405,15 @@ class Answers:
         assert least <= size <= len(self.sent) - 4, f"an answer to a request of {size} bytes"
         frame = bytes(self.sent[4 : 4 + size])
         del self.sent[: 4 + size]
+        self.told.append(f"asked {frame[:80].hex()}")
         return frame
+
+    def history(self) -> str:
+        """All that was read so far, in the order in which it was."""
+        return f"{', '.join(self.told)}, and then {bytes(self.sent[:200]).hex()}"
 
 
 def _wants_no_answer(frame: bytes) -> bool:
     header = parse_request_header(frame)
     message = decode_request(header.api_key, header.api_version, memoryview(frame)[header.body_start :])
     return bool(message.acks == 0)
-
-
