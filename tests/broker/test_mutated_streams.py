@@ -227,7 +227,7 @@ async def introduce(world: World, key: Any) -> None:
             for name in (SEEN, OTHER)
             for operation in (Operation.READ, Operation.WRITE)
         ),
-        (Operation.ALL, ResourceType.GROUP, WILDCARD),
+        *((operation, ResourceType.GROUP, WILDCARD) for operation in (Operation.READ, Operation.DELETE)),
         (Operation.ALL, ResourceType.TRANSACTIONAL_ID, WILDCARD),
         (Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME),
     ]
@@ -513,7 +513,7 @@ class Feeder:
     def _check(self, one: Plan, core: Any) -> None:
         """What holds of the broker's end at any time."""
         assert len(core._pending) <= OWN_FRAME_BYTES_MIN + 4
-        assert core._held is None or len(core._held) <= SCRATCH_BYTES + core.server.request_bytes_max
+        assert core._held is None or len(core._held) <= SCRATCH_BYTES
         assert core._out_bytes <= OUT_BYTES_MAX + 2 * MIB
         listeners = {name for name, _, _ in self._world.served} - {IN}
         assert listeners <= {one.kind}, listeners
