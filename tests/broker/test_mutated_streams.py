@@ -111,6 +111,8 @@ class World:
     """What the loop's exception handler was told."""
     served: list[tuple[str, int, bool]] = field(default_factory=list)
     """(listener, API key, whether the client had logged in) of each request that was served since the list was cleared."""
+    shown: dict[str | None, bytes] = field(default_factory=dict)
+    """Certificates of clients by name, as a broker sees them."""
     lines_before: int = 0
     """How many lines the broker had written before the streams."""
     contexts: dict[tuple[str, bool], ssl.SSLContext] = field(default_factory=dict)
@@ -210,12 +212,20 @@ async def world_of(path: Path, folder: Path) -> AsyncIterator[World]:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             if name:
                 context.load_cert_chain(folder / f"{name}.pem")
+                world.shown[name] = der_of(folder / f"{name}.pem")
             if old:
                 context.maximum_version = ssl.TLSVersion.TLSv1_2
             world.contexts[name, old] = context
         asyncio.get_running_loop().set_exception_handler(lambda _, what: world.told.append(what))
         with noting(world):
             yield world
+
+
+def der_of(path: Path) -> bytes:
+    """The first certificate of a PEM file."""
+    start, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    text = path.read_text()
+    return ssl.PEM_cert_to_DER_cert(start + text.partition(start)[2].partition(end)[0] + end + "\n")
 
 
 async def introduce(world: World, key: Any) -> None:
@@ -354,10 +364,12 @@ class Plan:
     spoils: str = ""
     """What of TLS is mutated: the handshake, or records after so many messages."""
     may_log_in: frozenset[str] = frozenset()
+    bare: bool = False
+    """Bytes are fed to the connection as if TLS had decrypted them."""
 
     def end(self, world: World) -> End:
         """The client's end of the connection."""
-        if self.certificate is None:
+        if self.certificate is None or self.bare:
             return End()
         return End(world.contexts[self.certificate, self.rng.random() < 0.3])
 
@@ -392,7 +404,8 @@ def plan(world: World, kind: str, known: bool, users: tuple[str, ...], seed: int
             if not sasl and rng.random() < 0.5:
                 certificate = POOR
     host = KNOWN_HOST if kind == "PLAINTEXT" and known else STRANGE_HOST
-    return Plan(name, rng, kind, host, user, certificate, prelude, stream, spoils, allowed)
+    bare = tls and not spoils and rng.random() < 0.75
+    return Plan(name, rng, kind, host, user, certificate, prelude, stream, spoils, allowed, bare)
 
 
 class Failed(AssertionError):
@@ -439,6 +452,11 @@ class Feeder:
         wire = Wire(self._loop, one.host, 40_000 + self._tally.streams % 20_000, rng, slow=rng.random() < 0.1)
         end, answers = one.end(world), Answers()
         world.served.clear()
+        if one.bare:
+            # As the link does once its handshake is done.
+            shown = SimpleNamespace(getpeercert=lambda binary_form: world.shown.get(one.certificate))
+            protocol._known(shown, world.server.arrivals.begin(wire.abort))  # type: ignore[attr-defined]
+            protocol = protocol._inner  # type: ignore[attr-defined]
         wire.connect(protocol)
         self._tally.streams += 1
         with suppress(Broken):
@@ -659,6 +677,7 @@ class Socketed:
     """One stream over a socket."""
 
     def __init__(self, world: World, one: Plan, tally: Tally) -> None:
+        one.bare = False
         self._world, self._one, self._tally = world, one, tally
         self._loop = asyncio.get_running_loop()
         self._end = one.end(world)
