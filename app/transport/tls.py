@@ -137,10 +137,13 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = True
         self._arrival.over()
+        # The connection holds the link as its transport. Cut here, both go at once with what OpenSSL keeps for them, and do not
+        # wait for a garbage collection, which a broker makes rarely.
+        inner, self._inner = self._inner, None  # type: ignore[assignment]
         if self._shaken:
-            self._inner.connection_lost(exc)
+            inner.connection_lost(exc)
         else:
-            self._server.lost(self._inner)
+            self._server.lost(inner)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.tls_scratch
