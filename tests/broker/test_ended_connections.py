@@ -56,7 +56,9 @@ class Client:
             # So much that it leaves as a range of the file.
             produced = [("t", [(0, batch(value=bytes(500_000)))])]
             await self._ask(b"".join(map(bytes, encode_produce_request(9, 1, "c", produced, acks=1, timeout_ms=1000))))
-            await self._ask(encode_fetch_request(12, 1, "c", FetchRequest(max_wait_ms=0, topics=[("t", [FetchPartition(0)])])))
+            await self._ask(
+                encode_fetch_request(12, 1, "c", FetchRequest(max_wait_ms=0, topics=[("t", [FetchPartition(0)])]))
+            )
         elif how == "parked fetch":
             wanted = FetchRequest(max_wait_ms=60_000, min_bytes=1 << 24, topics=[("t", [FetchPartition(0)])])
             parked = encode_fetch_request(12, 1, "c", wanted)
