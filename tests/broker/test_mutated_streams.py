@@ -113,6 +113,8 @@ class World:
     """(listener, API key, whether the client had logged in) of each request that was served since the list was cleared."""
     shown: dict[str | None, bytes] = field(default_factory=dict)
     """Certificates of clients by name, as a broker sees them."""
+    dialers: dict[str, SecureDialer] = field(default_factory=dict)
+    """The ways of the honest client, by kind."""
     lines_before: int = 0
     """How many lines the broker had written before the streams."""
     contexts: dict[tuple[str, bool], ssl.SSLContext] = field(default_factory=dict)
@@ -578,7 +580,9 @@ async def settled(world: World, connections: int) -> None:
 
 async def honest(world: World, kind: str, topics: frozenset[str] = frozenset({SEEN, OTHER})) -> None:
     """Somebody who does everything right is served by the same listener."""
-    client = await open_connection("localhost", world.broker.node.ports[kind], dial=dialer(world, kind, OWNER))
+    if kind not in world.dialers:
+        world.dialers[kind] = dialer(world, kind, OWNER)
+    client = await open_connection("localhost", world.broker.node.ports[kind], dial=world.dialers[kind])
     try:
         answer = await client.request(ApiKey.METADATA, MetadataRequest(topics=None))
         if kind != "PLAINTEXT":
