@@ -199,7 +199,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         while not (self._paused or self._closing or self._lost):
             view = inner.get_buffer(-1)
             filled, room = 0, len(view)
-            left = False
+            left, why = False, ""
             try:
                 while filled < room:
                     taken = read(room - filled, view[filled:] if filled else view)
@@ -212,11 +212,12 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             except ssl.SSLZeroReturnError:
                 left = True
             except ssl.SSLError as error:
-                left = True
-                self._server.tls_broken(self._host, _reason(error))
+                left, why = True, _reason(error)
             if filled:
                 inner.buffer_updated(filled)
             if left:
+                if why and not (self._closing or self._lost):  # what came before may have ended it for another reason
+                    self._server.tls_broken(self._host, why)
                 self.abort()
                 return
             if filled < room:
