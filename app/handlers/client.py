@@ -10,6 +10,7 @@ from app.transport.core import ConnectionCore
 from app.transport.server import Server
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from app.handlers.api import Api
@@ -44,6 +45,9 @@ class Service(Server):
 
     @abstractmethod
     def handshake_failed(self, listener: str, host: str, why: str) -> None: ...
+
+    @abstractmethod
+    def tls_broken(self, host: str, why: str) -> None: ...
 
 
 class Asked(NamedTuple):
@@ -114,12 +118,14 @@ class _Rest:
 
     def __init__(self, client: Client, throttle_time_ms: int) -> None:
         self._client = client
-        self._timer = client.server.loop.call_later(throttle_time_ms / 1000, self._over)
+        self._timer: asyncio.TimerHandle | None = client.server.loop.call_later(throttle_time_ms / 1000, self._over)
 
     def _over(self) -> None:
+        self._timer = None  # each holds the other
         self._client.on_close.discard(self)
         self._client.parse_on()
 
     def cancel(self) -> None:
         """The connection has ended."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()

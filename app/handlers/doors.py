@@ -290,10 +290,11 @@ class _Late:
         self._frame = frame
         self._line = line
         server = session.server
-        self._timer = server.loop.call_later(server.failure_delay_ms / MS_PER_S, self._over)
+        self._timer: asyncio.TimerHandle | None = server.loop.call_later(server.failure_delay_ms / MS_PER_S, self._over)
         session.on_close.add(self)
 
     def _over(self) -> None:
+        self._timer = None  # each holds the other
         session = self._session
         session.on_close.discard(self)
         if self._frame:
@@ -302,4 +303,5 @@ class _Late:
 
     def cancel(self) -> None:
         """The connection has ended."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()

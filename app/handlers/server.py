@@ -16,7 +16,7 @@ from app.handlers.produce_shape import ProduceShapes
 from app.handlers.session import Session
 from app.transport.admission import AdmissionLimits
 from app.transport.answers import Answers
-from app.transport.connection import Connection
+from app.transport.connection import BROKEN, BROKEN_TOLD, Connection
 from app.transport.server import ServerLimits
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ class KafkaServer(Service):
         if self.context.audit is not None:
             self.context.audit.login_failed(listener, host, "TLS", why)
         self.faults.met(HANDSHAKES, host, f"the TLS handshake of {host} failed: {why}", burst=HANDSHAKES_TOLD)
+
+    def tls_broken(self, host: str, why: str) -> None:
+        self.connection_metrics.broken.value += 1
+        self.faults.met(BROKEN, host, f"closing the connection of {host}: its TLS broke: {why}", burst=BROKEN_TOLD)
 
     async def close(self) -> None:
         self.stop_listening()

@@ -46,6 +46,10 @@ class HttpTls:
         """Counted only: anybody can cause it."""
         self._door.count_closed("tls_handshake")
 
+    def tls_broken(self, host: str, why: str) -> None:
+        """Counted only, too."""
+        self._door.count_closed("malformed")
+
     def around(self, make: Callable[..., HttpConnection]) -> Callable[..., asyncio.BaseProtocol]:
         """A factory of connections for uvicorn: those of ``make``, with TLS."""
 

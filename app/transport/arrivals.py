@@ -11,6 +11,10 @@ import asyncio
 from collections.abc import Callable
 
 
+def _nothing() -> None:
+    """In place of the end of a connection that was let in or has ended."""
+
+
 class Arrival:
     """One client that is not known yet. ``over`` must be called once it is, or once its connection has ended."""
 
@@ -25,6 +29,8 @@ class Arrival:
         """It is known, or has left. May be called again."""
         if self.timer is not None:
             self.timer.cancel()
+            self.timer = None
+        self._end = _nothing  # it holds the connection, which may hold this
         self._arrivals.forget(self)
 
     def cancel(self) -> None:
@@ -33,8 +39,9 @@ class Arrival:
 
     def give_up(self) -> None:
         """End the connection."""
+        end = self._end
         self.over()
-        self._end()
+        end()
 
 
 class Arrivals:

@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._sending is not None:
             self._sending.close()
+            self._sending = None  # each holds the other
         core.lost()
         self.server.replays.forget(core)
         self.server.lost(self)

@@ -29,7 +29,8 @@ class ConnectionMetrics:
             "Connections of clients closed because a broker connected when max.connections were open, or the limit was lowered.",
         )
         self.broken: Counter = registry.counter(
-            "firn_connections_malformed_total", "Connections closed because of bytes that break the protocol."
+            "firn_connections_malformed_total",
+            "Connections closed because of bytes that break the protocol, or TLS after its handshake.",
         )
         self.idle: Counter = registry.counter(
             "firn_connections_idle_closed_total", "Connections closed after connections.max.idle.ms without progress."

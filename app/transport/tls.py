@@ -64,6 +64,10 @@ class TlsServer(Protocol[Served_contra]):
         """Tell the operator."""
         ...
 
+    def tls_broken(self, host: str, why: str) -> None:
+        """A client that is past its handshake sent bytes that are not TLS: its connection is closed. Tell the operator."""
+        ...
+
 
 Served = TypeVar("Served", bound=Inner)
 
@@ -133,10 +137,13 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = True
         self._arrival.over()
+        # The connection holds the link as its transport. Cut here, both go at once with what OpenSSL keeps for them, and do not
+        # wait for a garbage collection, which a broker makes rarely.
+        inner, self._inner = self._inner, None  # type: ignore[assignment]
         if self._shaken:
-            self._inner.connection_lost(exc)
+            inner.connection_lost(exc)
         else:
-            self._server.lost(self._inner)
+            self._server.lost(inner)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.tls_scratch
@@ -192,7 +199,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         while not (self._paused or self._closing or self._lost):
             view = inner.get_buffer(-1)
             filled, room = 0, len(view)
-            left = False
+            left, why = False, ""
             try:
                 while filled < room:
                     taken = read(room - filled, view[filled:] if filled else view)
@@ -202,11 +209,15 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
                     filled += taken
             except ssl.SSLWantReadError:
                 pass
-            except ssl.SSLError:
-                left = True  # it left, or what it sent is not TLS; nobody else is concerned
+            except ssl.SSLZeroReturnError:
+                left = True
+            except ssl.SSLError as error:
+                left, why = True, _reason(error)
             if filled:
                 inner.buffer_updated(filled)
             if left:
+                if why and not (self._closing or self._lost):  # what came before may have ended it for another reason
+                    self._server.tls_broken(self._host, why)
                 self.abort()
                 return
             if filled < room:

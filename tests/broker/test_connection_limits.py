@@ -26,6 +26,7 @@ from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
 from tests.support.several import until
+from tests.support.streams import End
 
 HELLO: Final = ApiVersionsRequest("test", "1")
 IN, OUT = ListenerConfig(name="IN", port=0), ListenerConfig(name="OUT", port=0)
@@ -287,6 +288,34 @@ async def test_half_open_handshakes_never_fill_a_small_broker(tmp_path: Path, fo
         await half_open(broker.node.port, 40, stack)
         assert len(broker.node.server.arrivals) <= 5
         assert await handshakes(broker, folder)
+
+
+@pytest.mark.parametrize("part", ["handshake", "login"])
+async def test_who_sends_byte_by_byte_gets_no_more_time_to_be_known(tmp_path: Path, folder: Path, part: str) -> None:
+    settings = security(listener("SASL_SSL", folder)) | {"security": {"firn.authentication.timeout.ms": "500"}}
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    async with running_broker(tmp_path, **settings) as broker:
+        port, end = broker.node.port, End(context)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        opening = end.opening()
+        slowly = [bytes([byte]) for byte in opening]
+        if part == "login":
+            writer.write(opening)
+            while not end.shaken:
+                writer.write(end.take(await reader.read(65_536)))
+            slowly = [end.seal(bytes([byte])) for byte in (2000).to_bytes(4, "big") + bytes(600)]
+        sent = 0
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done() and sent < len(slowly):
+            writer.write(slowly[sent])
+            sent += 1
+            await asyncio.wait([ended], timeout=0.01)
+        assert sent < len(slowly), "the broker listens to all of it"
+        writer.transport.abort()
+        await asyncio.wait([ended])
+        with suppress(ConnectionError):
+            await ended
+        assert len(broker.node.server.arrivals) == 0
 
 
 @contextmanager

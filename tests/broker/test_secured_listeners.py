@@ -58,7 +58,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
-from tests.support.secured import certificates, listener, security
+from tests.support.secured import break_tls, certificates, listener, security
 from tests.support.several import broker_on, unfenced, until
 
 
@@ -299,6 +299,19 @@ async def test_a_client_that_takes_too_long_is_let_go(tmp_path: Path, folder: Pa
                 assert await reader.read() == b""
             writer.close()
         assert len(broker.node.server.arrivals) == 0
+
+
+@pytest.mark.parametrize("name", ["SSL", "SASL_SSL"])
+async def test_a_connection_whose_tls_breaks_is_closed_counted_and_told(
+    tmp_path: Path, folder: Path, name: str
+) -> None:
+    async with running_broker(tmp_path, **security(listener(name, folder))) as broker:
+        await break_tls(broker.node.ports[name], folder / "ca.pem")
+        assert broker.node.server.connection_metrics.broken.value == 1
+        assert any("its TLS broke" in line for line in broker.lines)
+        await until(lambda: not broker.node.server._connections and not len(broker.node.server.arrivals))
+        dial = dialer(folder, name, user="alice" if name == "SASL_SSL" else "")
+        await (await open_connection("localhost", broker.node.ports[name], dial=dial)).close()
 
 
 @pytest.mark.slow

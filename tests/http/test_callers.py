@@ -273,6 +273,36 @@ async def test_nobody_is_served_without_a_credential_that_counts(http: Secured) 
     assert not http.callers._known
 
 
+async def test_a_user_that_does_not_exist_costs_the_logins_and_hashes_of_a_wrong_password(
+    http: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[tuple[ScramMechanism, int]] = []
+
+    def counted(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+        hashed.append((mechanism, iterations))
+        return salted_password(mechanism, password, salt, iterations)
+
+    monkeypatch.setattr("app.security.scram.salted_password", counted)
+
+    def failures() -> dict[Any, float]:
+        samples = http.broker.node.registry.samples()
+        return {one.labels: one.value for one in samples if one.name == "firn_login_failures_total"}
+
+    seen = []
+    for user, password in (("carol", "wrong"), ("nobody", "wrong"), ("nobody", "carol-secret")):
+        before, lines = failures(), len(http.broker.lines)
+        hashed.clear()
+        answer = await http.ask(user, f"{http.cluster}/topics", password=password)
+        headers = [(name, value) for name, value in answer.headers.raw if name != b"date"]
+        spent = {labels: value - before.get(labels, 0.0) for labels, value in failures().items()}
+        seen.append((answer.status_code, answer.content, headers, list(hashed), spent))
+        assert not any(user in line for line in http.broker.lines[lines:])
+    assert seen[0][0] == 401
+    assert [mechanism for mechanism, _ in seen[0][3]] == [ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256]
+    assert set(seen[0][4].values()) == {1.0}
+    assert seen[0] == seen[1] == seen[2]
+
+
 # --- nobody is served as somebody else --------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from tests.support.broker import running_broker
 from tests.support.ports import free_port
-from tests.support.secured import certificates
+from tests.support.secured import break_tls, certificates
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +168,15 @@ async def test_what_is_not_tls_is_let_go(folder: Path) -> None:
         with contextlib.suppress(ConnectionResetError):
             assert b"HTTP" not in await reader.read()
         assert served.closed("tls_handshake") == 1
+        writer.close()
+
+
+async def test_a_connection_whose_tls_breaks_is_let_go_and_counted(folder: Path) -> None:
+    async with serving({"ssl.keystore.location": str(folder / "broker.pem")}) as served:
+        await break_tls(served.port, folder / "ca.pem")
+        assert served.closed("malformed") == 1
+        reader, writer = await served.connect(folder / "ca.pem")
+        assert await status(reader, writer) == 200
         writer.close()
 
 

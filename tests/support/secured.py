@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,3 +46,23 @@ def listener(
 def security(*listeners: ListenerConfig) -> dict[str, Any]:
     """Settings for ``running_broker``; the first listener is the one between brokers."""
     return {"listeners": listeners, "inter_broker_listener": listeners[0].name}
+
+
+async def break_tls(port: int, trust: Path) -> None:
+    """Finish a handshake on a connection of one's own, send what is not TLS, and wait for the end of the connection."""
+    context = ssl.create_default_context(cafile=str(trust))
+    received, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, outgoing, server_hostname="localhost")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            received.write(await reader.read(65_536))
+    writer.write(outgoing.read() + b"\x17\x03\x03\x00\x20" + bytes(32))
+    with suppress(ConnectionError):
+        while await reader.read(65_536):
+            pass
+    writer.close()
