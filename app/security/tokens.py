@@ -23,6 +23,7 @@ SECONDS_MAX: Final = 1 << 40
 INVALID: Final = b'{"status":"invalid_token"}'
 """What a client is told first, as by Kafka; it answers, and then the login fails."""
 FAILED: Final = '{"status":"invalid_token"}'
+OTHER: Final = "Authentication failed: Client requested an authorization id that is different from the token's user"
 _PAIRS: Final = rb"(?:[A-Za-z]+=[\x20-\x7e\r\n\t]*\x01)"
 _MESSAGE: Final = re.compile(
     rb"n,(?:a=([^,]*))?,\x01" + _PAIRS + rb"*?auth=Bearer +([-_.~+/A-Za-z0-9]+=*)\x01" + _PAIRS + rb"*\x01",
@@ -164,9 +165,9 @@ class TokenServer:
             raise Refused("Authentication failed: the OAUTHBEARER message cannot be read")
         try:
             entered = self._verify(found[2].decode("ascii"))
-            if found[1] and found[1].decode(errors="replace") != entered.user:
-                raise NotValid("its user is another than the one who is asked for")
         except NotValid as error:
             self._failed = True
             return Invalid(INVALID, f"the token is refused: {error}")
+        if found[1] and found[1].decode(errors="replace") != entered.user:
+            raise Refused(OTHER, user=entered.user)
         return entered

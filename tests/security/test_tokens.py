@@ -169,10 +169,13 @@ def test_a_login_says_what_kafka_says() -> None:
     server = TokenServer(lambda text: user_of(text, KEYS, RULES, NOW_MS))
     entered = server.evaluate(b"n,,\x01auth=Bearer %s\x01\x01" % token().encode())
     assert isinstance(entered, LoggedIn)
-    told = server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode())
+    with pytest.raises(Refused, match="authorization id that is different") as refused:
+        server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode())
+    assert refused.value.user == "alice"
+    told = server.evaluate(b"n,,\x01auth=Bearer %s\x01\x01" % token({"iss": "x"}).encode())
     assert isinstance(told, Invalid)
     assert told.token == INVALID
-    assert "another than the one" in told.why
+    assert "issuer is another" in told.why
     with pytest.raises(Refused, match="invalid_token"):
         server.evaluate(b"\x01")
     for message in (b"", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"\x01"):
