@@ -131,7 +131,6 @@ class _Download:
         return "the answer ends in the middle" if missing else document
 
 
-
 def _why(error: OSError | HTTPException | ValueError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message.rstrip('.').lower()}"

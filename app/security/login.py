@@ -5,8 +5,8 @@
     OPEN        → a handshake → CHOSEN again: the same mechanism and the same user must come out of it
 
 Before a connection is OPEN, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered. Whatever is refused is refused
-for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes nothing: a handshake
-within a second of the last one, a handshake of a session without an end, and a message without a handshake.
+for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes nothing: a
+handshake within a second of the last one, a handshake of a session without an end, and a message without a handshake.
 """
 
 from __future__ import annotations
@@ -53,7 +53,18 @@ class Reply(NamedTuple):
 class Login:
     """The login of one connection."""
 
-    __slots__ = ("_again_s", "_mechanism", "_mechanisms", "_new", "_told", "_user", "chosen", "opaque", "session_ends", "state")
+    __slots__ = (
+        "_again_s",
+        "_mechanism",
+        "_mechanisms",
+        "_new",
+        "_told",
+        "_user",
+        "chosen",
+        "opaque",
+        "session_ends",
+        "state",
+    )
 
     def __init__(self, mechanisms: Sequence[str], new: Callable[[str], Mechanism]) -> None:
         """``new`` makes the server's side of one of the ``mechanisms``."""
@@ -74,7 +85,7 @@ class Login:
         """Whether the client is to log in again at some time."""
 
     def handshake(self, version: int, mechanism: str, now_s: float) -> tuple[ErrorCode, Sequence[str]]:
-        """Choose a mechanism. Returns: the code, and the mechanisms that there are. The connection ends unless ``goes_on(code)``."""
+        """Choose a mechanism. Returns: the code, and the mechanisms that there are. The connection ends unless it ``goes_on``."""
         again = self.state is State.OPEN
         if self.state is State.CHOSEN:
             return ErrorCode.ILLEGAL_SASL_STATE, ()
@@ -95,7 +106,7 @@ class Login:
         return code is ErrorCode.NONE or (code is ErrorCode.ILLEGAL_SASL_STATE and self.state is State.OPEN)
 
     def authenticate(self, token: bytes) -> Reply:
-        """Take a message of the mechanism. The connection ends unless ``goes_on(code)``."""
+        """Take a message of the mechanism. The connection ends unless it ``goes_on``."""
         if self.state is State.OPEN:
             why = "SaslAuthenticate request received after successful authentication"
             return Reply(ErrorCode.ILLEGAL_SASL_STATE, sentence=why)

@@ -68,8 +68,8 @@ def read_keys(document: Any) -> Keys:
             continue
         try:
             key = PyJWK(entry)
-        except (PyJWTError, ValueError, TypeError, KeyError, AttributeError):  # a field of the wrong type is met anywhere in it
-            continue
+        except (PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+            continue  # a field of the wrong type is met anywhere
         if entry["kty"] == "RSA" and key.key.key_size < RSA_BITS_MIN:
             continue
         found[str(entry.get("kid", ""))] = key

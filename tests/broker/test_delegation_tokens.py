@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import asyncio
 import json
+import math
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import asyncio
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable

@@ -69,8 +69,7 @@ def logging_in(broker: RunningBroker, path: Path, folder: Path | None = None) ->
         try:
             connection = await open_connection("localhost", port, dial=SecureDialer(client_security(texts)))
         except RequestRejected as refused:
-            assert "invalid_token" in str(refused)
-            return "refused"
+            return "refused" if "invalid_token" in str(refused) else str(refused)
         await connection.close()
         return "let in"
 
@@ -178,9 +177,7 @@ async def test_keys_stay_while_others_cannot_be_had(
 )
 def test_keys_come_from_where_the_operator_says(url: str, allowed: str, why: str) -> None:
     settings = {"sasl_oauthbearer_jwks_endpoint_url": url, "firn_sasl_oauthbearer_allowed_urls": allowed}
-    kind = listener(
-        "SASL_PLAINTEXT", mechanisms="OAUTHBEARER", sasl_oauthbearer_expected_audience="firn", **settings
-    )
+    kind = listener("SASL_PLAINTEXT", mechanisms="OAUTHBEARER", sasl_oauthbearer_expected_audience="firn", **settings)
     with pytest.raises(ConfigError, match=why) as refused:
         Doors.check(BrokerConfig(**security(kind)))
     assert "pw1234" not in str(refused.value)

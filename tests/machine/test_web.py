@@ -52,7 +52,9 @@ async def test_what_is_no_document_is_a_sentence(answer: bytes, why: str) -> Non
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_server_that_goes_on_for_ever_is_left_after_the_time(tmp_path: Path, first: bytes, secure: bool) -> None:
+async def test_a_server_that_goes_on_for_ever_is_left_after_the_time(
+    tmp_path: Path, first: bytes, secure: bool
+) -> None:
     folder = certificates(tmp_path) if secure else None
 
     async def drip(writer: asyncio.StreamWriter) -> None:
@@ -93,4 +95,6 @@ async def test_nobody_who_answers_is_a_sentence() -> None:
 
 def test_this_machine_is_known_by_its_addresses() -> None:
     assert [one for one in ("127.0.0.1", "127.9.9.9", "::1", "localhost") if not is_loopback(one)] == []
-    assert [one for one in ("localhost.example", "10.0.0.1", "0.0.0.0", "127.0.0.1.nip.io", "") if is_loopback(one)] == []
+    assert [
+        one for one in ("localhost.example", "10.0.0.1", "0.0.0.0", "127.0.0.1.nip.io", "") if is_loopback(one)
+    ] == []
