@@ -38,6 +38,7 @@ kafka = pytest.importorskip("kafka", reason="kafka-python is not here")
 aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not here")
 
 from aiokafka.abc import AbstractTokenProvider as AsyncTokens  # noqa: E402
+from kafka.net.compat import KafkaNetClient  # noqa: E402
 from kafka.net.sasl.oauth import AbstractTokenProvider as Tokens  # noqa: E402
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_python_leftovers")]
@@ -223,17 +224,26 @@ def by_kafka_python(place: Broker, login: Login, topic: str) -> str:
             settings |= {"sasl_plain_username": login.user, "sasl_plain_password": login.secret}
     with Log("kafka") as log:
         end = time.monotonic() + WAIT_S
+        inner: list[Any] = []
+
+        def new_client(**config: Any) -> Any:
+            inner.append(KafkaNetClient(**config))
+            return inner[-1]
+
+        settings["kafka_client"] = new_client
         while True:
             try:
                 producer = kafka.KafkaProducer(**settings, bootstrap_timeout_ms=WAIT_S * 1000 if login.right else 1000)
                 break
             except kafka.errors.KafkaTimeoutError:
+                inner[-1].close()  # which the producer forgets
                 if log.failure != log.text or time.monotonic() > end or not login.mechanism:
                     return log.failure
     try:
         producer.send(topic, b"by kafka-python", partition=0).get(WAIT_S)
     finally:
         producer.close(WAIT_S)
+    del settings["kafka_client"]
     consumer = kafka.KafkaConsumer(**settings, consumer_timeout_ms=WAIT_S * 1000)
     try:
         consumer.assign([kafka.TopicPartition(topic, 0)])
