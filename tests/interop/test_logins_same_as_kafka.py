@@ -174,16 +174,16 @@ class Talk:
 
     def _ask(self, key: int, version: int, message: Any) -> Any:
         self.send(self.frame(key, version, message))
-        return self._answer(key, version)
+        return self.answer(key, version)
 
-    def _answer(self, key: int, version: int) -> Any:
+    def answer(self, key: int, version: int) -> Any:
         answer = self.receive()
         if answer is None:
             return None
         header = parse_response_header(memoryview(answer), key, version)
         return codec.decode_response(key, version, memoryview(answer)[header.body_start :])
 
-    def _note(self, what: str, outcome: str | None) -> None:
+    def note(self, what: str, outcome: str | None) -> None:
         self.found.append(f"{what}: {('silent' if self._silent else 'closed') if outcome is None else outcome}")
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -192,25 +192,25 @@ class Talk:
         asked = ApiVersionsRequest(client_software_name=client, client_software_version="1")
         self.send(self.frame(ApiKey.API_VERSIONS, version, asked))
         answer = self.receive()
-        self._note("ApiVersions", None if answer is None else ErrorCode(*struct.unpack_from(">h", answer, 4)).name)
+        self.note("ApiVersions", None if answer is None else ErrorCode(*struct.unpack_from(">h", answer, 4)).name)
 
     def metadata(self) -> None:
         answer = self._ask(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
-        self._note("Metadata", None if answer is None else "answered")
+        self.note("Metadata", None if answer is None else "answered")
 
     def handshake(self, mechanism: str = "PLAIN", version: int = 1) -> None:
         answer = self._ask(ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism))
         said = None
         if answer is not None:
             said = f"{ErrorCode(answer.error_code).name} {','.join(sorted(answer.mechanisms))}"
-        self._note(f"handshake {mechanism}", said)
+        self.note(f"handshake {mechanism}", said)
 
     def authenticate(self, token: bytes, version: int = 2) -> None:
-        self._note(
-            "authenticate", self._told(self._ask(ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(token)))
+        self.note(
+            "authenticate", self.told(self._ask(ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(token)))
         )
 
-    def _told(self, answer: Any) -> str | None:
+    def told(self, answer: Any) -> str | None:
         if answer is None:
             return None
         self.token = bytes(answer.auth_bytes)
@@ -223,7 +223,7 @@ class Talk:
         self.send(struct.pack(">i", len(token)) + token)
         answer = self.receive()
         self.token = answer or b""
-        self._note("message", None if answer is None else shape(answer))
+        self.note("message", None if answer is None else shape(answer))
 
     # --- whole logins -------------------------------------------------------------------------------------------------
 
@@ -338,14 +338,14 @@ def pipelined(talk: Talk) -> None:
     talk.handshake()
     login = talk.frame(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain("alice", "wrong")))
     talk.send(login + talk.frame(ApiKey.METADATA, 12, MetadataRequest(topics=[])))
-    talk._note("authenticate", talk._told(talk._answer(ApiKey.SASL_AUTHENTICATE, 2)))
-    talk._note("Metadata", None if talk.receive() is None else "answered")
+    talk.note("authenticate", talk.told(talk.answer(ApiKey.SASL_AUTHENTICATE, 2)))
+    talk.note("Metadata", None if talk.receive() is None else "answered")
 
 
 def raw(data: bytes) -> Callable[[Talk], None]:
     def step(talk: Talk) -> None:
         talk.send(data)
-        talk._note("bytes", None if talk.receive() is None else "answered")
+        talk.note("bytes", None if talk.receive() is None else "answered")
 
     return step
 
@@ -353,7 +353,7 @@ def raw(data: bytes) -> Callable[[Talk], None]:
 def frame_of(key: int, version: int) -> Callable[[Talk], None]:
     def step(talk: Talk) -> None:
         talk.send(struct.pack(">ihhih", 10 + 10, key, version, 1, -1) + bytes(10))
-        talk._note(f"{key} {version}", None if talk.receive() is None else "answered")
+        talk.note(f"{key} {version}", None if talk.receive() is None else "answered")
 
     return step
 
