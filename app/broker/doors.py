@@ -125,7 +125,7 @@ class Doors:
         from app.broker.token_keys import TokenKeys, token_rules
         from app.security.tokens import TokenServer, UnknownKey, user_of
 
-        keys = TokenKeys(listener)
+        keys = TokenKeys(listener, tls_settings(listener).trust)
         self._keys.append(keys)
         rules = token_rules(listener)
 

@@ -1,17 +1,22 @@
-"""The public keys that tokens are verified with: of a file, or of a URL that the operator allows. Kept while they cannot be had."""
+"""The public keys that tokens are verified with: of a file, or of a URL that the operator allows. Kept while they cannot be had.
+
+No login waits for them. They are fetched when the broker starts, every ``refresh.ms``, and once more when a token names a key that
+is not known, but not sooner than ``SOONEST_S`` after they were fetched, whatever tokens clients send.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
-from http.client import HTTPMessage
+import ssl
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from app.configs.listeners import ListenerConfig
 from app.errors import ConfigError
+from app.machine.certificates import Pem, TlsSettings, new_context, read
+from app.machine.web import NotFetched, fetch, is_loopback
 from app.security.tokens import ALGORITHMS, Keys, TokenRules, read_keys
 
 if TYPE_CHECKING:
@@ -19,11 +24,12 @@ if TYPE_CHECKING:
     from app.seams import BlockingPool
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
-FETCH_S: Final = 5.0
+FETCH_S: Final = 10.0
 SOONEST_S: Final = 10.0
 """Between two looks, whatever clients send."""
 URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED: Final = "firn.sasl.oauthbearer.allowed.urls"
+KIND: Final = "fetching the keys of tokens of"
 
 
 def token_rules(listener: ListenerConfig) -> TokenRules:
@@ -42,71 +48,124 @@ def token_rules(listener: ListenerConfig) -> TokenRules:
 class TokenKeys:
     """Those of one listener. Belongs to one loop."""
 
-    def __init__(self, listener: ListenerConfig) -> None:
-        """A file is read now. Raises: ConfigError."""
+    def __init__(self, listener: ListenerConfig, trust: Pem | None = None) -> None:
+        """A file is read now; a URL is not asked before ``run``. ``trust``: authorities of servers besides the system's.
+
+        Raises: ConfigError.
+        """
         for module, package in (("jwt", "PyJWT"), ("cryptography", "cryptography")):
             if find_spec(module) is None:
                 raise ConfigError(f"OAUTHBEARER needs the package {package}: run pip install 'firn-broker[security]'.")
         self._name = listener.name
         self._url = listener.text(URL)
+        self._parts = _checked(listener)
+        self._tls = TlsSettings(trust=trust)
         self._refresh_s = listener.number("sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000) / 1000
+        self._retry_s = listener.number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", 100) / 1000
+        self._retry_max_s = listener.number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", 10_000) / 1000
         self.found: Keys = {}
         self.wanted = asyncio.Event()
         """Somebody has shown a token with a key that is not known."""
-        parts = urlsplit(self._url)
-        if parts.scheme == "file":
-            self._refresh_s = 0.001  # it costs nothing to look at each turn
+        if self._parts.scheme == "file":
+            self._refresh_s = SOONEST_S  # it costs nothing
             try:
-                self.look()
+                self.found = self._read()
             except (OSError, ValueError) as error:
                 raise ConfigError(f"{URL} of listener {self._name} cannot be used: {_why(error)}.") from None
-        elif parts.scheme != "https":
-            raise ConfigError(f"{URL} of listener {self._name} must be https://… or file:///….")
-        elif self._url not in listener.words(ALLOWED):
-            raise ConfigError(f"{URL} of listener {self._name} is not allowed: write the same URL into {ALLOWED}.")
-
-    def look(self) -> None:
-        """Read or fetch the keys. Blocks. Raises: OSError, ValueError."""
-        parts = urlsplit(self._url)
-        if parts.scheme == "file":
-            with open(unquote(parts.path), "rb") as file:
-                data = file.read(DOCUMENT_BYTES_MAX + 1)
         else:
-            opener = urllib.request.build_opener(_NoRedirects())
-            with opener.open(self._url, timeout=FETCH_S) as answer:
-                data = answer.read(DOCUMENT_BYTES_MAX + 1)
+            self._context()
+
+    def _read(self) -> Keys:
+        """Blocks. Raises: OSError, ValueError."""
+        with open(unquote(self._parts.path), "rb") as file:
+            data = file.read(DOCUMENT_BYTES_MAX + 1)
         if len(data) > DOCUMENT_BYTES_MAX:
             raise ValueError("the document is too large")
-        self.found = read_keys(json.loads(data))
+        return _keys_of(data)
+
+    def _context(self) -> ssl.SSLContext | None:
+        """As the files are now. Blocks. Raises: ConfigError."""
+        if self._parts.scheme != "https":
+            return None
+        context = new_context(self._tls, read(self._tls), server=False)
+        context.load_default_certs()
+        return context
+
+    async def look(self, pool: BlockingPool) -> None:
+        """Read or fetch the keys. Raises: OSError, ValueError, NotFetched, ConfigError; the old ones stay."""
+        if self._parts.scheme == "file":
+            self.found = await pool.run(self._read)
+            return
+        context = await pool.run(self._context)
+        data = await fetch(self._parts, context=context, seconds=FETCH_S, bytes_max=DOCUMENT_BYTES_MAX)
+        self.found = await pool.run(lambda: _keys_of(data))
 
     async def run(self, pool: BlockingPool, faults: Faults) -> None:
         """Keep the keys as they are where they come from, until cancelled."""
+        failed = 0
         while True:
             self.wanted.clear()
-            name = f"listener {self._name}"
             try:
-                await pool.run(self.look)
-            except (OSError, ValueError) as error:
-                sentence = f"{name} goes on with the keys that it has: {self._url}: {_why(error)}"
-                faults.met("fetching the keys of tokens of", name, sentence, lasting=True)
-            else:
-                faults.over("fetching the keys of tokens of", name)
-            await asyncio.sleep(SOONEST_S)
+                await self.look(pool)
+            except (OSError, ValueError, NotFetched, ConfigError) as error:
+                self._tell(faults, error)
+                await asyncio.sleep(min(self._retry_s * 2 ** min(failed, 30), max(self._retry_s, self._retry_max_s)))
+                failed += 1
+                continue
+            failed = 0
+            faults.over(KIND, f"listener {self._name}")
+            soonest_s = min(SOONEST_S, self._refresh_s)
+            await asyncio.sleep(soonest_s)
             try:
-                async with asyncio.timeout(self._refresh_s if self.found else 0.001):
+                async with asyncio.timeout(self._refresh_s - soonest_s):
                     await self.wanted.wait()
             except TimeoutError:
                 continue
 
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self, req: Any, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> NoReturn:
-        raise ValueError(f"it redirects to {newurl[:200]}, and redirects are not followed")
+    def _tell(self, faults: Faults, error: OSError | ValueError | NotFetched | ConfigError) -> None:
+        name = f"listener {self._name}"
+        meanwhile = "goes on with the keys that it has" if self.found else "refuses all tokens until it has keys"
+        faults.met(KIND, name, f"{name} {meanwhile}: {self._url}: {_why(error)}", lasting=True)
 
 
-def _why(error: OSError | ValueError) -> str:
+def _checked(listener: ListenerConfig) -> SplitResult:
+    """The URL of a listener's keys. Raises: ConfigError, unless keys may come from there."""
+    text, what = listener.text(URL), f"{URL} of listener {listener.name}"
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"{what} is no URL.") from None
+    if parts.scheme == "file":
+        return parts
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigError(f"{what} must be https://… or file:///….")
+    if parts.username is not None:
+        raise ConfigError(f"{what} must have no user and no password: settings that are no secrets are shown.")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(f"{what} must be of ASCII characters without spaces.")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise ConfigError(
+            f"{what} must be https://…, or http://… of this machine: whoever is in between gives himself all users."
+        )
+    if text not in listener.words(ALLOWED):
+        raise ConfigError(f"{what} is not allowed: write the same URL into {ALLOWED}.")
+    return parts
+
+
+def _keys_of(data: bytes) -> Keys:
+    """Raises: ValueError."""
+    try:
+        return read_keys(json.loads(data))
+    except RecursionError:
+        raise ValueError("the document is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("the document is no text") from None
+    except json.JSONDecodeError:
+        raise ValueError("the document is no JSON") from None
+
+
+def _why(error: OSError | ValueError | NotFetched | ConfigError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error).rstrip(".")[:300]

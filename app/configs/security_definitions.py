@@ -122,13 +122,14 @@ SECURITY_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "sasl.oauthbearer.jwks.endpoint.url",
                 _STRING,
                 None,
-                "Public keys that sign tokens: a JWKS file (file:///…), or a https URL of firn.sasl.oauthbearer.allowed.urls.",
+                "Public keys that sign tokens: a JWKS file (file:///…), or a URL of firn.sasl.oauthbearer.allowed.urls, which is "
+                "https://… or on this machine.",
             ),
             _setting(
                 "firn.sasl.oauthbearer.allowed.urls",
                 _LIST,
                 (),
-                "URLs from which the broker may fetch keys.",
+                "URLs from which the broker may fetch keys. Redirects are not followed.",
             ),
             _setting(
                 "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -136,6 +137,22 @@ SECURITY_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 3_600_000,
                 "Time between two fetches of the keys. An unknown key makes the broker look sooner.",
                 minimum=1000,
+            ),
+            _setting(
+                "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+                _LONG,
+                100,
+                "Time after which a fetch of the keys that failed is repeated. It doubles each time.",
+                minimum=10,
+                importance=Importance.LOW,
+            ),
+            _setting(
+                "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+                _LONG,
+                10_000,
+                "The longest of these times.",
+                minimum=10,
+                importance=Importance.LOW,
             ),
             _setting(
                 "firn.sasl.oauthbearer.algorithms",

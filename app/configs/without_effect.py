@@ -241,8 +241,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         sasl.oauthbearer.assertion.template.file string -
         sasl.oauthbearer.client.credentials.client.id string -
         sasl.oauthbearer.client.credentials.client.secret password -
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
-        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
         sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
         sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
         sasl.oauthbearer.scope string -

@@ -225,19 +225,19 @@ class LoginSession(Session):
             code, mechanisms = self._login.handshake(api_version, message.mechanism, self.server.loop.time())
             answer = SaslHandshakeResponse(code, list(mechanisms))
             self.answer(response_frame(api_key, api_version, correlation_id, answer))
-            if code:
+            if not self._login.goes_on(code):
                 self._failed(code.name.lower().replace("_", " "))
                 self.fail(f"closing the connection of {self.peer}: {code.name.lower().replace('_', ' ')}")
         else:
             assert isinstance(message, SaslAuthenticateRequest)
-            reply = self._login.authenticate(bytes(message.auth_bytes), self.server.loop.time())
+            reply = self._login.authenticate(bytes(message.auth_bytes))
             lifetime_ms = self._enter(reply)
-            answered = SaslAuthenticateResponse(reply.code, reply.sentence, reply.token, lifetime_ms)
+            answered = SaslAuthenticateResponse(reply.code, reply.sentence or "", reply.token, lifetime_ms)
             self._reply(reply, response_frame(api_key, api_version, correlation_id, answered))
         meter.observe(self.server.loop.time() - self.started_s, 1)
 
     def _take_opaque(self, token: bytes) -> None:
-        reply = self._login.authenticate(token, self.server.loop.time())
+        reply = self._login.authenticate(token)
         self._enter(reply)
         self._reply(reply, FRAME_SIZE.pack(len(reply.token)) + reply.token if not reply.code else b"")
 
@@ -262,6 +262,7 @@ class LoginSession(Session):
         if again_ms := self._door.reauthenticate_ms.get(self._login.chosen, 0):
             left_ms.append(again_ms)
         lifetime_ms = max(1, min(left_ms))
+        self._login.session_ends = not math.isinf(lifetime_ms)
         expires_s = self.server.loop.time() + lifetime_ms / MS_PER_S
         principal = f"User:{entered.user}"
         self.speak_as(
@@ -269,10 +270,10 @@ class LoginSession(Session):
         )
         if self.context.audit is not None:
             self.context.audit.logged_in(self.caller, self._login.chosen)
-        return 0 if math.isinf(lifetime_ms) else int(lifetime_ms)
+        return int(lifetime_ms) if self._login.session_ends else 0
 
     def _reply(self, reply: Reply, frame: bytes) -> None:
-        if not reply.code:
+        if self._login.goes_on(reply.code):
             self.answer(frame)
             return
         line = f"closing the connection of {self.peer}: its login by {self._login.chosen or 'SASL'} failed"

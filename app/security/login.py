@@ -5,11 +5,13 @@
     OPEN        → a handshake → CHOSEN again: the same mechanism and the same user must come out of it
 
 Before a connection is OPEN, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered. Whatever is refused is refused
-for good: the connection ends.
+for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes nothing: a
+handshake within a second of the last one, a handshake of a session without an end, and a message without a handshake.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
@@ -20,7 +22,7 @@ from app.security.sasl import Invalid, LoggedIn, Mechanism, Refused
 OPAQUE_FROM: Final = 0
 """The version of SaslHandshake after which messages of the mechanism come without a header."""
 AGAIN_AFTER_S: Final = 1.0
-"""A client that logs in again sooner is refused, as in Kafka."""
+"""A client that begins to log in again sooner after the last time is refused, as in Kafka."""
 
 
 class State(Enum):
@@ -51,7 +53,18 @@ class Reply(NamedTuple):
 class Login:
     """The login of one connection."""
 
-    __slots__ = ("_mechanism", "_mechanisms", "_new", "_opened_s", "_told", "_user", "chosen", "opaque", "state")
+    __slots__ = (
+        "_again_s",
+        "_mechanism",
+        "_mechanisms",
+        "_new",
+        "_told",
+        "_user",
+        "chosen",
+        "opaque",
+        "session_ends",
+        "state",
+    )
 
     def __init__(self, mechanisms: Sequence[str], new: Callable[[str], Mechanism]) -> None:
         """``new`` makes the server's side of one of the ``mechanisms``."""
@@ -59,7 +72,8 @@ class Login:
         self._new = new
         self._mechanism: Mechanism | None = None
         self._user = ""
-        self._opened_s = 0.0
+        self._again_s = -math.inf
+        """When the client began to log in again last."""
         self._told = False
         """A reply has told the failure."""
         self.chosen = ""
@@ -67,12 +81,18 @@ class Login:
         self.opaque = False
         """Messages of the mechanism come as frames without a header, until the login is done."""
         self.state = State.SILENT
+        self.session_ends = False
+        """Whether the client is to log in again at some time."""
 
     def handshake(self, version: int, mechanism: str, now_s: float) -> tuple[ErrorCode, Sequence[str]]:
-        """Choose a mechanism. Returns: the code, and the mechanisms that there are. The connection ends unless the code is NONE."""
+        """Choose a mechanism. Returns: the code, and the mechanisms that there are. The connection ends unless it ``goes_on``."""
         again = self.state is State.OPEN
-        if self.state is State.CHOSEN or (again and now_s - self._opened_s < AGAIN_AFTER_S):
-            return ErrorCode.ILLEGAL_SASL_STATE, self._mechanisms
+        if self.state is State.CHOSEN:
+            return ErrorCode.ILLEGAL_SASL_STATE, ()
+        if again:
+            if not self.session_ends or now_s - self._again_s < AGAIN_AFTER_S:
+                return ErrorCode.ILLEGAL_SASL_STATE, ()
+            self._again_s = now_s
         if mechanism not in self._mechanisms or (again and mechanism != self.chosen):
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM, self._mechanisms
         self.chosen = mechanism
@@ -81,10 +101,17 @@ class Login:
         self.state = State.CHOSEN
         return ErrorCode.NONE, self._mechanisms
 
-    def authenticate(self, token: bytes, now_s: float) -> Reply:
-        """Take a message of the mechanism. The connection ends unless the code is NONE."""
-        if self.state is not State.CHOSEN or self._mechanism is None:
+    def goes_on(self, code: ErrorCode) -> bool:
+        """Whether the connection stays after an answer with this code."""
+        return code is ErrorCode.NONE or (code is ErrorCode.ILLEGAL_SASL_STATE and self.state is State.OPEN)
+
+    def authenticate(self, token: bytes) -> Reply:
+        """Take a message of the mechanism. The connection ends unless it ``goes_on``."""
+        if self.state is State.OPEN:
             why = "SaslAuthenticate request received after successful authentication"
+            return Reply(ErrorCode.ILLEGAL_SASL_STATE, sentence=why)
+        if self.state is not State.CHOSEN or self._mechanism is None:
+            why = "SaslAuthenticate request received before SaslHandshake"
             return Reply(ErrorCode.ILLEGAL_SASL_STATE, sentence=why, failure=Failure(why))
         try:
             made = self._mechanism.evaluate(token)
@@ -100,7 +127,6 @@ class Login:
             why = "Cannot change principals during re-authentication"
             return Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, sentence=why, failure=Failure(why, made.user))
         self._user = made.user
-        self._opened_s = now_s
         self._mechanism = None
         self.opaque = False
         self.state = State.OPEN

@@ -17,10 +17,13 @@ from app.security.sasl import Invalid, LoggedIn, Refused
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 TOKEN_CHARS_MAX: Final = 64 * 1024
 KEYS_MAX: Final = 100
+RSA_BITS_MIN: Final = 2048
+"""RFC 7518, 3.3. Kafka refuses shorter keys, too."""
 SECONDS_MAX: Final = 1 << 40
 INVALID: Final = b'{"status":"invalid_token"}'
 """What a client is told first, as by Kafka; it answers, and then the login fails."""
 FAILED: Final = '{"status":"invalid_token"}'
+OTHER: Final = "Authentication failed: Client requested an authorization id that is different from the token's user"
 _PAIRS: Final = rb"(?:[A-Za-z]+=[\x20-\x7e\r\n\t]*\x01)"
 _MESSAGE: Final = re.compile(
     rb"n,(?:a=([^,]*))?,\x01" + _PAIRS + rb"*?auth=Bearer +([-_.~+/A-Za-z0-9]+=*)\x01" + _PAIRS + rb"*\x01",
@@ -64,11 +67,14 @@ def read_keys(document: Any) -> Keys:
         if not isinstance(entry, dict) or entry.get("kty") not in ("RSA", "EC") or entry.get("use", "sig") != "sig":
             continue
         try:
-            found[str(entry.get("kid", ""))] = PyJWK(entry)
-        except PyJWTError:
+            key = PyJWK(entry)
+        except (PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+            continue  # a field of the wrong type is met anywhere
+        if entry["kty"] == "RSA" and key.key.key_size < RSA_BITS_MIN:
             continue
+        found[str(entry.get("kid", ""))] = key
     if not found:
-        raise ValueError("it has no RSA or EC key for signatures")
+        raise ValueError(f"it has no RSA key of {RSA_BITS_MIN} bits and no EC key for signatures")
     return found
 
 
@@ -80,13 +86,15 @@ def user_of(token: str, keys: Keys, rules: TokenRules, now_ms: int) -> LoggedIn:
         raise NotValid("it is too long")
     try:
         header = jwt.get_unverified_header(token)
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, RecursionError):  # JSON may be nested as deeply as its sender likes
         raise NotValid("it is no signed token") from None
     algorithm = header.get("alg")
     if algorithm not in rules.algorithms or algorithm not in ALGORITHMS:
         raise NotValid(f"its algorithm {str(algorithm)[:20]!r} is not accepted")
     if "crit" in header:
         raise NotValid("its header has extensions")
+    if not keys:
+        raise UnknownKey("there are no keys yet to check it with")
     key = keys.get(str(header.get("kid", "")))
     if key is None and "kid" not in header and len(keys) == 1:
         key = next(iter(keys.values()))
@@ -95,7 +103,7 @@ def user_of(token: str, keys: Keys, rules: TokenRules, now_ms: int) -> LoggedIn:
     unchecked = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
     try:
         claims = jwt.decode(token, key.key, algorithms=[algorithm], options={**unchecked, "verify_signature": True})  # type: ignore[arg-type]
-    except (jwt.PyJWTError, TypeError, ValueError):
+    except (jwt.PyJWTError, TypeError, ValueError, RecursionError):
         raise NotValid("its signature is wrong") from None
     return _checked(claims, rules, now_ms)
 
@@ -157,9 +165,9 @@ class TokenServer:
             raise Refused("Authentication failed: the OAUTHBEARER message cannot be read")
         try:
             entered = self._verify(found[2].decode("ascii"))
-            if found[1] and found[1].decode(errors="replace") != entered.user:
-                raise NotValid("its user is another than the one who is asked for")
         except NotValid as error:
             self._failed = True
             return Invalid(INVALID, f"the token is refused: {error}")
+        if found[1] and found[1].decode(errors="replace") != entered.user:
+            raise Refused(OTHER, user=entered.user)
         return entered

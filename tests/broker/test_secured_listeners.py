@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -56,6 +57,7 @@ from app.wire.apis.create_topics import CreateTopicsRequest
 from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 from tests.support.secured import break_tls, certificates, listener, security
@@ -251,11 +253,11 @@ async def test_a_client_that_does_not_log_in_again_is_let_go(tmp_path: Path) -> 
         [session] = sessions_of(broker)
         loop = asyncio.get_running_loop()
         assert 0 < session.caller.expires_s - loop.time() <= 60
-        session._login._opened_s = -10.0  # the client logged in long ago
+        session._login._again_s = -math.inf  # the client logged in long ago
         session.speak_as(replace(session.caller, expires_s=loop.time() - 1))
         assert await dial.login(connection) == 60
         await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
-        session._login._opened_s = -10.0
+        session._login._again_s = -math.inf
         other = dialer(None, "SASL_PLAINTEXT", user="bob")
         with pytest.raises(RequestRejected, match="Cannot change principals"):
             await other.login(connection)
@@ -264,6 +266,29 @@ async def test_a_client_that_does_not_log_in_again_is_let_go(tmp_path: Path) -> 
         session.speak_as(replace(session.caller, expires_s=loop.time() - 1))
         with pytest.raises(BrokerUnavailable):
             await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+
+
+async def test_a_login_at_the_wrong_time_changes_nothing(tmp_path: Path) -> None:
+    doors = (
+        listener("SASL_PLAINTEXT", name="ONCE"),
+        listener("SASL_PLAINTEXT", name="AGAIN", connections_max_reauth_ms=60_000),
+    )
+    async with running_broker(tmp_path, **security(*doors)) as broker:
+        for name in ("ONCE", "AGAIN"):
+            dial = dialer(None, "SASL_PLAINTEXT", user="alice")
+            connection = await open_connection("127.0.0.1", broker.node.ports[name], dial=dial)
+            if name == "AGAIN":
+                assert await dial.login(connection) == 60, "the first time at once"
+            for key, message in (
+                (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest("PLAIN")),
+                (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(plain_message("bob", "bob-secret"))),
+            ):
+                answer = await connection.request(key, message)
+                assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+            await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
+            assert {one.principal for one in callers_of(broker)()} == {"User:alice"}
+            await connection.close()
+            await until(lambda: not sessions_of(broker))
 
 
 async def test_handshakes_that_nobody_finishes_are_bounded_and_others_are_served(tmp_path: Path, folder: Path) -> None:

@@ -52,10 +52,11 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_a_connection_is_open_only_after_the_right_password(steps: list[tuple[str, object, int]]) -> None:
+@given(STEPS, st.booleans())
+def test_a_connection_is_open_only_after_the_right_password(steps: list[tuple[str, object, int]], ends: bool) -> None:
     one, now_s, user, chosen, begun = login(), 0.0, "", "", False
-    opened_s = -10.0
+    one.session_ends = ends
+    again_s = -10.0
     for kind, value, version in steps:
         state = one.state
         if kind == "time":
@@ -67,8 +68,8 @@ def test_a_connection_is_open_only_after_the_right_password(steps: list[tuple[st
                 with pytest.raises(ProtocolError):
                     one.check_served(int(value), BEFORE)  # type: ignore[call-overload]
         elif kind == "handshake":
-            code, _ = one.handshake(version, str(value), now_s)
-            illegal = state is State.CHOSEN or (state is State.OPEN and now_s - opened_s < 1)
+            code, told = one.handshake(version, str(value), now_s)
+            illegal = state is State.CHOSEN or (state is State.OPEN and (not ends or now_s - again_s < 1))
             known = value in ("PLAIN", "TWO") and (state is State.SILENT or value == chosen)
             expected = (
                 ErrorCode.ILLEGAL_SASL_STATE
@@ -78,14 +79,24 @@ def test_a_connection_is_open_only_after_the_right_password(steps: list[tuple[st
                 else ErrorCode.UNSUPPORTED_SASL_MECHANISM
             )
             assert code == expected
+            assert list(told) == ([] if illegal else ["PLAIN", "TWO"])
             if code:
-                return  # the connection ends
+                assert one.goes_on(code) is (illegal and state is State.OPEN)
+                if not one.goes_on(code):
+                    return  # the connection ends
+                assert one.state is State.OPEN
+                continue
+            if state is State.OPEN:
+                again_s = now_s
             chosen, begun = str(value), False
             assert one.state is State.CHOSEN
         else:
-            reply = one.authenticate(bytes(value), now_s)  # type: ignore[call-overload]
+            reply = one.authenticate(bytes(value))  # type: ignore[call-overload]
             if state is not State.CHOSEN:
-                assert reply.code == ErrorCode.ILLEGAL_SASL_STATE
+                assert (reply.code, reply.logged_in, one.state) == (ErrorCode.ILLEGAL_SASL_STATE, None, state)
+                assert one.goes_on(reply.code) is (state is State.OPEN)
+                if state is State.OPEN:
+                    continue
                 return
             if chosen == "TWO" and not begun:
                 begun = True
@@ -98,7 +109,7 @@ def test_a_connection_is_open_only_after_the_right_password(steps: list[tuple[st
                 return
             assert reply.logged_in is not None
             assert reply.logged_in.user == named
-            user, opened_s = named, now_s
+            user = named
             assert one.state is State.OPEN
 
 
@@ -107,5 +118,5 @@ def test_messages_come_without_a_header_after_the_oldest_handshake_only() -> Non
         one = login()
         one.handshake(version, "PLAIN", 0)
         assert one.opaque is (version == 0)
-        one.authenticate(plain_message("alice", "a"), 0)
+        one.authenticate(plain_message("alice", "a"))
         assert not one.opaque

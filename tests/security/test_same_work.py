@@ -72,11 +72,11 @@ def test_scram_works_as_much_for_nobody_as_for_a_wrong_password(
         login.handshake(1, mechanism.sasl_name, 0.0)
         client = ScramClient(mechanism, user, "wrong", nonce="c" * 24)
         counted = Counted(monkeypatch, scram)
-        first = login.authenticate(client.first, 0.0)
+        first = login.authenticate(client.first)
         of_server = counted.take()
         proof = client.answer(first.token)
         counted.take()
-        last = login.authenticate(proof, 0.0)
+        last = login.authenticate(proof)
         of_server += counted.take()
         monkeypatch.undo()
         return last, of_server
@@ -96,7 +96,7 @@ def test_plain_works_as_much_for_nobody_as_for_a_wrong_password(monkeypatch: pyt
         login = Login(["PLAIN"], lambda _: server)
         login.handshake(1, "PLAIN", 0.0)
         counted = Counted(monkeypatch, sasl)
-        reply = login.authenticate(plain_message(user, password), 0.0)
+        reply = login.authenticate(plain_message(user, password))
         calls = [*counted.take()]
         monkeypatch.undo()
         found.append((reply.code, reply.sentence, calls))
@@ -111,7 +111,7 @@ def test_what_the_operator_is_told_of_a_failure_is_the_same_but_for_the_name() -
     for user in ("alice", "nobody"):
         login = Login(["PLAIN"], lambda _: server)
         login.handshake(1, "PLAIN", 0.0)
-        failure = login.authenticate(plain_message(user, "wrong"), 0.0).failure
+        failure = login.authenticate(plain_message(user, "wrong")).failure
         assert failure is not None
         assert failure.user == user
         told.append(failure.why)

@@ -127,6 +127,38 @@ def test_no_change_of_a_token_lets_anybody_else_in(data: st.DataObject) -> None:
     assert changed == made or found.user == "alice"
 
 
+def test_json_that_is_nested_deeply_is_refused_and_nothing_else_happens() -> None:
+    header = base64.urlsafe_b64encode(b"[" * 30_000).rstrip(b"=").decode()
+    with pytest.raises(NotValid, match="no signed token"):
+        user_of(f"{header}.e30.AA", KEYS, RULES, NOW_MS)
+    nested = base64.urlsafe_b64encode(b'{"a":' + b"[" * 30_000).rstrip(b"=")
+    signed = token().partition(".")[0].encode() + b"." + nested
+    signature = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256).sign(signed, RSA)
+    made = (signed + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
+    with pytest.raises(NotValid):
+        user_of(made, KEYS, RULES, NOW_MS)
+
+
+def test_without_any_key_the_operator_is_told_so() -> None:
+    with pytest.raises(UnknownKey, match="no keys yet"):
+        user_of(token(), {}, RULES, NOW_MS)
+
+
+def test_keys_that_cannot_be_used_are_left_out_and_the_others_stay() -> None:
+    [good, *_] = jwks()["keys"]
+    weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    short = {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(weak.public_key())), "kid": "short"}
+    odd = [
+        short, {**good, "n": 5}, {**good, "n": None}, {**good, "e": "AA"}, {**good, "n": "!"}, {"kty": "RSA"}, {"kty": "EC"}, 7,
+        {"kty": "EC", "crv": "P-256", "x": 1, "y": []}, {"kty": "EC", "crv": [], "x": "AA", "y": "AA"}, {**good, "alg": [1]},
+        {**good, "kty": []}, {**good, "use": "enc"},
+    ]  # fmt: skip
+    assert read_keys({"keys": [*odd, good]}).keys() == {"r"}
+    for one in odd:
+        with pytest.raises(ValueError, match="2048 bits"):
+            read_keys({"keys": [one]})
+
+
 @given(st.text(max_size=200))
 def test_texts_that_are_no_tokens_are_refused(text: str) -> None:
     with pytest.raises(NotValid):
@@ -137,10 +169,13 @@ def test_a_login_says_what_kafka_says() -> None:
     server = TokenServer(lambda text: user_of(text, KEYS, RULES, NOW_MS))
     entered = server.evaluate(b"n,,\x01auth=Bearer %s\x01\x01" % token().encode())
     assert isinstance(entered, LoggedIn)
-    told = server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode())
+    with pytest.raises(Refused, match="authorization id that is different") as refused:
+        server.evaluate(b"n,a=bob,\x01auth=Bearer %s\x01\x01" % token().encode())
+    assert refused.value.user == "alice"
+    told = server.evaluate(b"n,,\x01auth=Bearer %s\x01\x01" % token({"iss": "x"}).encode())
     assert isinstance(told, Invalid)
     assert told.token == INVALID
-    assert "another than the one" in told.why
+    assert "issuer is another" in told.why
     with pytest.raises(Refused, match="invalid_token"):
         server.evaluate(b"\x01")
     for message in (b"", b"n,,\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"\x01"):
