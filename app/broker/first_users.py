@@ -70,6 +70,11 @@ def write_first_users(fs: FileSystem, data_dir: str, users: list[FirstUser]) -> 
     return path
 
 
+def are_left(fs: FileSystem, data_dir: str) -> bool:
+    """Whether there are users to be made. Raises: OSError."""
+    return fs.exists(f"{data_dir}/{OWN_DIRECTORY}/{FILE}")
+
+
 async def _made(context: Context, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]:
     """Raises: FirnError."""
     try:

@@ -459,6 +459,9 @@ class Node:
             connections_max=self._admission_limits(config).connections_max,
         )
         if self._doors is not None:
+            from app.broker import first_users
+
+            self.context.users_due = first_users.are_left(around.fs, config.data_dir)
             self.server.secure(self._doors.by_listener)
         if around.new_tokens is not None and config.firn_quota_scope == "cluster":
             from app.broker.quota_tokens import QuotaTokens
@@ -697,6 +700,7 @@ class Node:
                         member.ready()
                     if self._doors is not None:
                         await self._add_first_users()
+                        self.context.users_due = False
                     if ready is not None:
                         ready()
                     await self._stopping.wait()

@@ -135,6 +135,8 @@ class Context:
     """The way to the controller of several brokers; None on a broker that is alone."""
     starting: bool = False
     """Whether this broker, one of several, answers only what other brokers ask, because it is not registered yet."""
+    users_due: bool = False
+    """Whether users are still to be made that were left for this start: nobody is told that a login is wrong until then."""
     hears_controller: Callable[[], bool] | None = None
     """Whether this broker has just heard the controller of several brokers."""
     manifest_entries: ManifestEntries | None = None

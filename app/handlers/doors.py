@@ -278,7 +278,8 @@ class LoginSession(Session):
             return
         line = f"closing the connection of {self.peer}: its login by {self._login.chosen or 'SASL'} failed"
         self.stop_parsing()
-        _Late(self, frame, line)
+        # Clients take a refusal for final. They come again if the connection ends without one.
+        _Late(self, b"" if self.context.users_due else frame, line)
 
 
 class _Late:

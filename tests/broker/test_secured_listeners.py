@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
+from app.broker import first_users
 from app.broker.control_link import KafkaControlLink
 from app.broker.doors import inter_broker_dial, look
 from app.broker.first_users import FirstUser, write_first_users
@@ -403,6 +404,41 @@ async def test_users_that_were_left_beside_another_broker_than_the_controller_ar
             port = broker.node.ports["SASL_PLAINTEXT"]
             dial = dialer(None, "SASL_PLAINTEXT", user="carol", mechanism="SCRAM-SHA-512")
             await (await open_connection("127.0.0.1", port, dial=dial)).close()
+
+
+async def test_nobody_is_told_that_a_login_is_wrong_before_the_users_that_were_left_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    doors = security(replace(listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512"), port=port))
+    salted = salted_password(ScramMechanism.SCRAM_SHA_512, "carol-secret", b"s" * 24, 4096)
+    user = FirstUser("carol", 2, credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096))
+    data = str(tmp_path / "one")
+    write_first_users(PosixFileSystem(), data, [user])
+    early: list[type[Exception]] = []
+
+    async def tried() -> None:
+        dial = dialer(None, "SASL_PLAINTEXT", user="carol", mechanism="SCRAM-SHA-512")
+        await (await open_connection("127.0.0.1", port, dial=dial)).close()
+
+    add = first_users.add_first_users
+
+    async def add_later(*args: Any, **named: Any) -> None:
+        try:
+            await tried()
+        except (BrokerUnavailable, RequestRejected) as error:
+            early.append(type(error))
+        await add(*args, **named)
+
+    monkeypatch.setattr(first_users, "add_first_users", add_later)
+    async with running_broker(tmp_path, data_dir=tmp_path / "one", new_level=2, **doors):
+        assert early == [BrokerUnavailable], "it comes again"
+        await tried()
+    async with running_broker(tmp_path, data_dir=tmp_path / "one", **doors):  # there are none left
+        assert early == [BrokerUnavailable]
+        dial = dialer(None, "SASL_PLAINTEXT", user="dave", mechanism="SCRAM-SHA-512")
+        with pytest.raises(RequestRejected):
+            await open_connection("127.0.0.1", port, dial=dial)
 
 
 async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "F1 requests are passed on again": Planted(
         requests_are_passed_on_again,
         "once",
-        5,
+        12,
         ("create and delete", "create and delete", "answers lost"),
         SHORT | {"seconds": 15.0, "pause_s": 0.4},
     ),
