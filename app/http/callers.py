@@ -404,7 +404,7 @@ class Callers:
             else:
                 self._arm(caller, left_s)
         elif now_s < caller.check_s:
-            self._arm(caller, caller.check_s - now_s)
+            self._arm(caller, min(caller.check_s - now_s, self._limits.idle_s))
         else:
             self._arm(caller, RETRY_S)
             self._spawn(self._check_in_background(caller))

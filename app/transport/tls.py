@@ -80,7 +80,6 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         "_closing",
         "_host",
         "_inner",
-        "_known",
         "_listener",
         "_lost",
         "_outgoing",
@@ -91,6 +90,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         "_server",
         "_shaken",
         "_tls",
+        "known",
     )
 
     takes_views: ClassVar = True
@@ -107,7 +107,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         """``known`` is told of the end of the handshake, before the connection is made. It ends the arrival, now or later."""
         self._server = server
         self._inner = connection
-        self._known = known
+        self.known = known
         self._listener = listener
         self._received = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -186,7 +186,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             return False
         self._send()
         self._shaken = True
-        self._known(self._tls, self._arrival)
+        self.known(self._tls, self._arrival)
         self._inner.connection_made(self)  # type: ignore[arg-type]
         return True
 

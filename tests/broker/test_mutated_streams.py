@@ -457,7 +457,7 @@ class Feeder:
         if one.bare:
             # As the link does once its handshake is done.
             shown = SimpleNamespace(getpeercert=lambda binary_form: world.shown.get(one.certificate))
-            protocol._known(shown, world.server.arrivals.begin(wire.abort))  # type: ignore[attr-defined]
+            protocol.known(shown, world.server.arrivals.begin(wire.abort))  # type: ignore[attr-defined]
             protocol = protocol._inner  # type: ignore[attr-defined]
         wire.connect(protocol)
         self._tally.streams += 1
