@@ -306,6 +306,9 @@ class Partitions:
         self._started = True
         self._cluster.on_change(self._follow)
         self._controller.before_answering(self.followed)
+        if image.level and (now := self._cluster.image) is not image:
+            # Others lead since then, or lead no more: nobody tells of it again.
+            self._follow(now, ImageDelta.between(image, now))
 
     async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> _Opened:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.

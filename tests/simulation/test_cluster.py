@@ -53,6 +53,7 @@ FOUND = {
         ("pause leader", "isolate", "partition"),
         planted.SHORT | {"seconds": 10.0, "pause_s": 0.5, "actors": ("groups",)},
     ),
+    "a leader that changed while a broker started was not followed": (1029, None, {}),
     "more was read from the tier than the high watermark that was told": (
         25,
         ("isolate", "partition"),
