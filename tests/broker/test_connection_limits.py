@@ -83,8 +83,12 @@ def held(broker: RunningBroker) -> dict[str, int]:
 async def test_another_broker_takes_the_place_of_the_client_that_was_idle_longest(tmp_path: Path) -> None:
     async with running_broker(tmp_path, max_connections=3, **TWO) as broker, clients(broker) as connect:
         first, second, third = [await connect("OUT") for _ in range(3)]
+        loop = asyncio.get_running_loop()
         for client in (second, third, first):
             assert await hello(client)
+            said_s = loop.time()
+            while loop.time() == said_s:  # in whole milliseconds
+                await asyncio.sleep(0)
         for _ in range(2):
             assert await hello(await connect("IN"))
         assert [await is_cut(client) for client in (second, third)] == [True, True]
