@@ -143,7 +143,7 @@ def _checked(listener: ListenerConfig) -> SplitResult:
     if parts.username is not None:
         raise ConfigError(f"{what} must have no user and no password: settings that are no secrets are shown.")
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(f"{what} must be of ASCII characters without spaces.")
+        raise ConfigError(f"{what} may contain only ASCII characters, and no spaces.")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
             f"{what} must be https://…, or http://… of this machine: whoever is in between gives himself all users."

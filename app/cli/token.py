@@ -23,7 +23,7 @@ app = typer.Typer(help="Make, renew, expire and list delegation tokens.", no_arg
 
 HOUR_MS: Final = 3_600_000
 _SENTENCES: Final = {
-    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "The brokers have no delegation tokens: set the same delegation.token.secret.key on "
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "Delegation tokens are switched off: set the same delegation.token.secret.key on "
     "every broker.",
     ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "There is no such delegation token.",
     ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "Only the owner of a delegation token and its renewers may do this.",
@@ -66,7 +66,9 @@ def create(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     owner: Annotated[
         str | None,
-        typer.Option("--owner", metavar="User:NAME", help="As whom the token's holder acts. [you]"),
+        typer.Option(
+            "--owner", metavar="User:NAME", help="User whose rights the token has. [the user of --client-config]"
+        ),
     ] = None,
     renewers: Annotated[
         list[str] | None,
@@ -76,7 +78,9 @@ def create(
     ] = None,
     lifetime_hours: Annotated[
         float | None,
-        typer.Option("--lifetime-hours", min=0.001, metavar="N", help="Greatest lifetime. [as the brokers are set]"),
+        typer.Option(
+            "--lifetime-hours", min=0.001, metavar="N", help="Greatest lifetime. [delegation.token.max.lifetime.ms]"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -139,7 +143,9 @@ def renew(
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     hours: Annotated[
         float | None,
-        typer.Option("--hours", min=0.001, metavar="N", help="For how long, from now. [as the brokers are set]"),
+        typer.Option(
+            "--hours", min=0.001, metavar="N", help="For how long, from now. [delegation.token.expiry.time.ms]"
+        ),
     ] = None,
 ) -> int:
     """Let a delegation token last longer, up to its greatest lifetime."""

@@ -815,12 +815,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.cluster.log.key.location",
                 _STRING,
-                "File with these keys, one a line, instead.",
+                "File with the keys of firn.cluster.log.key, one a line. Set one of the two.",
             ),
             _broker(
                 "firn.cluster.log.key.introducing",
                 _BOOLEAN,
-                "Whether entries without a proof are taken, too: while not all brokers have the key.",
+                "Accept entries without a proof, too. Set it only while the key is introduced or taken away by rolling restarts.",
             ),
             _broker(
                 "delegation.token.secret.key",
@@ -863,8 +863,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.audit.log.path",
                 _STRING,
-                "File to which the broker writes what it refused, what was changed and who logged in, as lines of JSON; off for "
-                "none. The broker rotates it, and nobody but its user may read it. Each broker needs its own file.",
+                "File to which the broker writes what it refused, what was changed and who logged in, as lines of JSON; off (the "
+                "default) writes none. The broker rotates it, and nobody but its user may read it. Each broker needs its own file.",
             ),
             _broker(
                 "firn.audit.log.bytes.max",

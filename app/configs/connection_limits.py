@@ -37,7 +37,7 @@ def connections_by_address(text: str) -> Mapping[str, int]:
             address = address.ipv4_mapped
         limits[str(address)] = int(number)
     if len(limits) > ADDRESSES_MAX:
-        raise invalid_value(OVERRIDES, f"of {len(limits)} addresses", f"There may be {ADDRESSES_MAX}")
+        raise invalid_value(OVERRIDES, f"of {len(limits)} addresses", f"At most {ADDRESSES_MAX} addresses are allowed")
     return limits
 
 

@@ -150,7 +150,7 @@ SECURITY_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
                 _LONG,
                 10_000,
-                "The longest of these times.",
+                "Longest time between two fetches of the keys while they fail.",
                 minimum=10,
                 importance=Importance.LOW,
             ),
@@ -188,7 +188,9 @@ SECURITY_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "File with the broker's private key and its chain of certificates. A changed file is read again.",
                 importance=Importance.HIGH,
             ),
-            _setting("ssl.keystore.password", _PASSWORD, None, "Password of that file, if it is a PKCS12 store."),
+            _setting(
+                "ssl.keystore.password", _PASSWORD, None, "Password of ssl.keystore.location, if it is a PKCS12 store."
+            ),
             _setting("ssl.keystore.key", _PASSWORD, None, "The broker's private key itself, as PEM text."),
             _setting(
                 "ssl.keystore.certificate.chain",
@@ -209,8 +211,18 @@ SECURITY_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 None,
                 "File with the certificates of authorities whose clients are trusted. A changed file is read again.",
             ),
-            _setting("ssl.truststore.password", _PASSWORD, None, "Password of that file, if it is a PKCS12 store."),
-            _setting("ssl.truststore.certificates", _PASSWORD, None, "These certificates themselves, as PEM text."),
+            _setting(
+                "ssl.truststore.password",
+                _PASSWORD,
+                None,
+                "Password of ssl.truststore.location, if it is a PKCS12 store.",
+            ),
+            _setting(
+                "ssl.truststore.certificates",
+                _PASSWORD,
+                None,
+                "Certificates of trusted authorities as PEM text, instead of a file.",
+            ),
             _setting(
                 "firn.ssl.crl.location",
                 _STRING,

@@ -122,7 +122,7 @@ def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: boo
 def _check_kms_key(key_id: str, store_url: str) -> None:
     if not _KMS_KEY.fullmatch(key_id):
         raise invalid_value(
-            "firn.tier.kms.key.id", key_id, "It must be the id of a KMS key, its ARN, or alias/ and its other name"
+            "firn.tier.kms.key.id", key_id, "It must be the id of a KMS key, its ARN, or its alias (alias/NAME)"
         )
     if not store_url.startswith("s3://"):
         raise invalid_value(

@@ -589,8 +589,8 @@ class Controller(ClusterChanges):
         else:
             if differed and not log.proofs_differ:
                 self._log_line(
-                    "the whole cluster log has proofs by the first key of firn.cluster.log.key now, as this broker is set; brokers "
-                    "that are set otherwise can be restarted with its settings"
+                    "the whole cluster log has proofs by the first key of firn.cluster.log.key now; the next step of introducing, "
+                    "changing or taking away the key can begin (ADR 0036)"
                 )
 
     def _surroundings(self, sequence: LogSequence) -> Surroundings:

@@ -160,9 +160,9 @@ class Registration:
         answer = await self._ask(image.cluster_id, broker)
         if isinstance(answer, Stranger):
             raise StartRefused(
-                f"{what}. Somebody answers at its address, and cannot be asked whether it is that broker, which may be cut off from"
-                f" the store alone: {answer.why} Mend certificates or users, or stop it, and start again, or start with"
-                f" --take-over.{more}"
+                f"{what}. A broker answers at {_addresses(broker)}, and cannot be asked who it is: {answer.why} It may be that"
+                " broker, cut off from the store alone. Mend the certificates or users, or stop that broker, and start again, or"
+                f" start with --take-over.{more}"
             )
         if answer is not None:
             raise StartRefused(

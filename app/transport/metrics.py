@@ -30,7 +30,7 @@ class ConnectionMetrics:
         )
         self.broken: Counter = registry.counter(
             "firn_connections_malformed_total",
-            "Connections closed because of bytes that break the protocol, or TLS after its handshake.",
+            "Connections closed because their bytes broke the protocol, or their TLS broke after its handshake.",
         )
         self.idle: Counter = registry.counter(
             "firn_connections_idle_closed_total", "Connections closed after connections.max.idle.ms without progress."

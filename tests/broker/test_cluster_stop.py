@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from app.broker.tier_views import TierViews
+from app.errors import ErrorCode
 from app.metadata.cluster import ClusterImage, ImageDelta
+from app.units import PartitionIndex, TopicIdPartition
+from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
 from tests.support.several import broker_on, cluster_on, unfenced, until
@@ -140,3 +144,83 @@ async def test_leaders_move_in_one_change_before_their_broker_stops(tmp_path: Pa
         assert writing.refused == []
         assert [one for one in steps if one[0] < 2] == [(0, False)], "all at once, while the broker still answers"
         assert complaints(second) == []
+
+
+async def test_a_broker_that_stops_tells_its_clients_who_leads_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.metadata.member.LINGER_S", 3.0)
+    async with broker_on(tmp_path, "a") as first, AsyncExitStack() as stopping:
+        second = await stopping.enter_async_context(broker_on(tmp_path, "b"))
+        await until(lambda: len(unfenced(first)) == len(unfenced(second)) == 2)
+        await first.node.membership.controller.create_topic("t", 2, {}, 2)
+
+        def led() -> list[int]:
+            topic = first.node.cluster.image.topic("t")
+            mine = second.node.config.node_id
+            return [] if topic is None else [index for index, one in enumerate(topic.partitions) if one.leader == mine]
+
+        await until(lambda: led() and second.node.partitions.table.get("t", led()[0]))
+        (index,) = led()
+        async with talk(second.port) as client:
+
+            async def written() -> Any:
+                answer = await client.produce(10, [("t", [(index, batch())])])
+                return answer.responses[0].partition_responses[0]
+
+            assert (await written()).error_code == ErrorCode.NONE
+            stop = asyncio.create_task(stopping.aclose())
+            await until(lambda: not led())
+            while (answer := await written()).error_code == ErrorCode.NONE:
+                await asyncio.sleep(0)  # it has not heard of it yet
+            await asyncio.sleep(1.0)  # long after it may stop
+            answer = await written()
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert answer.current_leader.leader_id == first.node.config.node_id
+            assert await client.closed()
+            await stop
+
+
+async def test_a_broker_follows_a_leader_that_changes_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(tmp_path, "a") as first:
+        controller = first.node.membership.controller
+        async with broker_on(tmp_path, "b") as second:
+            await until(lambda: unfenced(first) == unfenced(second) == [1, 2])
+            await controller.create_topic("t", 1, {}, 2)
+            await until(lambda: second.node.partitions.table.get("t", 0))
+        topic = first.node.cluster.image.topic("t")
+        assert topic is not None
+        key = TopicIdPartition(topic.topic_id, PartitionIndex(0))
+
+        def epoch_of(broker: RunningBroker) -> int:
+            image = broker.node.cluster.image.topic("t")
+            return -1 if image is None else image.partitions[0].leader_epoch
+
+        restore = TierViews.restore
+        seen: list[int] = []
+
+        async def while_it_starts(views: TierViews) -> None:
+            await restore(views)
+            (epoch,) = (await controller.bump_leader_epochs([key])).values()
+
+            def has_it() -> bool:
+                image = views.image().partition(key.topic_id, key.partition)
+                return image is not None and image.leader_epoch == epoch
+
+            await until(has_it)
+            seen.append(epoch)
+
+        monkeypatch.setattr(TierViews, "restore", while_it_starts)
+        async with broker_on(tmp_path, "b") as second:
+            assert seen == [epoch_of(first)]
+            partition = second.node.partitions.table.get("t", 0)
+            assert partition is not None
+            assert partition.leader_epoch == seen[0]
+
+            def in_sync() -> list[int]:
+                image = first.node.cluster.image.topic("t")
+                return [] if image is None else sorted(image.partitions[0].isr)
+
+            await until(lambda: in_sync() == [1, 2])
