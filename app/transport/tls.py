@@ -196,6 +196,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         """Decrypt what came, as long as the connection wants bytes."""
         inner = self._inner
         read: Callable[[int, memoryview], int] = self._tls.read  # type: ignore[assignment] # with a buffer it counts
+        received = self._received
         while not (self._paused or self._closing or self._lost):
             view = inner.get_buffer(-1)
             filled, room = 0, len(view)
@@ -207,6 +208,8 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
                         left = True
                         break
                     filled += taken
+                    if not received.pending:
+                        break  # OpenSSL would say so, too, by an exception that costs more than a small record
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLZeroReturnError:
