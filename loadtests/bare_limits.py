@@ -208,6 +208,40 @@ class Bare:
             report[name] = latencies[min(len(latencies) - 1, int(len(latencies) * share))] * 1000
         return report
 
+    def produced_by_many(self, seconds: float, request_bytes: int, pipeline: int) -> Report:
+        """To ``receive-many``: the same without latencies, every connection with so many requests in flight."""
+        request = os.urandom(request_bytes)
+        joined = {count: request * count for count in range(1, pipeline + 1)}
+        connections = {one.fileno(): one for one in self._connections}
+        over = dict.fromkeys(connections, 0)
+
+        def answered(descriptor: int) -> int:
+            got = len(connections[descriptor].recv(1 << 16))
+            whole, over[descriptor] = divmod(over[descriptor] + got, ANSWER_BYTES)
+            return whole
+
+        with select.epoll() as poll:
+            for descriptor, one in connections.items():
+                poll.register(descriptor, select.EPOLLIN)
+                one.sendall(joined[pipeline])
+
+            def turn() -> int:
+                total = 0
+                for descriptor, _ in poll.poll():
+                    if whole := answered(descriptor):
+                        connections[descriptor].sendall(joined[whole])
+                        total += whole
+                return total * request_bytes
+
+            report = self._measured(seconds, turn)
+        for descriptor in connections:  # so that a later run begins with nothing under way
+            left = pipeline
+            while left:
+                left -= answered(descriptor)
+        report["requests_per_s"] = report["mb_per_s"] * 1e6 / request_bytes
+        report["server_cpu_us_per_request"] = report["server_cpu_s_per_gb"] * request_bytes / 1000
+        return report
+
     def copied(self, seconds: float) -> Report:
         """To ``discard``: what loopback itself carries."""
         piece = os.urandom(PIECE_BYTES)

@@ -1,12 +1,14 @@
 """What Python's ``ssl`` and OpenSSL can do with TLS 1.3 without any broker, and what a client alone can.
 
     python -m loadtests.bare_tls receive IDENTITY FILE REQUEST_BYTES
+    python -m loadtests.bare_tls receive-many IDENTITY FILE REQUEST_BYTES CONNECTIONS
     python -m loadtests.bare_tls send IDENTITY FILE
     python -m loadtests.bare_tls discard IDENTITY
     python -m loadtests.bare_tls prepared IDENTITY
     python -m loadtests.bare_tls handshakes IDENTITY
 
-each serve on the port that they print. ``receive`` and ``send`` are those of ``bare_limits`` over TLS. The next two leave all work
+each serve on the port that they print. ``receive`` and ``send`` are those of ``bare_limits`` over TLS; ``receive-many`` is
+the first for so many connections, in a loop of ``epoll``. The next two leave all work
 to the client: ``discard`` forgets what comes without decrypting it, and ``prepared`` sends what it has encrypted before.
 ``handshakes`` serves any number of connections, and nothing but their handshakes and their ends.
 """
@@ -33,29 +35,46 @@ START_TIMEOUT_S = 20.0
 
 
 def _accept(identity: str) -> TlsSocket:
-    listener = socket.create_server(("127.0.0.1", 0))
+    (connection,) = _accept_many(identity, 1)
+    return connection
+
+
+def _accept_many(identity: str, count: int) -> list[TlsSocket]:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=count)
     print(listener.getsockname()[1], flush=True)
-    connection = listener.accept()[0]
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return TlsSocket(connection, server_context(identity), server=True)
+    context, connections = server_context(identity), []
+    for _ in range(count):
+        connection = listener.accept()[0]
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connections.append(TlsSocket(connection, context, server=True))
+    return connections
 
 
-def receive(identity: str, path: Path, request_bytes: int) -> None:
-    """Append all that comes to a file; acknowledge each whole request."""
-    connection = _accept(identity)
+def receive(identity: str, path: Path, request_bytes: int, count: int = 1) -> None:
+    """Append all that comes to a file; acknowledge each whole request. Ends with the first connection that ends."""
+    connections = {one.fileno(): one for one in _accept_many(identity, count)}
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     answers = bytes(ANSWER_BYTES * (RECEIVE_BYTES // request_bytes + 2))
-    position = over = 0
-    while got := connection.recv_into(buffer):
-        os.pwrite(file, buffer[:got], position)
-        position += got
-        whole, over = divmod(over + got, request_bytes)
-        if whole:
-            connection.sendall(answers[: whole * ANSWER_BYTES])
-        if position >= WRAP_BYTES:
-            os.ftruncate(file, 0)
-            position = 0
+    position = 0
+    over = dict.fromkeys(connections, 0)
+    poll = select.epoll()
+    for descriptor in connections:
+        poll.register(descriptor, select.EPOLLIN)
+    ready = [(descriptor, 0) for descriptor in connections]
+    while True:
+        for descriptor, _ in ready if count == 1 else poll.poll():
+            connection = connections[descriptor]
+            if not (got := connection.recv_into(buffer)):
+                return
+            os.pwrite(file, buffer[:got], position)
+            position += got
+            whole, over[descriptor] = divmod(over[descriptor] + got, request_bytes)
+            if whole:
+                connection.sendall(answers[: whole * ANSWER_BYTES])
+            if position >= WRAP_BYTES:
+                os.ftruncate(file, 0)
+                position = 0
 
 
 def send(identity: str, path: Path) -> None:
@@ -132,13 +151,15 @@ def _serving(*what: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 @contextmanager
-def bare_tls(what: str, certificates: Path, *more: str) -> Iterator[Bare]:
-    """A bare server of one connection, pinned to the server's core, and the connection."""
+def bare_tls(what: str, certificates: Path, *more: str, connections: int = 1) -> Iterator[Bare]:
+    """A bare server pinned to the server's core, and so many connections to it."""
     with ExitStack() as stack:
         process, port = stack.enter_context(_serving(what, str(certificates / "broker.pem"), *more))
-        plain = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        connection = TlsSocket(plain, client_context(str(certificates / "ca.pem")))
-        yield Bare(process, [connection])  # type: ignore[list-item] # it has what is used of a socket
+        context, opened = client_context(str(certificates / "ca.pem")), []
+        for _ in range(connections):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            opened.append(TlsSocket(plain, context))
+        yield Bare(process, opened)  # type: ignore[arg-type] # they have what is used of a socket
 
 
 @contextmanager
@@ -169,6 +190,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["receive", identity, path, request_bytes]:
             receive(identity, Path(path), int(request_bytes))
+        case ["receive-many", identity, path, request_bytes, count]:
+            receive(identity, Path(path), int(request_bytes), int(count))
         case ["send", identity, path]:
             send(identity, Path(path))
         case ["discard", identity]:

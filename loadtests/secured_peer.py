@@ -34,7 +34,7 @@ from loadtests.kafka_peer import PeerMissing, kafka_running
 from loadtests.measuring import SERVER_CORE
 from loadtests.raw_load import Wire
 from loadtests.raw_tls import MECHANISM, Secured, client_context
-from loadtests.system import System, free_port
+from loadtests.system import System, free_port, wait_for_port
 
 ADMIN, USER, EVERYBODY = "admin", "load", "ANONYMOUS"
 PASSWORDS = {ADMIN: "admin-secret", USER: "load-secret"}
@@ -43,6 +43,7 @@ PREFIX = "secured-"
 """Of the topics that the rules are for."""
 LIMITS = {"producer_byte_rate": 1e12, "consumer_byte_rate": 1e12, "request_percentage": 1e6}
 """So high that nobody ever waits."""
+PORT_TIMEOUT_S = 20.0
 USERS_TIMEOUT_S = 20.0
 RULES = (
     *((ResourceType.TOPIC, PREFIX, PatternType.PREFIXED, one) for one in (Operation.WRITE, Operation.READ)),
@@ -121,6 +122,7 @@ def kafka_secured(directory: Path, certificates: Path) -> Iterator[SecuredSystem
     users = [f"{MECHANISM.sasl_name}=[name={name},password={password}]" for name, password in PASSWORDS.items()]
     with kafka_running(directory, core=SERVER_CORE, settings=settings, port=port, users=users) as system:
         found = SecuredSystem(system, replace(system, port=tls_port))
+        wait_for_port(tls_port, PORT_TIMEOUT_S)  # Kafka opens one listener after the other
         allow(found.tls, certificates, USER)
         yield found
 

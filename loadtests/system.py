@@ -45,6 +45,19 @@ def free_port() -> int:
         return port
 
 
+def wait_for_port(port: int, timeout_s: float) -> None:
+    """Raises: SystemFailed if nobody accepts connections there within the time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise SystemFailed(f"nobody listens at port {port} after {timeout_s:.0f} s") from None
+        time.sleep(0.01)
+
+
 def keep_priority(pid: int) -> None:
     """Give a process's session the niceness of this process: Linux schedules sessions as groups, and a niceness counts within
     one only. Without effect where it does not."""

@@ -62,10 +62,11 @@ def run(lab: Lab) -> list[Case]:
     user, the same for Firn and Kafka. Idempotent Produce of 16 KB, acks=all, over one connection (32 in flight) and over 50
     (two each); fetch of 1 MiB at a time from the page cache by one consumer. `client alone` is the rate at which the load
     encrypts what a server would forget, or decrypts what was encrypted before: near it, the load is what is measured. `bare`
-    receives, decrypts, appends and answers, or reads, encrypts and sends, in Python without a broker. New connections: eight
-    at a time, each shakes hands, logs in by SCRAM in the second case, and ends; beside a loop that does nothing but
-    handshakes with Python's `ssl`, and OpenSSL's s_server, which has one connection at a time. Then Produce of 1 KB to Firn
-    on plain listeners: a broker with rules and quotas for the user, and one without either, in eight turns."""
+    receives, decrypts, appends and answers, over as many connections, or reads, encrypts and sends, in Python without a
+    broker. New connections: eight at a time, each shakes hands, logs in by SCRAM in the second case, and ends; beside a loop
+    that does nothing but handshakes with Python's `ssl`, and OpenSSL's s_server, which has one connection at a time. Then
+    Produce of 1 KB to Firn on plain listeners: a broker with rules and quotas for the user, and one without either, in eight
+    turns."""
     certificates = issue_certificates(lab.base / "certificates")
     with both_secured(lab.base / "secured", certificates, lab.note) as found:
         for connections in (ONE, MANY):
@@ -94,15 +95,19 @@ def _produce(lab: Lab, found: Mapping[str, SecuredSystem], certificates: Path, c
     work, options = _options(MIDDLE, connections)
     request_bytes = SIZES[MIDDLE][0] + REQUEST_OVERHEAD_BYTES
     with ExitStack() as stack:
-        bare: dict[str, Callable[[], Report]] = {}
+        received, seconds = str(lab.base / "received"), lab.effort.seconds
+        bare: dict[str, Callable[[], Report]]
         if connections == ONE:
             discard = stack.enter_context(bare_tls("discard", certificates))
-            received = str(lab.base / "received")
             server = stack.enter_context(bare_tls("receive", certificates, received, str(request_bytes)))
             bare = {
-                "bare": partial(server.produced, lab.effort.variant_seconds, request_bytes, options["pipeline"]),
-                ALONE: partial(discard.copied, lab.effort.variant_seconds / 2),
+                "bare": partial(server.produced, seconds, request_bytes, options["pipeline"]),
+                ALONE: partial(discard.copied, seconds / 2),
             }
+        else:
+            what = received, str(request_bytes), str(connections)
+            server = stack.enter_context(bare_tls("receive-many", certificates, *what, connections=connections))
+            bare = {"bare": partial(server.produced_by_many, seconds, request_bytes, options["pipeline"])}
         lab.compare(
             produced(connections),
             {name: both.tls for name, both in found.items()},
@@ -110,7 +115,6 @@ def _produce(lab: Lab, found: Mapping[str, SecuredSystem], certificates: Path, c
             topic,
             parameters={"connections": connections, "request_bytes": SIZES[MIDDLE][0]},
             bare=bare,
-            variant=connections != ONE,
             touched_bytes=TOUCHED_BY_SIZE[MIDDLE],
             **options | flags(certificates),
         )
