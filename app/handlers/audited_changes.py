@@ -16,11 +16,10 @@ from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.errors import ErrorCode, ProtocolError
 from app.security.acls import Operation, PatternType, Permission, ResourceType
-from app.security.audit import Resource, short
+from app.security.noting import Change, Resource, change, named, short
 from app.wire.apikeys import ApiKey
 
 M = TypeVar("M", bound=msgspec.Struct)
-Change = dict[str, Any]
 Tell = Callable[[Any, Any], list[Change]]
 """(request, response) to what has changed. The response is None if the connection is closed instead."""
 
@@ -40,26 +39,10 @@ OPERATIONS_OF_CONFIGS: Final = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT
 SCRAM: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
-def _named(kind: Any, value: int) -> str:
-    """The name of a number that a client has sent."""
-    try:
-        return str(kind(value).name)
-    except ValueError:
-        return str(value)
-
-
 def _some(items: Sequence[Any]) -> list[Any]:
     """As many as one entry has room for, and how many there are besides."""
     shown = list(items[:PARTS_MAX])
     return [*shown, f"and {len(items) - PARTS_MAX} more"] if len(items) > PARTS_MAX else shown
-
-
-def change(type: str, name: str | None, action: str, error_code: int = 0, **more: Any) -> Change:
-    """One entry."""
-    made: Change = {"action": action, "type": type, "name": None if name is None else short(name), **more}
-    if error_code:
-        made["error"] = _named(ErrorCode, error_code)
-    return made
 
 
 def _told(changes: Iterable[tuple[int, Change]]) -> list[Change]:
@@ -275,15 +258,15 @@ def _replace_segments(message: Any, response: Any) -> list[Change]:
 
 def _acl(one: Any, pattern_type: int, action: str, error_code: int) -> Change:
     return change(
-        _named(ResourceType, one.resource_type),
+        named(ResourceType, one.resource_type),
         one.resource_name,
         action,
         error_code,
-        pattern=_named(PatternType, pattern_type),
+        pattern=named(PatternType, pattern_type),
         principal=short(one.principal),
         host=short(one.host),
-        operation=_named(Operation, one.operation),
-        permission=_named(Permission, one.permission_type),
+        operation=named(Operation, one.operation),
+        permission=named(Permission, one.permission_type),
     )
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, Tell, resources_of
 from app.handlers.callers import Caller
 from app.metrics import Registry
-from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of, portions
+from app.security.audit import Event, Kind, Outcome, Tally, event, line_of, portions
+from app.security.noting import Resource
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
     from app.seams import Clock
-
-AUDIT_TOPIC: Final = "__firn_audit"
 
 
 class AuditLog(Protocol):
@@ -52,13 +50,6 @@ class Asked(Protocol):
 
     @property
     def about(self) -> str | None: ...
-
-
-def note(request: Asked, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
-    """A request is refused this."""
-    if request.denied is None:
-        request.denied = {}
-    request.denied[Resource(operation.name, kind.name, name)] = None
 
 
 def name_of(api_key: int) -> str:

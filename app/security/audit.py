@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-TEXT_CHARS_MAX: Final = 256
-"""Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
+from app.security.noting import Resource, short
+
 RESOURCES_MAX: Final = 8
 """Resources that one line names."""
 CHANGES_PER_LINE_MAX: Final = 50
@@ -50,14 +50,6 @@ class Outcome(StrEnum):
     """The broker stopped meanwhile."""
 
 
-class Resource(NamedTuple):
-    """What a right was asked for."""
-
-    operation: str
-    type: str
-    name: str
-
-
 Details = tuple[tuple[str, Any], ...]
 """Further fields of a line: names and values that can be compared, and that JSON has."""
 
@@ -76,11 +68,6 @@ class Event:
     """Name of the API."""
     client_id: str | None = None
     details: Details = ()
-
-
-def short(text: str) -> str:
-    """A client's text, cut to what a line has room for."""
-    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"
 
 
 def event(

@@ -10,10 +10,11 @@ import pytest
 
 from app.client.firn_api import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
 from app.errors import ErrorCode
-from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, change, resources_of, shown_value
+from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, resources_of, shown_value
 from app.handlers.authorising import TABLE, Each, Special, Whole
 from app.metadata.control import RegisterRequest, RegisterResponse
 from app.security.acls import Operation
+from app.security.noting import change
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_configs import (
     AlterableConfig,

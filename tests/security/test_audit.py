@@ -11,12 +11,10 @@ from app.security.audit import (
     CHANGES_BYTES_MAX,
     CHANGES_PER_LINE_MAX,
     RESOURCES_MAX,
-    TEXT_CHARS_MAX,
     Event,
     Kind,
     Lines,
     Outcome,
-    Resource,
     Tally,
     event,
     line_of,
@@ -24,6 +22,7 @@ from app.security.audit import (
     portions,
     time_text,
 )
+from app.security.noting import TEXT_CHARS_MAX, Resource
 
 HOSTILE = st.text(st.characters(), max_size=600)
 
