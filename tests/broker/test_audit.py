@@ -18,11 +18,11 @@ from app.broker.audit_log import BUFFER_BYTES_MAX
 from app.broker.first_users import FirstUser, write_first_users
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
-from app.handlers.auditing import AUDIT_TOPIC
 from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.noting import AUDIT_TOPIC
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
@@ -86,8 +86,9 @@ async def test_a_full_disk_is_told_once_and_counted_and_requests_are_served(
         node = broker.broker.node
         lost = node.registry.counter("firn_audit_lines_lost_total", "", to="file")
         write, full = os.write, True
-        audit_file = node._audit_file
-        assert audit_file is not None
+        assert node.audit is not None
+        assert node.audit.file is not None
+        audit_file = node.audit.file._file
 
         def maybe(descriptor: int, data: bytes) -> int:
             if full and descriptor == audit_file._descriptor:
@@ -412,9 +413,10 @@ async def test_a_broker_that_leads_no_partition_writes_to_one_that_does(tmp_path
         topic = sides[0].context.image.topic(AUDIT_TOPIC)
         assert topic is not None
         leader = topic.partitions[0].leader
-        (other,) = [broker.node._audit_topic for broker in brokers if broker.node.config.node_id != leader]
+        (other,) = [broker.node.audit for broker in brokers if broker.node.config.node_id != leader]
         assert other is not None
-        other._partitions = SimpleNamespace(led=lambda topic, index: None)  # type: ignore[assignment]
+        assert other.topic is not None
+        other.topic._partitions = SimpleNamespace(led=lambda topic, index: None)  # type: ignore[assignment]
         for side, principal in zip(sides, (ALICE, BOB), strict=True):
             async with side.as_user(principal) as client:
                 assert await written(client, f"of {principal}") != 0
@@ -444,9 +446,10 @@ async def test_a_topic_that_cannot_be_written_is_told_and_nobody_waits(
 
 async def test_what_waits_for_a_place_that_takes_nothing_is_bounded_and_changes_have_room(tmp_path: Path) -> None:
     async with guarded(tmp_path, firn_audit_log_path=str(tmp_path / "audit.log")) as broker:
-        writer = broker.broker.node._audit_writer
-        assert writer is not None
-        (way,) = writer._ways
+        audit = broker.broker.node.audit
+        assert audit is not None
+        assert audit.writer is not None
+        (way,) = audit.writer._ways
         hold = asyncio.Event()
 
         async def never(lines: Sequence[bytes]) -> tuple[int, str]:
