@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 from app.configs.broker import AUDIT_OFF
 from app.handlers.auditing import Audit
+from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
     from app.broker.audit_log import AuditWriter, FilePlace, Place
     from app.broker.audit_topic import TopicPlace
     from app.configs import BrokerConfig
     from app.faults import Faults
+    from app.handlers.callers import Caller
     from app.metadata.cluster_changes import ClusterChanges
     from app.metadata.view import ClusterView
     from app.metrics import Registry
     from app.replication.partition import PartitionTable
     from app.seams import BlockingPool, Clock
+    from app.security.authorizer import Authorizer
 
 
 class BrokerAudit:
@@ -49,6 +52,7 @@ class BrokerAudit:
         controller: ClusterChanges,
         partitions: PartitionTable,
         link: object,
+        authorizer: Authorizer | None,
     ) -> Audit:
         """What hears of refusals, changes and logins. ``link``: reaches other brokers; None on a broker that is alone."""
         config = self._config
@@ -75,7 +79,23 @@ class BrokerAudit:
             self.writer = AuditWriter(
                 places, broker_id=config.node_id, clock=self._clock, faults=self._faults, registry=self._registry
             )
-        self._audit = Audit(self._registry, self._clock, config.node_id, self.writer, config.firn_audit_allowed_one_in)
+
+        def is_broker(caller: Caller) -> bool:
+            return caller.listener == config.inter_broker_listener and (
+                authorizer is None
+                or authorizer.allows(
+                    caller.principal, caller.host, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+                )
+            )
+
+        self._audit = Audit(
+            self._registry,
+            self._clock,
+            config.node_id,
+            self.writer,
+            config.firn_audit_allowed_one_in,
+            is_broker=is_broker,
+        )
         return self._audit
 
     async def run(self) -> None:

@@ -410,6 +410,7 @@ class Node:
                 controller=member.controller,
                 partitions=self.partitions.table,
                 link=self._link,
+                authorizer=authorizer,
             )
         self.context = Context(
             config=config,

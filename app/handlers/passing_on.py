@@ -93,7 +93,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
             answer = await answer
     except CancelledError:
         if context.audit is not None:
-            context.audit.cut_off(inner)
+            context.audit.cut_off(inner, asked)
         raise
     except FirnError as error:
         answer = api.refuse(inner, asked, kafka_code(error), str(error))
