@@ -20,7 +20,8 @@ from app.handlers.auditing import Audit, Sampler
 from app.handlers.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
-from app.security.audit import Kind, Outcome, Resource, event, line_of
+from app.security.audit import Kind, Outcome, event, line_of
+from app.security.noting import Resource
 from app.wire.apikeys import ApiKey
 from loadtests.micro_connection import Producer, Sink, node_running, receive
 from loadtests.micro_rights import nanoseconds

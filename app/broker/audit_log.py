@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from app.handlers.auditing import Audit
     from app.seams import BlockingPool, Clock
 
-OFF: Final = "off"
 BUFFER_BYTES_MAX: Final = 4 * MIB
 """Of lines that wait for the file, and again of those that wait for the topic."""
 WINDOW_S: Final = 60.0
@@ -182,11 +181,9 @@ async def _close_windows(audit: Audit) -> None:
         audit.close_window()
 
 
-def open_file(config: BrokerConfig) -> RotatedFile | None:
-    """The file that the settings name, or None. Raises: ConfigError."""
+def open_file(config: BrokerConfig) -> RotatedFile:
+    """The file that the settings name. Raises: ConfigError."""
     path = config.firn_audit_log_path
-    if path == OFF:
-        return None
     file = RotatedFile(path, bytes_max=config.firn_audit_log_bytes_max, files_max=config.firn_audit_log_files_max)
     try:
         file.open()

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from app.errors import ErrorCode, FirnError, RequestRejected
-from app.handlers.auditing import AUDIT_TOPIC
 from app.limits import KIB
 from app.records.builder import build_batch
+from app.security.noting import AUDIT_TOPIC
 from app.units import BrokerId, TimestampMs
 
 if TYPE_CHECKING:

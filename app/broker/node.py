@@ -79,19 +79,14 @@ from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.broker.audit_log import AuditWriter, FilePlace
-    from app.broker.audit_topic import TopicPlace
+    from app.broker.broker_audit import BrokerAudit
     from app.broker.doors import Doors
     from app.broker.quota_tokens import QuotaTokens, Tokens
-    from app.handlers.auditing import Audit
-    from app.machine.rotated_file import RotatedFile
 
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """Every data directory of Apache Kafka has it, and none of Firn."""
-OFF: Final = "off"
-"""As the path of the audit log."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 REFRESH_S: Final = 5.0
@@ -223,10 +218,8 @@ class Node:
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         key = config.delegation_token_secret_key
         self._token_secrets = TokenSecrets(key) if key else None
-        self._audit_file: RotatedFile | None = None
-        self._audit_place: FilePlace | None = None
-        self._audit_topic: TopicPlace | None = None
-        self._audit_writer: AuditWriter | None = None
+        self.audit: BrokerAudit | None = None
+        """None if nobody is asked for rights, nobody logs in, and nothing is written."""
         self._doors: Doors | None = None
         """Of listeners that are not plain; None if there are none."""
         self.load_report: LoadReport | None = None
@@ -269,10 +262,12 @@ class Node:
             from app.broker.doors import Doors
 
             self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms, self._token_secrets)
-        if config.firn_audit_log_path != OFF:
-            from app.broker.audit_log import open_file
+        if config.audited:
+            from app.broker.broker_audit import BrokerAudit
 
-            self._audit_file = open_file(config)
+            self.audit = BrokerAudit(
+                config, clock=around.clock, pool=around.pool, registry=self.registry, faults=self.faults
+            )
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
@@ -408,7 +403,15 @@ class Node:
         if authorizer is not None:
             authorizer.follow(self.cluster.image.acls)
         rights = KnownRights(by_host=authorizer is not None)
-        audit = self._new_audit(authorizer is not None)
+        audit = None
+        if self.audit is not None:
+            audit = self.audit.attach(
+                cluster=self.cluster,
+                controller=member.controller,
+                partitions=self.partitions.table,
+                link=self._link,
+                authorizer=authorizer,
+            )
         self.context = Context(
             config=config,
             clock=around.clock,
@@ -498,37 +501,6 @@ class Node:
             rates=by_listener(config, "max.connection.creation.rate"),
             window_s=config.quota_window_size_seconds,
         )
-
-    def _new_audit(self, asks: bool) -> Audit | None:
-        """Who hears of refusals, changes and logins; None if nobody ``asks`` for rights, nobody logs in, and nothing is written."""
-        config, around = self.config, self._around
-        if self._audit_file is None and not config.firn_audit_topic_enable and not asks and self._doors is None:
-            return None
-        from app.broker.audit_log import AuditWriter, FilePlace, Place
-        from app.broker.audit_topic import ProduceLink, TopicPlace
-        from app.handlers.auditing import Audit
-
-        places: list[tuple[str, Place]] = []
-        if self._audit_file is not None:
-            self._audit_place = FilePlace(self._audit_file, around.pool)
-            places.append(("file", self._audit_place))
-        if config.firn_audit_topic_enable:
-            self._audit_topic = TopicPlace(
-                config.node_id,
-                cluster=self.cluster,
-                controller=self.membership.controller,
-                partitions=self.partitions.table,
-                link=self._link if isinstance(self._link, ProduceLink) else None,
-                clock=around.clock,
-                pool=around.pool,
-                now_s=asyncio.get_running_loop().time,
-            )
-            places.append(("topic", self._audit_topic))
-        if places:
-            self._audit_writer = AuditWriter(
-                places, broker_id=config.node_id, clock=around.clock, faults=self.faults, registry=self.registry
-            )
-        return Audit(self.registry, around.clock, config.node_id, self._audit_writer, config.firn_audit_allowed_one_in)
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
@@ -629,8 +601,8 @@ class Node:
                     tasks.create_task(self._keep_sure_of_place()),
                     tasks.create_task(self.remote_reader.run()),
                 ]
-                if self._audit_writer is not None and self.context.audit is not None:
-                    background.append(tasks.create_task(self._audit_writer.run(self.context.audit)))
+                if self.audit is not None:
+                    background.append(tasks.create_task(self.audit.run()))
                 report = self.load_report
                 member = self.membership.member
                 if member is not None:
@@ -926,14 +898,8 @@ class Node:
         """Close the logs cleanly, and release all resources. Call it after ``run``, or after a failed ``start``."""
         for bound in self._sockets.values():
             bound.close()
-        if self._audit_topic is not None:
-            self._audit_topic.patient = False
-        if self._audit_writer is not None and self.context is not None and self.context.audit is not None:
-            await self._audit_writer.finish(self.context.audit)
-        if self._audit_place is not None:
-            self._audit_place.close()
-        elif self._audit_file is not None:
-            self._audit_file.close()
+        if self.audit is not None:
+            await self.audit.close()
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()
             await self.partitions.leave()

@@ -16,11 +16,11 @@ from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.errors import ErrorCode, ProtocolError
 from app.security.acls import Operation, PatternType, Permission, ResourceType
-from app.security.audit import Resource, short
+from app.security.noting import Change, Resource, change, named, short
+from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 
 M = TypeVar("M", bound=msgspec.Struct)
-Change = dict[str, Any]
 Tell = Callable[[Any, Any], list[Change]]
 """(request, response) to what has changed. The response is None if the connection is closed instead."""
 
@@ -40,26 +40,10 @@ OPERATIONS_OF_CONFIGS: Final = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT
 SCRAM: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
-def _named(kind: Any, value: int) -> str:
-    """The name of a number that a client has sent."""
-    try:
-        return str(kind(value).name)
-    except ValueError:
-        return str(value)
-
-
 def _some(items: Sequence[Any]) -> list[Any]:
     """As many as one entry has room for, and how many there are besides."""
     shown = list(items[:PARTS_MAX])
     return [*shown, f"and {len(items) - PARTS_MAX} more"] if len(items) > PARTS_MAX else shown
-
-
-def change(type: str, name: str | None, action: str, error_code: int = 0, **more: Any) -> Change:
-    """One entry."""
-    made: Change = {"action": action, "type": type, "name": None if name is None else short(name), **more}
-    if error_code:
-        made["error"] = _named(ErrorCode, error_code)
-    return made
 
 
 def _told(changes: Iterable[tuple[int, Change]]) -> list[Change]:
@@ -275,15 +259,15 @@ def _replace_segments(message: Any, response: Any) -> list[Change]:
 
 def _acl(one: Any, pattern_type: int, action: str, error_code: int) -> Change:
     return change(
-        _named(ResourceType, one.resource_type),
+        named(ResourceType, one.resource_type),
         one.resource_name,
         action,
         error_code,
-        pattern=_named(PatternType, pattern_type),
+        pattern=named(PatternType, pattern_type),
         principal=short(one.principal),
         host=short(one.host),
-        operation=_named(Operation, one.operation),
-        permission=_named(Permission, one.permission_type),
+        operation=named(Operation, one.operation),
+        permission=named(Permission, one.permission_type),
     )
 
 
@@ -396,6 +380,97 @@ def _delete_share_offsets(message: Any, response: Any) -> list[Change]:
     )
 
 
+ADMIN_SAYS: Final = "member was removed by an admin"
+"""How the reason begins that Kafka's tools give."""
+
+
+def _removes_others(message: Any) -> bool:
+    """Whether an administrator has members leave. A member that leaves by itself names the id that it was given, and no other.
+
+    A request that names one id, without that reason, looks the same whoever sends it, and counts as the member's own.
+    """
+    return len(message.members) > 1 or any(
+        not one.member_id or (one.reason or "").startswith(ADMIN_SAYS) for one in message.members
+    )
+
+
+def _leave(message: Any, response: Any) -> list[Change]:
+    def told(code: int, **member: Any) -> Change:
+        return change("GROUP", message.group_id, "REMOVE_MEMBER", code, **member)
+
+    if response.error_code:
+        return _told([(response.error_code, told(response.error_code))])
+    found = []
+    for one in response.members:
+        instance = {"instance": short(one.group_instance_id)} if one.group_instance_id else {}
+        found.append((one.error_code, told(one.error_code, member=short(one.member_id), **instance)))
+    return _told(found)
+
+
+def _commits_for_no_member(message: Any) -> bool:
+    """Whether offsets are set by an administrator, or by a consumer that assigns itself its partitions.
+
+    The member id says nothing: a group without members takes such commits whatever they name.
+    """
+    epoch: int = message.generation_id_or_member_epoch
+    return epoch < 0
+
+
+def _commit(message: Any, response: Any) -> list[Change]:
+    offsets = {
+        (topic.topic_id, topic.name, part.partition_index): part.committed_offset
+        for topic in message.topics
+        for part in topic.partitions
+    }
+    return _told(
+        (
+            part.error_code,
+            change(
+                "GROUP",
+                message.group_id,
+                "ALTER_OFFSETS",
+                part.error_code,
+                topic=short(topic.name) or str(topic.topic_id),
+                partition=part.partition_index,
+                offset=offsets.get((topic.topic_id, topic.name, part.partition_index)),
+            ),
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    )
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+def _marks_by_hand(message: Any) -> bool:
+    """Whether an operator writes markers: brokers name topics by id, too, and tools do not."""
+    return any(topic.topic_id == NO_TOPIC_ID for one in message.markers for topic in one.topics)
+
+
+def _markers(message: Any, response: Any) -> list[Change]:
+    return _told(
+        (
+            part.error_code,
+            change(
+                "TOPIC",
+                topic.name,
+                "COMMIT_TRANSACTION" if asked.transaction_result else "ABORT_TRANSACTION",
+                part.error_code,
+                partition=part.partition_index,
+                producer_id=asked.producer_id,
+                producer_epoch=asked.producer_epoch,
+            ),
+        )
+        for asked, answer in zip(message.markers, response.markers, strict=False)
+        for topic in answer.topics
+        for part in topic.partitions
+    )
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
 def _create_token(message: Any, response: Any) -> list[Change]:
     code = response.error_code
     told = change(
@@ -439,14 +514,36 @@ CHANGES: Final[Mapping[int, Tell]] = {
     ApiKey.RENEW_DELEGATION_TOKEN: _change_token("RENEW"),
     ApiKey.EXPIRE_DELEGATION_TOKEN: _change_token("EXPIRE"),
     ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.LEAVE_GROUP: _leave,
+    ApiKey.OFFSET_COMMIT: _commit,
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_offsets,
+    ApiKey.WRITE_TXN_MARKERS: _markers,
     ApiKey.FIRN_DRAIN: _drain,
     ApiKey.FIRN_TIER_REPLACE: _replace_segments,
     ApiKey.FIRN_REGISTER: _register,
 }
 """The APIs that change something other than by reading and writing records."""
+
+ONLY_IF: Final[Mapping[int, Callable[[Any], bool]]] = {
+    ApiKey.LEAVE_GROUP: _removes_others,
+    ApiKey.OFFSET_COMMIT: _commits_for_no_member,
+    ApiKey.WRITE_TXN_MARKERS: _marks_by_hand,
+}
+"""APIs that consumers or brokers also ask all the time: which of their messages are an administrator's."""
+
+COUNTED: Final = frozenset(
+    {
+        ApiKey.LEAVE_GROUP,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+    }
+)
+"""A caller needs no right for these, or only READ, and may send them in a loop: identical ones are counted."""
 
 
 # --- what else was asked for ----------------------------------------------------------------------------------------

@@ -8,20 +8,20 @@ in memory when this returns, or is counted; nothing here waits or fails.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, Tell, resources_of
+from app.handlers.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, Tell, resources_of
 from app.handlers.callers import Caller
 from app.metrics import Registry
-from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.security.audit import Event, Kind, Outcome, Resource, Tally, event, line_of, portions
+from app.security.audit import Event, Kind, Outcome, Tally, event, line_of, portions
+from app.security.noting import Change, Resource
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
     from app.seams import Clock
 
-AUDIT_TOPIC: Final = "__firn_audit"
+WRITE_TXN_MARKERS: Final = int(ApiKey.WRITE_TXN_MARKERS)
 
 
 class AuditLog(Protocol):
@@ -54,13 +54,6 @@ class Asked(Protocol):
     def about(self) -> str | None: ...
 
 
-def note(request: Asked, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
-    """A request is refused this."""
-    if request.denied is None:
-        request.denied = {}
-    request.denied[Resource(operation.name, kind.name, name)] = None
-
-
 def name_of(api_key: int) -> str:
     """The name of an API that is served."""
     return ApiKey(api_key).name
@@ -87,15 +80,28 @@ class Sampler:
 class Audit:
     """A broker's. Belongs to one loop."""
 
-    def __init__(self, registry: Registry, clock: Clock, broker_id: int, log: AuditLog | None, one_in: int = 0) -> None:
-        """``log``: None for metrics alone. ``one_in``: of so many requests that were allowed, one is told; 0 for none."""
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        broker_id: int,
+        log: AuditLog | None,
+        one_in: int = 0,
+        *,
+        is_broker: Callable[[Caller], bool] = lambda caller: False,
+    ) -> None:
+        """``log``: None for metrics alone. ``one_in``: of so many requests that were allowed, one is told; 0 for none.
+        ``is_broker``: whether a caller may act as a broker."""
         self._registry = registry
         self._clock = clock
         self._broker_id = broker_id
         self._log = log
         self.sampler = Sampler(one_in) if one_in and log is not None else None
+        self._is_broker = is_broker
         self._denied = Tally(broker_id)
         self._allowed = Tally(broker_id)
+        self._failed_changes = Tally(broker_id)
+        self._counted_changes = Tally(broker_id)
         self._logins = Tally(broker_id)
         self._failed_logins = Tally(broker_id)
 
@@ -140,7 +146,7 @@ class Audit:
             self.refused(request.caller, request.api_key, request.client_id, request.correlation_id, request.denied)
         if self._log is None:
             return
-        tell = CHANGES.get(request.api_key)
+        tell = self._tell_of(request, message)
         if tell is not None:
             # By itself: a mistake in it must not fail a request that was carried out (U6).
             asyncio.get_running_loop().call_soon(self._tell_changes, tell, request, message, response)
@@ -158,6 +164,14 @@ class Audit:
                 resources_of(message),
             )
 
+    def _tell_of(self, request: Asked, message: Any) -> Tell | None:
+        """What tells of the changes of a request; None if it changes nothing, or is of a consumer or broker at work."""
+        key = request.api_key
+        only_if = ONLY_IF.get(key)
+        if only_if is None or only_if(message) or (key == WRITE_TXN_MARKERS and not self._is_broker(request.caller)):
+            return CHANGES.get(key)
+        return None
+
     def _tell_changes(self, tell: Tell, request: Asked, message: Any, response: Any) -> None:
         changes = tell(message, response)
         if request.about is not None:
@@ -165,46 +179,38 @@ class Audit:
         if not (request.denied and _changed_nothing(changes)):
             self.changed(request, changes)
 
-    def changed(self, request: Asked, changes: Sequence[Mapping[str, Any]]) -> None:
-        """A request has changed something, or has tried to."""
+    def changed(self, request: Asked, changes: Sequence[Change]) -> None:
+        """A request has changed something, or has tried to. Identical ones are counted if a caller needs no right to cause them."""
         if self._log is None or not changes:
             return
-        caller = request.caller
-        what = event(
-            Kind.CHANGE,
-            Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE,
-            principal=caller.principal,
-            host=caller.host,
-            listener=caller.listener,
-            request=name_of(request.api_key),
-            client_id=request.client_id,
-        )
         now_ms = self._clock.now_ms()
-        for portion in portions(changes):
-            line = line_of(
-                what,
-                now_ms,
-                broker_id=self._broker_id,
-                correlation_id=request.correlation_id,
-                changes=portion,
-            )
-            self._log.put(line, important=True)
-
-    def cut_off(self, request: Asked) -> None:
-        """A request is dropped because the broker stops. What it was to change may be changed, or not."""
-        if self._log is None or request.api_key not in CHANGES:
+        if _changed_nothing(changes):
+            what = _change(Outcome.FAILED, request, changes)
+            self._put(self._failed_changes.note(what, now_ms, request.correlation_id, changes=changes))
             return
-        caller = request.caller
-        what = event(
-            Kind.CHANGE,
-            Outcome.UNKNOWN,
-            principal=caller.principal,
-            host=caller.host,
-            listener=caller.listener,
-            request=name_of(request.api_key),
-            client_id=request.client_id,
-            reason="the broker stopped before the request was answered",
-        )
+        if request.api_key in COUNTED:
+            what = _change(Outcome.DONE, request, changes)
+            line = self._counted_changes.note(what, now_ms, request.correlation_id, changes=changes)
+            self._put(line, important=True)
+            return
+        what = _change(Outcome.DONE, request)
+        for portion in portions(changes):
+            self._log.put(
+                line_of(
+                    what,
+                    now_ms,
+                    broker_id=self._broker_id,
+                    correlation_id=request.correlation_id,
+                    changes=portion,
+                ),
+                important=True,
+            )
+
+    def cut_off(self, request: Asked, message: Any) -> None:
+        """A request is dropped because the broker stops. What it was to change may be changed, or not."""
+        if self._log is None or self._tell_of(request, message) is None:
+            return
+        what = _change(Outcome.UNKNOWN, request, reason="the broker stopped before the request was answered")
         line = line_of(what, self._clock.now_ms(), broker_id=self._broker_id, correlation_id=request.correlation_id)
         self._log.put(line, important=True)
 
@@ -255,17 +261,39 @@ class Audit:
     def close_window(self) -> None:
         """Write what was counted. To be called once in a while, and at the end."""
         if self._log is not None:
-            for tally in (self._denied, self._failed_logins, self._logins, self._allowed):
+            for tally in (
+                self._denied,
+                self._failed_changes,
+                self._counted_changes,
+                self._failed_logins,
+                self._logins,
+                self._allowed,
+            ):
                 for line in tally.close():
-                    self._log.put(line, important=False)
+                    self._log.put(line, important=tally is self._counted_changes)
 
-    def _put(self, line: bytes | None) -> None:
+    def _put(self, line: bytes | None, *, important: bool = False) -> None:
         if line is not None and self._log is not None:
-            self._log.put(line, important=False)
+            self._log.put(line, important=important)
 
 
 def _changed_nothing(changes: Sequence[Mapping[str, Any]]) -> bool:
     return all("error" in one for one in changes)
+
+
+def _change(outcome: Outcome, request: Asked, changes: Sequence[Change] = (), reason: str = "") -> Event:
+    caller = request.caller
+    return event(
+        Kind.CHANGE,
+        outcome,
+        principal=caller.principal,
+        host=caller.host,
+        listener=caller.listener,
+        request=name_of(request.api_key),
+        client_id=request.client_id,
+        changes=changes,
+        reason=reason,
+    )
 
 
 def _access(
@@ -274,7 +302,7 @@ def _access(
     request: str,
     client_id: str | None,
     resources: Iterable[Resource],
-    **details: int,
+    one_in: int | str = "",
 ) -> Event:
     return event(
         Kind.ACCESS,
@@ -285,5 +313,5 @@ def _access(
         request=request,
         client_id=client_id,
         resources=resources,
-        **details,
+        one_in=one_in,
     )

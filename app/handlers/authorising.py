@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api
-from app.handlers.auditing import note
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.authorizer import Authorizer, split_super_users
+from app.security.noting import note
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 

@@ -8,7 +8,6 @@ from typing import Final
 from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -17,6 +16,7 @@ from app.metadata.cluster import LEVEL_MAX, PartitionImage, TopicImage
 from app.metadata.features import OF_PROTOCOL
 from app.metadata.standing import standing
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from app.wire.apis.describe_topic_partitions import (

@@ -10,11 +10,11 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (

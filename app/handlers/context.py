@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
-    from app.security.audit import Resource
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
+    from app.security.noting import Resource
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
@@ -230,6 +230,6 @@ class Request:
     throttle_time_ms: int = 0
     """What the response tells, if its API has a place for it."""
     denied: dict[Resource, None] | None = None
-    """What it was refused for want of a right (``auditing.note``)."""
+    """What it was refused for want of a right (``noting.note``)."""
     about: str | None = None
     """The name of what it changes, for the audit log, where its message has a secret in place of a name."""

@@ -8,13 +8,13 @@ from typing import Final
 from app.configs.listeners import SecurityProtocol
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import may, refuse
 from app.handlers.callers import ANONYMOUS
 from app.handlers.context import Context, Request
 from app.metadata.token_changes import TokenAsked, check_principals
 from app.security.acls import Operation, ResourceType
 from app.security.delegation import DelegationToken, TokenSecrets
+from app.security.noting import note
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from app.wire.apis.describe_delegation_token import (

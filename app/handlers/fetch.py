@@ -47,7 +47,7 @@ from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.security.audit import Resource
+from app.security.noting import Resource
 from app.units import LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,

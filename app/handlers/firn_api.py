@@ -45,12 +45,12 @@ from app.errors import (
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import may, require
 from app.handlers.context import Context, Request
 from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.tiering import replacement
 from app.tiering import tier_status as tier
 from app.units import Offset, SegmentId, TopicIdPartition

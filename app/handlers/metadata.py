@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.audited_changes import change
-from app.handlers.auditing import note
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.metadata_cache import put_together
@@ -20,6 +18,7 @@ from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
 from app.metadata.cluster import PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
+from app.security.noting import change, note
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.callers import ANONYMOUS, Caller
 from app.handlers.context import Context, Request
 from app.metadata.control import ENVELOPE_SEQUENCE
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.wire.apikeys import ApiKey
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
 from app.wire.codec import decode_request
@@ -93,7 +93,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
             answer = await answer
     except CancelledError:
         if context.audit is not None:
-            context.audit.cut_off(inner)
+            context.audit.cut_off(inner, asked)
         raise
     except FirnError as error:
         answer = api.refuse(inner, asked, kafka_code(error), str(error))

@@ -39,7 +39,6 @@ from app.handlers.admission import (
     release,
     writer_of,
 )
-from app.handlers.auditing import AUDIT_TOPIC
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
@@ -51,7 +50,7 @@ from app.metadata.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
-from app.security.audit import Resource
+from app.security.noting import AUDIT_TOPIC, Resource
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,

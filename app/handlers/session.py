@@ -250,7 +250,7 @@ class Session(Client):
             result = self._refused(refuse, request, message, error, meter)
         except CancelledError:
             if audit is not None:
-                audit.cut_off(request)
+                audit.cut_off(request, message)
             raise
         if audit is not None:
             audit.answered(request, message, result)

@@ -12,12 +12,12 @@ from app.groups.share_records import SharedTopic, SharedTopics
 from app.groups.share_state import NOT_BEGUN, ShareKey
 from app.groups.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.metadata.cluster import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

@@ -14,10 +14,10 @@ from uuid import UUID
 from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
-from app.handlers.auditing import note
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
+from app.security.noting import note
 from app.transactions.markers import Marker
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition

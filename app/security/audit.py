@@ -12,19 +12,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
 
-TEXT_CHARS_MAX: Final = 256
-"""Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
+from app.security.noting import Resource, short
+
+C = TypeVar("C")
 RESOURCES_MAX: Final = 8
-"""Resources that one line names."""
+"""Resources that one line names; of events that are counted also the changes."""
+IDENTIFYING: Final = ("action", "type", "name", "topic", "member", "instance", "error")
+"""What two changes that are counted together have in common."""
 CHANGES_PER_LINE_MAX: Final = 50
 CHANGES_BYTES_MAX: Final = 32 * 1024
 """Changes of one request that one line names; further ones have further lines. A single one may be longer."""
+COUNTED_BYTES_MAX: Final = 4 * 1024
+"""Changes that one line of an event that is counted names. A single one may be longer."""
 EVENTS_PER_CALLER_MAX: Final = 200
 """Different events of one principal and address that are told one by one in a window."""
 EVENTS_MAX: Final = 4_000
 """The same of all callers together: 2 MB usually, some 10 MB if all name as much as they can."""
+COARSE_PER_CALLER_MAX: Final = 50
+"""Further events of one caller that are counted by request and first resource or change. They count as events of all callers."""
 OTHERS: Final = "various"
 """In place of what differs between events that are counted together."""
 
@@ -50,14 +57,6 @@ class Outcome(StrEnum):
     """The broker stopped meanwhile."""
 
 
-class Resource(NamedTuple):
-    """What a right was asked for."""
-
-    operation: str
-    type: str
-    name: str
-
-
 Details = tuple[tuple[str, Any], ...]
 """Further fields of a line: names and values that can be compared, and that JSON has."""
 
@@ -78,11 +77,6 @@ class Event:
     details: Details = ()
 
 
-def short(text: str) -> str:
-    """A client's text, cut to what a line has room for."""
-    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"
-
-
 def event(
     kind: Kind,
     outcome: Outcome,
@@ -93,9 +87,14 @@ def event(
     request: str = "",
     client_id: str | None = None,
     resources: Iterable[Resource] = (),
+    changes: Sequence[Mapping[str, Any]] = (),
     **details: str | int,
 ) -> Event:
-    """An event, with its names cut, and as many of its resources as a line names. ``details`` that are empty are left out."""
+    """An event, with its names cut, and as many of its resources as a line names. ``details`` that are empty are left out.
+
+    ``changes``: those of an event that is counted. It has as many different ones as a line has room for, and of each only what
+    says which thing was to be changed, and how it ended.
+    """
     more: list[tuple[str, Any]] = [
         (name, short(value) if isinstance(value, str) else value) for name, value in details.items() if value != ""
     ]
@@ -105,6 +104,10 @@ def event(
         more.append(("resources", named))
         if len(asked) > RESOURCES_MAX:
             more.append(("more_resources", len(asked) - RESOURCES_MAX))
+    if changes:
+        different = tuple({tuple([(name, one[name]) for name in IDENTIFYING if name in one]): None for one in changes})
+        shown = next(portions(different, RESOURCES_MAX, COUNTED_BYTES_MAX))
+        more += _changes(tuple(shown), len(different))
     return Event(
         kind,
         outcome,
@@ -115,6 +118,19 @@ def event(
         None if client_id is None else short(client_id),
         tuple(more),
     )
+
+
+def _with_changes(what: Event, changes: Sequence[Mapping[str, Any]]) -> Event:
+    """The same event of changes for its own line: with all that is known of them, if the line has room for that."""
+    shown = changes[:RESOURCES_MAX]
+    if not changes or sum(len(_ENCODE(one)) for one in shown) > COUNTED_BYTES_MAX:
+        return what
+    return replace(what, details=tuple(_changes(shown, len(changes))))
+
+
+def _changes(shown: Sequence[Any], count: int) -> list[tuple[str, Any]]:
+    more = count - len(shown)
+    return [("changes", shown), ("more_changes", more)] if more else [("changes", shown)]
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------
@@ -128,13 +144,15 @@ def time_text(now_ms: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{now_ms % 1000:03d}Z"
 
 
-def portions(changes: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+def portions(
+    changes: Sequence[C], count_max: int = CHANGES_PER_LINE_MAX, bytes_max: int = CHANGES_BYTES_MAX
+) -> Iterator[list[C]]:
     """The changes of one request, as many at a time as one line has room for."""
-    portion: list[Mapping[str, Any]] = []
+    portion: list[C] = []
     size = 0
     for one in changes:
         bytes_more = len(_ENCODE(one))
-        if portion and (len(portion) >= CHANGES_PER_LINE_MAX or size + bytes_more > CHANGES_BYTES_MAX):
+        if portion and (len(portion) >= count_max or size + bytes_more > bytes_max):
             yield portion
             portion, size = [], 0
         portion.append(one)
@@ -173,7 +191,10 @@ def line_of(
     if correlation_id is not None:
         fields["correlation_id"] = correlation_id
     for name, value in what.details:
-        fields[name] = [one._asdict() for one in value] if name == "resources" else value
+        if name == "resources":
+            fields[name] = [one._asdict() for one in value]
+        else:
+            fields[name] = [dict(one) for one in value] if name == "changes" else value
     if changes is not None:
         fields["changes"] = list(changes)
     fields["count"] = count
@@ -199,59 +220,99 @@ class _Count:
         self.number += 1
 
 
+def _coarse(what: Event) -> Event:
+    """An event without what a client chooses as it likes: its client id, and all but the first thing that it asked for."""
+    asked = tuple([(name, value[:1]) for name, value in what.details if name in ("resources", "changes")])
+    return replace(what, client_id=None if what.client_id is None else OTHERS, details=asked)
+
+
 class Tally:
     """Events of one window. Belongs to one loop."""
 
-    __slots__ = ("_broker_id", "_by_caller", "_events", "_events_max", "_of_callers", "_others", "_per_caller_max")
+    __slots__ = (
+        "_broker_id", "_by_caller", "_coarse", "_coarse_max", "_events", "_events_max", "_of_callers", "_others", "_per_caller_max",
+    )  # fmt: skip
 
     def __init__(
-        self, broker_id: int, *, events_max: int = EVENTS_MAX, events_per_caller_max: int = EVENTS_PER_CALLER_MAX
+        self,
+        broker_id: int,
+        *,
+        events_max: int = EVENTS_MAX,
+        events_per_caller_max: int = EVENTS_PER_CALLER_MAX,
+        coarse_per_caller_max: int = COARSE_PER_CALLER_MAX,
     ) -> None:
         self._broker_id = broker_id
         self._events_max = events_max
         self._per_caller_max = events_per_caller_max
+        self._coarse_max = coarse_per_caller_max
         self._events: dict[Event, _Count] = {}
         """Of each event that had a line of its own: those that followed."""
+        self._coarse: dict[Event, _Count] = {}
+        """Events of callers that have caused too many different ones: without what a client chooses as it likes."""
         self._by_caller: dict[tuple[str, str], int] = {}
-        """How many different events each caller has caused."""
+        """How many different events each caller has caused, coarse ones too."""
         self._of_callers: dict[Event, _Count] = {}
-        """Events of callers that have caused too many different ones: what they have in common."""
+        """The same of callers that have caused too many different coarse ones: what all of them have in common."""
         self._others: dict[Event, _Count] = {}
         """The same of all callers that came too late: at most one of each kind and outcome."""
 
     def __len__(self) -> int:
         """How many counts are kept."""
-        return len(self._events) + len(self._of_callers) + len(self._others)
+        return self._different + len(self._of_callers) + len(self._others)
 
-    def note(self, what: Event, now_ms: int, correlation_id: int | None = None) -> bytes | None:
-        """It happened. Returns: the line that is to be written now, if any."""
+    @property
+    def _different(self) -> int:
+        return len(self._events) + len(self._coarse)
+
+    def note(
+        self,
+        what: Event,
+        now_ms: int,
+        correlation_id: int | None = None,
+        *,
+        changes: Sequence[Mapping[str, Any]] = (),
+    ) -> bytes | None:
+        """It happened. ``changes``: its changes with all that is known of them, also what identical events may not have in common.
+
+        Returns: the line that is to be written now, if any.
+        """
         count = self._events.get(what)
         if count is not None:
             count.add(now_ms)
             return None
         caller = (what.principal, what.host)
         caused = self._by_caller.get(caller, 0)
-        if len(self._events) >= self._events_max and not caused:
+        room = self._different < self._events_max
+        if not room and not caused:
             rest = event(what.kind, what.outcome, principal=OTHERS, host=OTHERS)
             self._others.setdefault(rest, _Count()).add(now_ms)
             return None
-        if caused >= self._per_caller_max or len(self._events) >= self._events_max:
+        if room and caused < self._per_caller_max:
+            self._events[what] = _Count()
+            self._by_caller[caller] = caused + 1
+            told = _with_changes(what, changes)
+            return line_of(told, now_ms, broker_id=self._broker_id, correlation_id=correlation_id)
+        coarse = _coarse(what)
+        count = self._coarse.get(coarse)
+        if count is None and room and caused < self._per_caller_max + self._coarse_max:
+            count = self._coarse[coarse] = _Count()
+            self._by_caller[caller] = caused + 1
+        if count is None:
             common = Event(what.kind, what.outcome, what.principal, what.host, what.listener, OTHERS)
-            self._of_callers.setdefault(common, _Count()).add(now_ms)
-            return None
-        self._events[what] = _Count()
-        self._by_caller[caller] = caused + 1
-        return line_of(what, now_ms, broker_id=self._broker_id, correlation_id=correlation_id)
+            count = self._of_callers.setdefault(common, _Count())
+        count.add(now_ms)
+        return None
 
     def close(self) -> list[bytes]:
         """End the window. Returns: the lines of what was counted and not told yet."""
         lines = [
             line_of(what, count.last_ms, broker_id=self._broker_id, count=count.number, since_ms=count.first_ms)
-            for counts in (self._events, self._of_callers, self._others)
+            for counts in (self._events, self._coarse, self._of_callers, self._others)
             for what, count in counts.items()
             if count.number
         ]
         self._events = {}
+        self._coarse = {}
         self._by_caller = {}
         self._of_callers = {}
         self._others = {}

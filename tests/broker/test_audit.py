@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -18,11 +19,12 @@ from app.broker.audit_log import BUFFER_BYTES_MAX
 from app.broker.first_users import FirstUser, write_first_users
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
-from app.handlers.auditing import AUDIT_TOPIC
 from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.audit import COARSE_PER_CALLER_MAX, EVENTS_PER_CALLER_MAX
+from app.security.noting import AUDIT_TOPIC
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
@@ -39,11 +41,14 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tests.broker.test_authorisation import ADMIN, ALICE, BOB, TOPIC, Guarded, guarded, read, reading, written
-from tests.handlers.conversation import talk
+from tests.handlers.conversation import Talk, talk
 from tests.support.audited import Heard
 from tests.support.broker import running_broker
 from tests.support.rights import OTHER, SEEN
@@ -86,8 +91,9 @@ async def test_a_full_disk_is_told_once_and_counted_and_requests_are_served(
         node = broker.broker.node
         lost = node.registry.counter("firn_audit_lines_lost_total", "", to="file")
         write, full = os.write, True
-        audit_file = node._audit_file
-        assert audit_file is not None
+        assert node.audit is not None
+        assert node.audit.file is not None
+        audit_file = node.audit.file._file
 
         def maybe(descriptor: int, data: bytes) -> int:
             if full and descriptor == audit_file._descriptor:
@@ -281,6 +287,75 @@ async def test_a_change_that_a_stop_cuts_off_is_told_as_unknown(tmp_path: Path) 
     assert (line["event"], line["outcome"], line["request"]) == ("change", "unknown", "CREATE_TOPICS")
 
 
+async def test_changes_that_anybody_can_ask_for_and_fail_do_not_fill_the_log(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker, broker.as_user(ALICE) as alice:
+        heard = Heard(broker.context.audit)
+
+        async def flood(key: ApiKey, version: int, build: Callable[[int], Any], error: str) -> None:
+            for number in range(300):
+                await alice.ask(key, version, build(number))
+            lines = heard.take()
+            assert len(lines) <= EVENTS_PER_CALLER_MAX + COARSE_PER_CALLER_MAX + 1, key
+            assert sum(line["count"] for line in lines) == 300
+            assert {line["outcome"] for line in lines} == {"failed"}
+            assert {one["error"] for line in lines for one in line.get("changes", ())} == {error}
+
+        await flood(
+            ApiKey.DELETE_TOPICS,
+            6,
+            lambda number: DeleteTopicsRequest([DeleteTopicState(topic_id=UUID(int=7 + number))]),
+            "UNKNOWN_TOPIC_ID",
+        )
+        await flood(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            lambda number: IncrementalAlterConfigsRequest([AlterConfigsResource(99, f"name-{number}")]),
+            "INVALID_REQUEST",
+        )
+
+
+async def test_offsets_that_no_member_commits_and_members_that_are_removed_are_changes(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker:
+        await broker.allow((Operation.READ, TOPIC, SEEN), (Operation.READ, ResourceType.GROUP, "g"))
+        heard = Heard(broker.context.audit)
+        async with broker.as_user(ALICE) as alice:
+            for offset in (3, 0, 1):
+                part = OffsetCommitRequestPartition(0, offset)
+                topic = OffsetCommitRequestTopic(name=SEEN, partitions=[part])
+                answer = await alice.ask(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest("g", topics=[topic]))
+                assert answer.topics[0].partitions[0].error_code == 0
+            first, others = heard.take()
+            assert first["changes"] == [
+                {"action": "ALTER_OFFSETS", "type": "GROUP", "name": "g", "topic": SEEN, "partition": 0, "offset": 3}
+            ]
+            assert (others["outcome"], others["count"]) == ("done", 2)
+            removed = LeaveGroupRequest("g", [MemberIdentity("", "worker-1")])
+            await alice.ask(ApiKey.LEAVE_GROUP, 5, removed)
+            line = heard.take_one()
+            assert (line["outcome"], line["changes"][0]["error"]) == ("failed", "UNKNOWN_MEMBER_ID")
+            assert (line["changes"][0]["name"], line["changes"][0]["instance"]) == ("g", "worker-1")
+            await alice.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupRequest("g", [MemberIdentity("m-1")]))
+            assert heard.take() == [], "a member that leaves changes nothing that lasts"
+
+
+async def test_markers_are_changes_unless_a_broker_writes_them(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as broker, broker.as_user(ALICE) as alice, broker.as_user(ADMIN) as admin:
+        await broker.allow((Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME))
+        heard = Heard(broker.context.audit)
+
+        async def marked(client: Talk, topic_id: UUID) -> list[dict[str, Any]]:
+            topic = WritableTxnMarkerTopic(SEEN, [0], topic_id)
+            message = WriteTxnMarkersRequest([WritableTxnMarker(5, 0, False, [topic])])
+            await client.ask(ApiKey.WRITE_TXN_MARKERS, 2, message)
+            return [one for line in heard.take() for one in line["changes"]]
+
+        by_name, by_id = UUID(int=0), broker.ids[SEEN]
+        for client, topic_id in ((alice, by_name), (alice, by_id), (admin, by_name)):
+            (told,) = await marked(client, topic_id)
+            assert (told["action"], told["name"], told["producer_id"]) == ("ABORT_TRANSACTION", SEEN, 5)
+        assert await marked(admin, by_id) == [], "a superuser who names ids on the brokers' listener is a broker"
+
+
 # --- logins -------------------------------------------------------------------------------------------------------------
 
 
@@ -412,9 +487,10 @@ async def test_a_broker_that_leads_no_partition_writes_to_one_that_does(tmp_path
         topic = sides[0].context.image.topic(AUDIT_TOPIC)
         assert topic is not None
         leader = topic.partitions[0].leader
-        (other,) = [broker.node._audit_topic for broker in brokers if broker.node.config.node_id != leader]
+        (other,) = [broker.node.audit for broker in brokers if broker.node.config.node_id != leader]
         assert other is not None
-        other._partitions = SimpleNamespace(led=lambda topic, index: None)  # type: ignore[assignment]
+        assert other.topic is not None
+        other.topic._partitions = SimpleNamespace(led=lambda topic, index: None)  # type: ignore[assignment]
         for side, principal in zip(sides, (ALICE, BOB), strict=True):
             async with side.as_user(principal) as client:
                 assert await written(client, f"of {principal}") != 0
@@ -444,9 +520,10 @@ async def test_a_topic_that_cannot_be_written_is_told_and_nobody_waits(
 
 async def test_what_waits_for_a_place_that_takes_nothing_is_bounded_and_changes_have_room(tmp_path: Path) -> None:
     async with guarded(tmp_path, firn_audit_log_path=str(tmp_path / "audit.log")) as broker:
-        writer = broker.broker.node._audit_writer
-        assert writer is not None
-        (way,) = writer._ways
+        audit = broker.broker.node.audit
+        assert audit is not None
+        assert audit.writer is not None
+        (way,) = audit.writer._ways
         hold = asyncio.Event()
 
         async def never(lines: Sequence[bytes]) -> tuple[int, str]:

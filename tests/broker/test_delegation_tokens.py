@@ -35,6 +35,7 @@ from app.wire.apis.renew_delegation_token import RenewDelegationTokenRequest
 from app.wire.framing import request_frame
 from app.wire.principal import decode_principal, encode_principal
 from tests.handlers.conversation import talk
+from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
 from tests.support.several import cluster_on, unfenced, until
@@ -359,6 +360,25 @@ async def test_a_client_with_a_token_logs_in_again_before_it_ends(tmp_path: Path
             await other.login(holder)
         for connection in (alice, bob):
             await connection.close()
+
+
+async def test_secrets_of_no_token_do_not_fill_the_audit_log(tmp_path: Path) -> None:
+    async with broker_with_tokens(tmp_path) as broker:
+        bob = await connect(broker, dialer("bob"))
+        heard = Heard(broker.node.context.audit)
+        for number in range(20):
+            secret = number.to_bytes(64, "big")
+            await bob.request(ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest(secret, -1))
+            await bob.request(ApiKey.EXPIRE_DELEGATION_TOKEN, ExpireDelegationTokenRequest(secret, -1))
+        lines = heard.take()
+        assert [(line["request"], line["outcome"], line["count"]) for line in lines] == [
+            ("RENEW_DELEGATION_TOKEN", "failed", 1),
+            ("EXPIRE_DELEGATION_TOKEN", "failed", 1),
+            ("RENEW_DELEGATION_TOKEN", "failed", 19),
+            ("EXPIRE_DELEGATION_TOKEN", "failed", 19),
+        ]
+        assert {one["error"] for line in lines for one in line["changes"]} == {"DELEGATION_TOKEN_NOT_FOUND"}
+        await bob.close()
 
 
 # --- parts of the tests ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +11,11 @@ import pytest
 
 from app.client.firn_api import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
 from app.errors import ErrorCode
-from app.handlers.audited_changes import CHANGES, NOT_SAMPLED, change, resources_of, shown_value
+from app.handlers.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, resources_of, shown_value
 from app.handlers.authorising import TABLE, Each, Special, Whole
 from app.metadata.control import RegisterRequest, RegisterResponse
 from app.security.acls import Operation
+from app.security.noting import change
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_configs import (
     AlterableConfig,
@@ -24,13 +26,67 @@ from app.wire.apis.alter_configs import (
 )
 from app.wire.apis.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from app.wire.apis.heartbeat import HeartbeatRequest
+from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from app.wire.apis.offset_commit import OffsetCommitRequest
+from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 
+CHANGES_NOTHING = {
+    ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.OFFSET_FETCH,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS,
+    ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_QUORUM,
+    ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_ACLS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_DELEGATION_TOKEN, ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    ApiKey.FIRN_METRICS, ApiKey.FIRN_CLUSTER, ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS, ApiKey.FIRN_ENTRIES,
+    ApiKey.FIRN_MEMBERS, ApiKey.FIRN_MANIFESTS,
+}  # fmt: skip
+"""Those that read."""
+NO_CHANGE_OF_SETTINGS = {
+    "writes records, of which one in so many is sampled": {ApiKey.PRODUCE},
+    "a producer's transaction around records; a producer that starts and a tool that ends a transaction ask the same": {
+        ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+    },
+    "a member says that it comes, is there, or goes": {
+        ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+    },
+    "a member reads, and says what it has read": {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE},
+    "is told as a login": {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE},
+    "tells of the topics that it makes by itself": {ApiKey.METADATA},
+    "makes the topics of the broker itself, once": {ApiKey.FIND_COORDINATOR},
+    "what is inside is told": {ApiKey.ENVELOPE},
+    "brokers at work; what a client has caused is told where the client asked for it": {
+        ApiKey.ALTER_PARTITION, ApiKey.BROKER_HEARTBEAT, ApiKey.FIRN_CHANGE, ApiKey.FIRN_PLACE,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE,
+    },
+}  # fmt: skip
+"""Why an API that writes something is not told as a change."""
 READS = {Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.CLUSTER_ACTION}
 OF_RECORDS = {
     ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
     ApiKey.TXN_OFFSET_COMMIT,
 }  # fmt: skip
 """They write records, or a transaction around records."""
+
+
+def test_of_every_api_it_is_decided_whether_it_is_told_as_a_change() -> None:
+    decided = [CHANGES.keys(), CHANGES_NOTHING, *NO_CHANGE_OF_SETTINGS.values()]
+    served = {*TABLE, *SERVED, *BETWEEN_BROKERS, *OPAQUE}
+    assert Counter(int(key) for keys in decided for key in keys) == Counter(map(int, served))
+    assert ONLY_IF.keys() <= CHANGES.keys()
+    assert CHANGES.keys() >= COUNTED
+
+
+def test_every_api_that_a_caller_without_a_right_to_change_may_ask_is_counted() -> None:
+    free = {
+        key
+        for key in CHANGES
+        if all(getattr(entry, "operation", Operation.READ) is Operation.READ for entry in TABLE[ApiKey(key)])
+        and not any(isinstance(entry, Special) for entry in TABLE[ApiKey(key)])
+    }
+    assert free | {ApiKey.CREATE_DELEGATION_TOKEN} == COUNTED, "everybody may make a token of their own"
 
 
 def test_every_api_that_asks_for_more_than_reading_is_told_as_a_change() -> None:
@@ -43,7 +99,7 @@ def test_every_api_that_asks_for_more_than_reading_is_told_as_a_change() -> None
             if isinstance(entry, (Whole, Each, Special)) and not operations <= READS:
                 changing.add(key)
     assert changing - OF_RECORDS <= CHANGES.keys()
-    assert not {*CHANGES} & NOT_SAMPLED
+    assert {*CHANGES} & NOT_SAMPLED == {ApiKey.WRITE_TXN_MARKERS}, "brokers ask it all the time"
 
 
 def register(error: int = 0) -> tuple[bytes, bytes]:
@@ -74,6 +130,46 @@ def test_brokers_and_drains_and_replaced_segments_are_changes() -> None:
 @pytest.mark.parametrize("response", [None, b"", b"\x90"])
 def test_what_is_no_message_is_no_change(key: int, message: bytes, response: bytes | None) -> None:
     assert CHANGES[key](message, response) == []
+
+
+ADMIN_SAYS = "member was removed by an admin"
+
+
+@pytest.mark.parametrize(
+    ("members", "by_an_administrator"),
+    [
+        ([], False),
+        ([MemberIdentity("m-1")], False),
+        ([MemberIdentity("m-1", reason="the consumer is being closed")], False),
+        ([MemberIdentity("m-1", "worker-1", "the consumer is being closed")], False),
+        ([MemberIdentity("", "worker-1")], True),
+        ([MemberIdentity("m-1", reason=ADMIN_SAYS)], True),
+        ([MemberIdentity("m-1", reason=f"{ADMIN_SAYS}: it hangs")], True),
+        ([MemberIdentity("m-1"), MemberIdentity("m-2")], True),
+    ],
+)
+def test_members_that_are_removed_are_told_and_those_that_leave_are_not(
+    members: list[MemberIdentity], by_an_administrator: bool
+) -> None:
+    assert ONLY_IF[ApiKey.LEAVE_GROUP](LeaveGroupRequest("g", members)) is by_an_administrator
+
+
+def test_a_removed_member_is_told_with_its_ids_and_error() -> None:
+    asked = LeaveGroupRequest("g", [MemberIdentity("", "worker-1"), MemberIdentity("m-2")])
+    answer = LeaveGroupResponse(members=[MemberResponse("", "worker-1"), MemberResponse("m-2", None, 25)])
+    assert CHANGES[ApiKey.LEAVE_GROUP](asked, answer) == [
+        {"action": "REMOVE_MEMBER", "type": "GROUP", "name": "g", "member": "", "instance": "worker-1"},
+        {"action": "REMOVE_MEMBER", "type": "GROUP", "name": "g", "member": "m-2", "error": "UNKNOWN_MEMBER_ID"},
+    ]
+    (told,) = CHANGES[ApiKey.LEAVE_GROUP](asked, LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR))
+    assert told["error"] == "NOT_COORDINATOR"
+
+
+@pytest.mark.parametrize(
+    ("generation", "member", "told"), [(-1, "", True), (-1, "anything", True), (0, "m", False), (7, "m", False)]
+)
+def test_commits_of_no_member_are_told_whatever_member_they_name(generation: int, member: str, told: bool) -> None:
+    assert ONLY_IF[ApiKey.OFFSET_COMMIT](OffsetCommitRequest("g", generation, member)) is told
 
 
 def test_what_was_refused_for_want_of_a_right_is_no_change() -> None:

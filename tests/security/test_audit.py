@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.security.audit import (
     CHANGES_BYTES_MAX,
     CHANGES_PER_LINE_MAX,
+    COARSE_PER_CALLER_MAX,
+    COUNTED_BYTES_MAX,
+    EVENTS_PER_CALLER_MAX,
     RESOURCES_MAX,
-    TEXT_CHARS_MAX,
     Event,
     Kind,
     Lines,
     Outcome,
-    Resource,
     Tally,
     event,
     line_of,
@@ -24,11 +25,14 @@ from app.security.audit import (
     portions,
     time_text,
 )
+from app.security.noting import TEXT_CHARS_MAX, Resource, short
 
 HOSTILE = st.text(st.characters(), max_size=600)
+LONG = "\N{GRINNING FACE}" * 255
+"""Twelve bytes for each character."""
 
 
-def denied(principal: str = "User:a", name: str = "t", host: str = "h") -> Event:
+def denied(principal: str = "User:a", name: str = "t", host: str = "h", client_id: str | None = None) -> Event:
     return event(
         Kind.ACCESS,
         Outcome.DENIED,
@@ -36,6 +40,7 @@ def denied(principal: str = "User:a", name: str = "t", host: str = "h") -> Event
         host=host,
         listener="L",
         request="PRODUCE",
+        client_id=client_id,
         resources=[Resource("WRITE", "TOPIC", name)],
     )
 
@@ -101,13 +106,69 @@ def test_every_event_is_counted_once_however_many_there_are(steps: list[tuple[in
 
 
 def test_a_caller_with_many_different_events_is_named_and_pushes_out_nobody() -> None:
-    tally = Tally(1, events_max=100, events_per_caller_max=10)
-    for number in range(1000):
-        tally.note(denied("User:noisy", f"t{number}"), number)
+    tally = Tally(1, events_max=100, events_per_caller_max=10, coarse_per_caller_max=3)
+    told = [tally.note(denied("User:noisy", f"t{number}"), number) for number in range(1000)]
+    assert [line is not None for line in told] == [True] * 10 + [False] * 990
     assert tally.note(denied("User:quiet"), 5) is not None
-    (line,) = tally.close()
+    *coarse, rest = map(json.loads, tally.close())
+    assert [(line["request"], line["resources"][0]["name"], line["count"]) for line in coarse] == [
+        ("PRODUCE", f"t{number}", 1) for number in (10, 11, 12)
+    ]
+    assert (rest["principal"], rest["request"], rest["count"]) == ("User:noisy", "various", 987)
+
+
+def test_random_client_ids_hide_no_request_and_no_resource() -> None:
+    tally = Tally(1, events_max=100, events_per_caller_max=10, coarse_per_caller_max=3)
+    for number in range(1000):
+        tally.note(denied("User:noisy", "of all", client_id=f"c{number}"), number)
+    for number in range(5):
+        tally.note(denied("User:noisy", "of one", client_id=f"d{number}"), number)
+    lines = [json.loads(line) for line in tally.close()]
+    assert [(line["request"], line["client_id"], line["resources"][0]["name"], line["count"]) for line in lines] == [
+        ("PRODUCE", "various", "of all", 990),
+        ("PRODUCE", "various", "of one", 5),
+    ]
+
+
+def test_one_caller_has_no_more_lines_and_counts_than_the_limits_say() -> None:
+    tally = Tally(1)
+    told = [tally.note(denied(name=f"t{number}", client_id=f"c{number}"), 0) for number in range(20_000)]
+    assert sum(line is not None for line in told) == EVENTS_PER_CALLER_MAX
+    assert len(tally) == EVENTS_PER_CALLER_MAX + COARSE_PER_CALLER_MAX + 1
+    assert len(tally.close()) == COARSE_PER_CALLER_MAX + 1
+
+
+def failed(*changes: dict[str, object]) -> Event:
+    return event(Kind.CHANGE, Outcome.FAILED, principal="User:a", request="DELETE_TOPICS", changes=changes)
+
+
+def test_failed_changes_are_identical_if_they_were_to_change_the_same_things() -> None:
+    def one(partition: int) -> dict[str, object]:
+        return {"action": "DELETE_RECORDS", "type": "TOPIC", "name": "t", "partition": partition, "error": "NO"}
+
+    tally = Tally(1)
+    line = tally.note(failed(one(0), one(1)), 0, changes=(one(0), one(1)))
+    assert line is not None
+    assert json.loads(line)["changes"] == [one(0), one(1)], "the first is told with all that is known of it"
+    assert tally.note(failed(one(2)), 0, changes=(one(2),)) is None
+    assert tally.note(failed(one(2) | {"error": "OTHER"}), 0, changes=(one(2),)) is not None
+    (rest,) = map(json.loads, tally.close())
+    assert rest["count"] == 1
+    assert rest["changes"] == [{"action": "DELETE_RECORDS", "type": "TOPIC", "name": "t", "error": "NO"}]
+
+
+@example([f"{number}{LONG}" for number in range(20)], 0)
+@example([f"{number}{LONG}" for number in range(20)], 2_000)
+@given(st.lists(HOSTILE, min_size=1, max_size=40), st.integers(0, 2_000))
+def test_a_line_of_changes_that_are_counted_is_short_whatever_they_name(names: list[str], more: int) -> None:
+    changes = [{"action": "A", "type": "T", "name": short(name), "configs": "x" * more} for name in names]
+    line = Tally(1).note(failed(*changes), 0, changes=changes)
+    assert line is not None
+    assert len(line) < COUNTED_BYTES_MAX + 1024
     found = json.loads(line)
-    assert (found["principal"], found["request"], found["count"]) == ("User:noisy", "various", 990)
+    different = len({change["name"] for change in changes})
+    assert 1 <= len(found["changes"]) <= RESOURCES_MAX
+    assert len(found["changes"]) + found.get("more_changes", 0) in (different, len(changes))
 
 
 def test_callers_that_come_when_all_places_are_taken_are_counted_without_a_name() -> None:

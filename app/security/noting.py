@@ -1,0 +1,60 @@
+"""How handlers note what the audit log may tell (ADR 0033). Small, because a broker without an audit log imports it, too.
+
+A refusal is kept in the request, of which ``handlers/auditing.py`` makes one event once the request has its response.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, Protocol
+
+from app.errors import ErrorCode
+from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+
+AUDIT_TOPIC: Final = "__firn_audit"
+TEXT_CHARS_MAX: Final = 256
+"""Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
+Change = dict[str, Any]
+"""What was changed, or was to be: ``type`` and ``name``, ``action``, what was asked for, and ``error`` if there is one."""
+
+
+class Resource(NamedTuple):
+    """What a right was asked for."""
+
+    operation: str
+    type: str
+    name: str
+
+
+class Refusable(Protocol):
+    """A request."""
+
+    denied: dict[Resource, None] | None
+    """What it was refused."""
+
+
+def note(request: Refusable, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+    """A request is refused this."""
+    if request.denied is None:
+        request.denied = {}
+    request.denied[Resource(operation.name, kind.name, name)] = None
+
+
+def short(text: str) -> str:
+    """A client's text, cut to what a line has room for."""
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"
+
+
+def named(kind: Any, value: int) -> str:
+    """The name of a number that a client has sent; the number if it has none."""
+    try:
+        return str(kind(value).name)
+    except ValueError:
+        return str(value)
+
+
+def change(type: str, name: str | None, action: str, error_code: int = 0, **more: Any) -> Change:
+    """One entry of what a request has changed."""
+    made: Change = {"action": action, "type": type, "name": None if name is None else short(name), **more}
+    if error_code:
+        made["error"] = named(ErrorCode, error_code)
+    return made
