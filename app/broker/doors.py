@@ -28,7 +28,14 @@ from app.metadata.cluster import ClusterImage
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
-from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer, TokenCredential
+from app.security.scram import (
+    NO_SHAPES,
+    NONCE_BYTES,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    TokenCredential,
+)
 
 if TYPE_CHECKING:
     from app.broker.token_keys import TokenKeys
@@ -118,7 +125,9 @@ class Doors:
             find,
             nonce=b64encode(secrets.token_bytes(NONCE_BYTES)).decode(),
             secret=self._image().scram_secret or self._start_secret,
+            shapes=self._image().scram_shapes.get(scram, NO_SHAPES),
             tokens=find_token,
+            token_secret=self._token_secrets.salt_secret if self._token_secrets is not None else b"",
         )
 
     def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:
