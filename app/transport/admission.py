@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -143,12 +142,3 @@ class Admission:
         own = self._paces.get(listener)
         of_all = self._pace if listener != self.limits.protected else None
         return tuple(pace for pace in (of_all, own) if pace is not None)
-
-
-def counted_address(host: str) -> str:
-    """An address as it is counted: one of IPv4 that came through a socket of IPv6 is itself again."""
-    if ":" not in host:
-        return host
-    address = ip_address(host)
-    assert isinstance(address, IPv6Address)
-    return str(address.ipv4_mapped or address)

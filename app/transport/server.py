@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from app.addresses import plain_address
 from app.limits import KIB
-from app.transport.admission import Admission, AdmissionLimits, counted_address
+from app.transport.admission import Admission, AdmissionLimits
 from app.transport.buffers import BufferPool
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
@@ -229,7 +230,7 @@ class Server(ABC):
             return True
         listener, now_s = connection.core.listener, self.now_s()
         name = transport.get_extra_info("peername")
-        address = counted_address(str(name[0])) if isinstance(name, tuple) else ""
+        address = plain_address(str(name[0])) if isinstance(name, tuple) else ""
         admitted = self._admission.enter(listener, address, now_s)
         metrics = self.connection_metrics
         if not admitted:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.transport.admission import Admission, AdmissionLimits, Pace, counted_address
+from app.transport.admission import Admission, AdmissionLimits, Pace
 
 
 def test_a_full_broker_accepts_brokers_and_nobody_else() -> None:
@@ -119,10 +118,3 @@ def test_over_any_while_as_many_pass_as_the_rate_and_one_window_allow(
             passed += 1
         assert passed <= rate * (now_s + window_s) + 1e-6
         assert pace.wait_s(now_s) <= 1 / rate + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("host", "counted"), [("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("0:0::1", "::1")]
-)
-def test_an_address_counts_once_whatever_its_form(host: str, counted: str) -> None:
-    assert counted_address(host) == counted
