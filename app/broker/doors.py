@@ -25,6 +25,7 @@ from app.errors import ConfigError
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, Pem, TlsSettings
 from app.metadata.cluster import ClusterImage
+from app.security.authorizer import split_super_users
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
@@ -251,7 +252,7 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
             )
     mechanism, options = "", {}
     if protocol.sasl:
-        mechanism = listener.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
+        mechanism = listener.mechanism_between
         if mechanism not in BETWEEN_BROKERS:
             return NoWay(
                 f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers log in to each other by SCRAM only"
@@ -268,6 +269,19 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
             mechanism=mechanism,
             user=options.get("username", ""),
             password=options.get("password", ""),
+def brokers_of(config: BrokerConfig) -> frozenset[str]:
+    """The principals of brokers, as far as one broker's settings name them: superusers, and as whom it logs in to others."""
+    named = split_super_users(config.super_users)
+    listener = config.served[0]
+    if not listener.protocol.sasl:
+        return named
+    try:
+        user = parse_jaas(listener.jaas(listener.mechanism_between)).options.get("username")
+    except ValueError:
+        return named  # it cannot log in, and says so when it tries
+    return named | {f"User:{user}"} if user else named
+
+
             tls=tls,
         )
     )

@@ -459,7 +459,9 @@ class Node:
             connections_max=self._admission_limits(config).connections_max,
         )
         if self._doors is not None:
+            from app.broker.doors import brokers_of
             from app.broker import first_users
+            self.context.brokers = brokers_of(config)
 
             self.context.users_due = first_users.are_left(around.fs, config.data_dir)
             self.server.secure(self._doors.by_listener)

@@ -101,6 +101,11 @@ class ListenerConfig:
         return self.words("sasl.enabled.mechanisms", "GSSAPI") if self.protocol.sasl else ()
 
     @property
+    @property
+    def mechanism_between(self) -> str:
+        """The SASL mechanism by which this broker logs in to others, if this is the listener between brokers."""
+        return self.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
+
     def client_auth(self) -> ClientAuth:
         """As KIP-684 has it: with SASL, only a setting of this listener alone asks for certificates."""
         if self.protocol is SecurityProtocol.SASL_SSL and "ssl.client.auth" not in self.own:
