@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
+from app.configs.broker import OFF
 from app.errors import ConfigError
 from app.limits import MIB
 from app.machine.rotated_file import RotatedFile
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from app.handlers.auditing import Audit
     from app.seams import BlockingPool, Clock
 
-OFF: Final = "off"
 BUFFER_BYTES_MAX: Final = 4 * MIB
 """Of lines that wait for the file, and again of those that wait for the topic."""
 WINDOW_S: Final = 60.0

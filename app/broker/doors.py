@@ -19,7 +19,7 @@ from app.configs.listeners import (
     ListenerConfig,
     SecurityProtocol,
     overridden,
-    split_prefixed,
+    own_of,
 )
 from app.errors import ConfigError
 from app.handlers.doors import Door
@@ -32,6 +32,7 @@ from app.security.sasl import LoggedIn, Mechanism, PlainServer
 from app.security.scram import (
     NO_SHAPES,
     NONCE_BYTES,
+    SECRET_BYTES,
     ScramCredential,
     ScramMechanism,
     ScramServer,
@@ -75,7 +76,7 @@ class Doors:
         self._asked: Mapping[str, str] = config.security
         """Settings of listeners as they are to be."""
         self._changed = asyncio.Event()
-        self._start_secret = secrets.token_bytes(32)
+        self._start_secret = secrets.token_bytes(SECRET_BYTES)
         """For salts, while the cluster has no user and so no secret."""
         self.by_listener: Mapping[str, Door] = {
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
@@ -168,7 +169,7 @@ class Doors:
             self._changed.clear()
             for door in watched:
                 name = door.config.name
-                wanted = {**first[name].settings, **_own_of(name, self._asked)}
+                wanted = {**first[name].settings, **own_of(name, self._asked)}
                 if wanted != used[name] and await reconfigure(door, first[name], self._asked, pool, faults, log_line):
                     used[name] = wanted
                 assert door.certificates is not None
@@ -182,12 +183,6 @@ def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
         return certificates, PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
     except ValueError as error:
         raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
-
-
-def _own_of(name: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of one listener alone."""
-    split = ((split_prefixed(full), text) for full, text in given.items())
-    return {parts[1]: text for parts, text in split if parts is not None and parts[0] == name}
 
 
 async def reconfigure(
@@ -269,6 +264,11 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
             mechanism=mechanism,
             user=options.get("username", ""),
             password=options.get("password", ""),
+            tls=tls,
+        )
+    )
+
+
 def brokers_of(config: BrokerConfig) -> frozenset[str]:
     """The principals of brokers, as far as one broker's settings name them: superusers, and as whom it logs in to others."""
     named = split_super_users(config.super_users)
@@ -280,11 +280,6 @@ def brokers_of(config: BrokerConfig) -> frozenset[str]:
     except ValueError:
         return named  # it cannot log in, and says so when it tries
     return named | {f"User:{user}"} if user else named
-
-
-            tls=tls,
-        )
-    )
 
 
 def users_of(listener: ListenerConfig) -> Mapping[str, str]:

@@ -27,6 +27,7 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
+from app.configs.broker import OFF
 from app.configs.connection_limits import by_listener, connections_by_address
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
@@ -90,8 +91,6 @@ OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """Every data directory of Apache Kafka has it, and none of Firn."""
-OFF: Final = "off"
-"""As the path of the audit log."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
 REFRESH_S: Final = 5.0
@@ -459,10 +458,10 @@ class Node:
             connections_max=self._admission_limits(config).connections_max,
         )
         if self._doors is not None:
-            from app.broker.doors import brokers_of
             from app.broker import first_users
-            self.context.brokers = brokers_of(config)
+            from app.broker.doors import brokers_of
 
+            self.context.brokers = brokers_of(config)
             self.context.users_due = first_users.are_left(around.fs, config.data_dir)
             self.server.secure(self._doors.by_listener)
         if around.new_tokens is not None and config.firn_quota_scope == "cluster":

@@ -18,6 +18,8 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
+OFF: Final = "off"
+"""As ``http_address`` and ``firn_audit_log_path``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class BrokerConfig:
     delegation_token_max_lifetime_ms: int = 604_800_000
     delegation_token_expiry_time_ms: int = 86_400_000
     delegation_token_expiry_check_interval_ms: int = 3_600_000
-    firn_audit_log_path: str = "off"
+    firn_audit_log_path: str = OFF
     """File of the audit log, or ``off``."""
     firn_audit_log_bytes_max: int = 67_108_864
     firn_audit_log_files_max: int = 10

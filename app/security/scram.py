@@ -25,6 +25,8 @@ ITERATIONS_MAX: Final = 16_384
 """Kafka's bounds."""
 SALT_BYTES: Final = 24
 NONCE_BYTES: Final = 24
+SECRET_BYTES: Final = 32
+"""What the salts of users who do not exist are made of."""
 MESSAGE_BYTES_MAX: Final = 16_384
 SHAPES_MAX: Final = 64
 """Shapes of salts that are imitated: those of the most users. Each costs a login some microsecond."""
@@ -205,7 +207,9 @@ def _salt(shape: SaltShape, stream: bytes) -> bytes:
         return bytes(reversed(digits))
     its_bytes = _BYTES[shape.alphabet]
     # Two bytes for each, so that none of them comes more often.
-    return bytes([its_bytes[int.from_bytes(stream[at : at + 2]) % len(its_bytes)] for at in range(0, 2 * shape.length, 2)])
+    return bytes(
+        [its_bytes[int.from_bytes(stream[at : at + 2]) % len(its_bytes)] for at in range(0, 2 * shape.length, 2)]
+    )
 
 
 class ScramServer:
