@@ -26,8 +26,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from app.addresses import is_loopback
 from app.configs import BrokerConfig, TopicConfig
-from app.configs.broker import NODE_ID_AUTO
+from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import Definition
 from app.configs.listeners import (
@@ -54,10 +55,8 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ConfigError, RequestRejected
-from app.http.access import ANY, in_the_clear, is_loopback, parse_hosts, parse_origins
+from app.http.access import ANY, in_the_clear, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
-
-OFF: Final = "off"
 
 ALIASES: Final[Mapping[str, str]] = {
     "broker.id": "node.id",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from app.configs.broker import AUDIT_OFF
+from app.configs.broker import OFF
 from app.handlers.auditing import Audit
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -40,7 +40,7 @@ class BrokerAudit:
         self.writer: AuditWriter | None = None
         """None if nothing is written."""
         self._audit: Audit | None = None
-        if config.firn_audit_log_path != AUDIT_OFF:
+        if config.firn_audit_log_path != OFF:
             from app.broker.audit_log import FilePlace, open_file
 
             self.file = FilePlace(open_file(config), pool)

@@ -140,6 +140,11 @@ class KafkaControlLink:
     ) -> tuple[int, bytes]:
         message = EnvelopeRequest(request_data=frame, request_principal=principal, client_host_address=client_address)
         answer: EnvelopeResponse = await self._send(to, "change", ApiKey.ENVELOPE, message, CHANGE_MS)
+        if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise RequestRejected(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                f"{_named(to)} takes no requests of others from this broker: name this broker's principal in super.users there.",
+            )
         if answer.error_code:
             raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the request.")
         data = bytes(answer.response_data or b"")

@@ -19,16 +19,25 @@ from app.configs.listeners import (
     ListenerConfig,
     SecurityProtocol,
     overridden,
-    split_prefixed,
+    own_of,
 )
 from app.errors import ConfigError
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, Pem, TlsSettings
 from app.metadata.cluster import ClusterImage
+from app.security.authorizer import split_super_users
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
-from app.security.scram import NONCE_BYTES, ScramCredential, ScramMechanism, ScramServer, TokenCredential
+from app.security.scram import (
+    NO_SHAPES,
+    NONCE_BYTES,
+    SECRET_BYTES,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    TokenCredential,
+)
 
 if TYPE_CHECKING:
     from app.broker.token_keys import TokenKeys
@@ -67,7 +76,7 @@ class Doors:
         self._asked: Mapping[str, str] = config.security
         """Settings of listeners as they are to be."""
         self._changed = asyncio.Event()
-        self._start_secret = secrets.token_bytes(32)
+        self._start_secret = secrets.token_bytes(SECRET_BYTES)
         """For salts, while the cluster has no user and so no secret."""
         self.by_listener: Mapping[str, Door] = {
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
@@ -118,7 +127,9 @@ class Doors:
             find,
             nonce=b64encode(secrets.token_bytes(NONCE_BYTES)).decode(),
             secret=self._image().scram_secret or self._start_secret,
+            shapes=self._image().scram_shapes.get(scram, NO_SHAPES),
             tokens=find_token,
+            token_secret=self._token_secrets.salt_secret if self._token_secrets is not None else b"",
         )
 
     def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:
@@ -158,7 +169,7 @@ class Doors:
             self._changed.clear()
             for door in watched:
                 name = door.config.name
-                wanted = {**first[name].settings, **_own_of(name, self._asked)}
+                wanted = {**first[name].settings, **own_of(name, self._asked)}
                 if wanted != used[name] and await reconfigure(door, first[name], self._asked, pool, faults, log_line):
                     used[name] = wanted
                 assert door.certificates is not None
@@ -172,12 +183,6 @@ def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
         return certificates, PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
     except ValueError as error:
         raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
-
-
-def _own_of(name: str, given: Mapping[str, str]) -> Mapping[str, str]:
-    """The settings of one listener alone."""
-    split = ((split_prefixed(full), text) for full, text in given.items())
-    return {parts[1]: text for parts, text in split if parts is not None and parts[0] == name}
 
 
 async def reconfigure(
@@ -242,7 +247,7 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
             )
     mechanism, options = "", {}
     if protocol.sasl:
-        mechanism = listener.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
+        mechanism = listener.mechanism_between
         if mechanism not in BETWEEN_BROKERS:
             return NoWay(
                 f"sasl.mechanism.inter.broker.protocol={mechanism}: brokers log in to each other by SCRAM only"
@@ -262,6 +267,19 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
             tls=tls,
         )
     )
+
+
+def brokers_of(config: BrokerConfig) -> frozenset[str]:
+    """The principals of brokers, as far as one broker's settings name them: superusers, and as whom it logs in to others."""
+    named = split_super_users(config.super_users)
+    listener = config.served[0]
+    if not listener.protocol.sasl:
+        return named
+    try:
+        user = parse_jaas(listener.jaas(listener.mechanism_between)).options.get("username")
+    except ValueError:
+        return named  # it cannot log in, and says so when it tries
+    return named | {f"User:{user}"} if user else named
 
 
 def users_of(listener: ListenerConfig) -> Mapping[str, str]:

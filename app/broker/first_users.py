@@ -20,13 +20,12 @@ from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from app.metadata.scram_changes import ScramAnswer, ScramAsked
 from app.seams import BlockingPool
 from app.security.noting import change
-from app.security.scram import ScramCredential
+from app.security.scram import SECRET_BYTES, ScramCredential
 
 COMMAND: Final = "firn user add --offline"
 FILE: Final = "first-users"
 OWN_DIRECTORY: Final = ".firn"
 VERSION: Final = 1
-SECRET_BYTES: Final = 32
 
 
 class FirstUser(msgspec.Struct, frozen=True, array_like=True):

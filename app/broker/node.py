@@ -463,7 +463,9 @@ class Node:
         )
         if self._doors is not None:
             from app.broker import first_users
+            from app.broker.doors import brokers_of
 
+            self.context.brokers = brokers_of(config)
             self.context.users_due = first_users.are_left(around.fs, config.data_dir)
             self.server.secure(self._doors.by_listener)
         if around.new_tokens is not None and config.firn_quota_scope == "cluster":

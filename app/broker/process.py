@@ -27,7 +27,7 @@ from app.broker.children import Child
 from app.broker.running import find_running, forget_running, note_running
 from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
-from app.configs.broker import NODE_ID_AUTO
+from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.listeners import SecurityProtocol
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from app.broker.quota_tokens import Tokens
     from app.metadata.liveness import Liveness
 
-OFF: Final = "off"
 REDIS_NAMESPACE: Final = "firn"
 """Prefix of Redis keys for all clusters. The id of a data directory distinguishes them."""
 STORE_START_S: Final = 30.0

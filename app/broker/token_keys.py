@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from app.addresses import is_loopback
 from app.configs.listeners import ListenerConfig
 from app.errors import ConfigError
 from app.machine.certificates import Pem, TlsSettings, new_context, read
-from app.machine.web import NotFetched, fetch, is_loopback
+from app.machine.web import NotFetched, fetch
 from app.security.tokens import ALGORITHMS, Keys, TokenRules, read_keys
 
 if TYPE_CHECKING:

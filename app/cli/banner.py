@@ -18,12 +18,14 @@ def banner(
 
     ``background`` is process and log file of a broker that has no terminal.
     """
+    from app.configs.broker import OFF
+
     scheme = "https" if config.has_https else "http"
     lines = [
         f"Firn {__version__}: broker {config.node_id} of cluster {cluster_id} is ready.",
         "",
         f"  Kafka     {kafka}",
-        f"  HTTP      {'off' if config.http_address == 'off' else f'{scheme}://{config.http_address}'}",
+        f"  HTTP      {'off' if config.http_address == OFF else f'{scheme}://{config.http_address}'}",
         f"  Data      {Path(config.data_dir).absolute()}",
         f"  Store     {config.store_url}",
         *([f"  Log       {background[1]}", f"  Process   {background[0]}"] if background else []),
@@ -34,7 +36,7 @@ def banner(
         f"  echo hello | firn produce greetings{option}",
         f"  firn consume greetings{option}",
     ]
-    if config.http_address != "off":
+    if config.http_address != OFF:
         lines.append(f"  open {scheme}://{config.http_address}/docs")
     lines += ["", f"{stopped_by} stops it in order.", ""]
     return "\n".join(lines)

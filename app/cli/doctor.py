@@ -279,8 +279,9 @@ def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | No
 
 def port_checks(broker: BrokerConfig, running: RunningBroker | None) -> Iterable[CheckResult]:
     """Whether a broker could listen on its addresses for Kafka and HTTP. ``running`` is the broker that runs now."""
+    from app.configs.broker import OFF
     from app.objectstore.check import CheckResult
-    from app.settings import OFF, Address, parse_address
+    from app.settings import Address, parse_address
 
     wanted = [("port: Kafka", Address(broker.listen_host, broker.listen_port), "--listen")]
     if broker.http_address != OFF:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from app.addresses import is_loopback
 from app.cli.output import bytes_text, count_text, print_json, progress, say
 from app.cli.session import (
     BOOTSTRAP_DEFAULT,
@@ -204,7 +205,6 @@ def _http_login(address: str) -> HttpLogin | None:
     if not settings:
         return None
     from app.client.security import client_security
-    from app.http.access import is_loopback
     from pyspark_firn.jobs.compact import HttpLogin
 
     security = client_security(settings)

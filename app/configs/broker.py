@@ -14,12 +14,12 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 """What ``replica.selector.class`` may be, beside nothing."""
-AUDIT_OFF: Final = "off"
-"""As the path of the audit log."""
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
+OFF: Final = "off"
+"""As ``http_address`` and ``firn_audit_log_path``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class BrokerConfig:
     delegation_token_max_lifetime_ms: int = 604_800_000
     delegation_token_expiry_time_ms: int = 86_400_000
     delegation_token_expiry_check_interval_ms: int = 3_600_000
-    firn_audit_log_path: str = AUDIT_OFF
+    firn_audit_log_path: str = OFF
     """File of the audit log, or ``off``."""
     firn_audit_log_bytes_max: int = 67_108_864
     firn_audit_log_files_max: int = 10
@@ -265,7 +265,7 @@ class BrokerConfig:
     def audited(self) -> bool:
         """Whether something is told of what clients ask: as lines of the audit log, or counted because it can be refused."""
         return (
-            self.firn_audit_log_path != AUDIT_OFF
+            self.firn_audit_log_path != OFF
             or self.firn_audit_topic_enable
             or bool(self.authorizer_class_name)
             or not self.open

@@ -851,8 +851,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "super.users",
                 _STRING,
                 "Principals that may do everything whatever the ACLs say, separated by semicolons, as in User:admin;User:broker. "
-                "The brokers' own principals belong here, or get CLUSTER_ACTION on the cluster by an ACL. It has an effect with "
-                "authorizer.class.name only.",
+                "The brokers' own principals belong here, or get CLUSTER_ACTION on the cluster by an ACL. Without "
+                "authorizer.class.name it only says who passes requests of others on, as brokers do.",
             ),
             _broker(
                 "allow.everyone.if.no.acl.found",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
+from app.addresses import read_address
 from app.configs.broker import BrokerConfig
 from app.configs.listeners import split_prefixed
 from app.configs.numbers import INT_MAX
@@ -24,7 +24,7 @@ def connections_by_address(text: str) -> Mapping[str, int]:
             continue
         host, _, number = entry.rpartition(":")
         try:
-            address = ip_address(host.strip().removeprefix("[").removesuffix("]"))
+            address = read_address(host.strip().removeprefix("[").removesuffix("]"))
         except ValueError:
             raise invalid_value(
                 OVERRIDES,
@@ -33,8 +33,6 @@ def connections_by_address(text: str) -> Mapping[str, int]:
             ) from None
         if not (number.strip().isascii() and number.strip().isdecimal() and int(number) <= INT_MAX):
             raise invalid_value(OVERRIDES, text, f"{entry!r} must end with a number of connections")
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
         limits[str(address)] = int(number)
     if len(limits) > ADDRESSES_MAX:
         raise invalid_value(OVERRIDES, f"of {len(limits)} addresses", f"At most {ADDRESSES_MAX} addresses are allowed")

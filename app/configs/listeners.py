@@ -29,10 +29,11 @@ STORE_TYPES: Final = ("PEM", "PKCS12")
 
 def unreadable_store(store: str, kind: str, location: str) -> str:
     """Why a store of another type cannot be used, and the command that converts it."""
-    path = location or "FILE"
+    from app.machine.pkcs12 import conversion
+
     return (
-        f"ssl.{store}.type={kind} cannot be read; convert the file with `keytool -importkeystore -srckeystore {path} -destkeystore "
-        f"{path}.p12 -deststoretype PKCS12` and write ssl.{store}.type=PKCS12; for a PEM file write ssl.{store}.type=PEM"
+        f"ssl.{store}.type={kind} cannot be read; convert the file with `{conversion(location or 'FILE')}` and write "
+        f"ssl.{store}.type=PKCS12; for a PEM file write ssl.{store}.type=PEM"
     )
 
 
@@ -99,6 +100,11 @@ class ListenerConfig:
     def mechanisms(self) -> tuple[str, ...]:
         """SASL mechanisms that clients may use."""
         return self.words("sasl.enabled.mechanisms", "GSSAPI") if self.protocol.sasl else ()
+
+    @property
+    def mechanism_between(self) -> str:
+        """The SASL mechanism by which this broker logs in to others, if this is the listener between brokers."""
+        return self.text("sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512").upper()
 
     @property
     def client_auth(self) -> ClientAuth:
@@ -184,16 +190,18 @@ def with_settings(listeners: Sequence[ListenerConfig], given: Mapping[str, str])
     return tuple(made)
 
 
+def own_of(name: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of one listener alone (``listener.name.<name>.…``), by their names without that prefix."""
+    split = ((split_prefixed(full), text) for full, text in given.items())
+    return {parts[1]: text for parts, text in split if parts is not None and parts[0] == name}
+
+
 def overridden(listener: ListenerConfig, given: Mapping[str, str]) -> ListenerConfig:
     """The listener with those of the ``given`` settings that are for it alone (``listener.name.<name>.…``).
 
     Raises: ValueError, if they do not fit the others.
     """
-    mine = {
-        parts[1]: text
-        for name, text in given.items()
-        if (parts := split_prefixed(name)) is not None and parts[0] == listener.name
-    }
+    mine = own_of(listener.name, given)
     made = replace(listener, settings={**listener.settings, **mine}, own=listener.own | mine.keys())
     check(made)
     return made

@@ -7,13 +7,14 @@ one sample besides.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from app.buckets import Bucket
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.callers import Quotas
-from app.metadata.buckets import Bucket
 from app.metadata.cluster import QuotaEntity
 from app.metadata.quotas import DEFAULT
 from app.wire.apikeys import ApiKey
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from app.handlers.callers import Caller
     from app.handlers.quota_leases import Leases
 
+Whose = TypeVar("Whose")
+
 PRODUCE: Final = int(ApiKey.PRODUCE)
 FETCH: Final = int(ApiKey.FETCH)
 SHARES_MAX: Final = 10_000
-"""Clients that are remembered. With more, shares that are full are forgotten: they say nothing."""
+"""Clients that are remembered, and as many addresses. With more, shares that are full are forgotten: they say nothing."""
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """What brokers ask of one another is nobody's share."""
 
@@ -89,6 +92,8 @@ class ClientQuotas(Quotas):
         self._shares: dict[tuple[str, str | None], Shares] = {}
         self._buckets: dict[tuple[str, str | None, str | None], Bucket] = {}
         """By key, and by whose share it is: user and client id, as far as the limit tells them apart."""
+        self._addresses: dict[str, Bucket] = {}
+        """Connections that each address may open. Strangers have many addresses, and push out no user's share."""
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
         self._time_s_max = float(config.quota_window_size_seconds)
@@ -170,11 +175,17 @@ class ClientQuotas(Quotas):
         if limit is None:
             return 0.0
         now_s = self.now_s()
-        bucket = self._bucket(("connection_creation_rate", address, None), limit, limit * self._time_s_max, now_s)
-        if bucket.balance(now_s) >= 1:
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            if len(self._addresses) >= SHARES_MAX:
+                self._addresses = _lasting(self._addresses, now_s)
+            bucket = self._addresses[address] = Bucket(limit, limit * self._time_s_max, now_s)
+        elif bucket.rate != limit:
+            bucket.change(limit, limit * self._time_s_max, now_s)
+        wait_s = bucket.wait_s(1, now_s)
+        if not wait_s:
             bucket.take(1, now_s)
-            return 0.0
-        return (1 - bucket.balance(now_s)) / limit
+        return wait_s
 
     def _of(self, principal: str, client_id: str | None, now_s: float) -> Shares:
         shares = self._shares.get((principal, client_id))
@@ -232,12 +243,18 @@ class ClientQuotas(Quotas):
         return bucket
 
     def _forget(self, now_s: float) -> None:
-        """Forget full buckets; if there are hardly any, those that are nearest to it."""
         self._shares.clear()
-        kept = {whose: one for whose, one in self._buckets.items() if one.balance(now_s) < one.capacity}
-        if len(kept) > SHARES_MAX // 2:
-            deepest = sorted(kept, key=lambda whose: kept[whose].balance(now_s) / kept[whose].capacity)
-            kept = {whose: kept[whose] for whose in deepest[: SHARES_MAX // 2]}
-        self._buckets = kept
+        self._buckets = _lasting(self._buckets, now_s)
         if self._leases is not None:
-            self._leases.keep(kept.values())
+            self._leases.keep(self._buckets.values())
+
+
+def _lasting(buckets: Mapping[Whose, Bucket], now_s: float) -> dict[Whose, Bucket]:
+    """Without full buckets; if there are hardly any, without those that are nearest to it."""
+    kept = {whose: one for whose, one in buckets.items() if one.balance(now_s) < one.capacity}
+    if len(kept) > SHARES_MAX // 2:
+        deepest = heapq.nsmallest(
+            SHARES_MAX // 2, kept, key=lambda whose: kept[whose].balance(now_s) / kept[whose].capacity
+        )
+        kept = {whose: kept[whose] for whose in deepest}
+    return kept

@@ -119,6 +119,8 @@ class Context:
     """Says who a connection speaks for."""
     authorizer: Authorizer | None = None
     """Says what callers may do; None if everybody may do everything."""
+    brokers: frozenset[str] = frozenset()
+    """Principals of brokers, as far as the settings name them: who passes requests on if there is no authorizer."""
     token_secrets: TokenSecrets | None = None
     """Derives the secrets of delegation tokens; None if there are none."""
     audit: Audit | None = None

@@ -42,6 +42,7 @@ from app.metadata.control import (
 from app.metadata.controller import not_controller
 from app.metadata.replica_changes import Member
 from app.metadata.scram_changes import ScramAsked
+from app.security.scram import SECRET_BYTES
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from app.metadata.desk import Desk
 
 ENTRIES_WAIT_MS_MAX = 10_000
-SECRET_BYTES = 32
 
 
 def _desk(context: Context) -> Desk:

@@ -57,6 +57,17 @@ def principal_of(request: Request) -> bytes:
     return encode_principal(kind, name, token_authenticated=request.caller.by_token)
 
 
+def may_speak_for(context: Context, caller: Caller, principal: str) -> bool:
+    """Whether a caller on the listener between brokers may pass on a request of ``principal`` (ADR 0031, B8).
+
+    With an authorizer the table has asked for CLUSTER_ACTION, and what ``principal`` may do is asked for later. Without one, a
+    login is not enough: clients may share the listener.
+    """
+    if context.authorizer is not None or (caller.principal in context.brokers and not caller.by_token):
+        return True
+    return caller.principal == principal == ANONYMOUS
+
+
 async def handle_envelope(context: Context, request: Request, message: EnvelopeRequest) -> EnvelopeResponse:
     """A request that another broker passes on. Raises: RequestRejected, ProtocolError."""
     if context.desk is None or not context.desk.serving:
@@ -69,10 +80,12 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
         )
     kind, name, by_token = decode_principal(message.request_principal or b"")
     principal = f"{kind}:{name}"
-    if context.authorizer is None and request.caller.principal == ANONYMOUS and principal != ANONYMOUS:
-        # F3: nobody speaks for another who has not shown who they are. Another broker has, and without rules that is enough; with
-        # rules, who may act for the cluster may speak for others: what these may do is asked for below.
+    if not may_speak_for(context, request.caller, principal):
         note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        context.client_line(
+            f"refusing a request that {request.caller.principal} passes on for {principal}: without an authorizer, only principals "
+            "in super.users pass requests on, and the user as whom this broker logs in to others"
+        )
         raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {principal}.")
     # Rights and quotas are those of the client.
     host = message.client_host_address.decode(errors="replace").rpartition(":")[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from app.metadata.buckets import Bucket
+from app.buckets import Bucket
 
 BLOCK_S: Final = 0.2
 """So many seconds' worth of a limit is one block."""

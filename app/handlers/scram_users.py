@@ -8,6 +8,7 @@ from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metadata.scram_changes import ScramAsked
+from app.security.scram import SECRET_BYTES
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -20,8 +21,6 @@ from app.wire.apis.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-
-SECRET_BYTES: Final = 32
 
 
 def describe(

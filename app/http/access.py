@@ -12,12 +12,13 @@ The type of a body does not matter: `curl --data` calls every body a form, and t
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from app.addresses import plain_address
 
 ANY: Final = "*"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -70,13 +71,7 @@ def _parse_authority(text: str) -> Authority | None:
 @lru_cache(AUTHORITIES_KEPT)
 def plain_host(text: str) -> str:
     """A host as it is compared: lower case, no last dot, an address in its shortest form, IPv4 inside IPv6 as IPv4."""
-    host = text.lower().removesuffix(".").strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(address if mapped is None else mapped)
+    return plain_address(text.lower().removesuffix(".").strip("[]").partition("%")[0])
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
@@ -128,16 +123,6 @@ def in_the_clear(host: str) -> str:
         "firn.http.ssl.keystore.location (--tls-certificate), listen on 127.0.0.1, or say that a proxy in front encrypts with "
         "firn.http.plain.credentials.enable (--plain-credentials)."
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ their credentials. Whatever a broker has refused leaves nothing behind. Rules: d
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import random
 import secrets
@@ -15,17 +14,19 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from types import TracebackType
 from typing import Any, Final, Self
 
 from app import __version__
+from app.addresses import is_loopback, read_address
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import ClientSecurity, Reach, SecureDialer, client_security, offered_mechanisms
 from app.configs.listeners import SecurityProtocol
 from app.errors import BrokerUnavailable, ConfigError, ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
-from app.http.access import ANY, in_the_clear, is_loopback
+from app.http.access import ANY, in_the_clear
 from app.http.credentials import Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
@@ -480,12 +481,10 @@ class _Turns:
 def network_of(address: str) -> str:
     """What counts as one address: of IPv6 the first 64 bits, because one machine has all the rest."""
     try:
-        found = ipaddress.ip_address(address)
+        found = read_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return address
+    return str(found if found.version == 4 else ip_network((found, 64), strict=False))
 
 
 @asynccontextmanager

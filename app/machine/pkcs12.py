@@ -18,7 +18,9 @@ def pem_of(data: bytes, password: str, *, name: str, with_key: bool) -> bytes:
     Raises: ConfigError.
     """
     if data.startswith(JKS_MAGIC):
-        raise ConfigError(f"{name} is a JKS store: {converted(name.split()[-1])}.")
+        raise ConfigError(
+            f"{name} is a JKS store: convert it with `{conversion(name.split()[-1])}`, and name the new file with the type PKCS12."
+        )
     try:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError:
@@ -48,9 +50,6 @@ def pem_of(data: bytes, password: str, *, name: str, with_key: bool) -> bytes:
     return b"".join([key, *(one.public_bytes(pem) for one in chain)])
 
 
-def converted(path: str) -> str:
-    """What to do about a JKS store."""
-    return (
-        f"convert it with `keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12`, and name "
-        "the new file with the type PKCS12"
-    )
+def conversion(path: str) -> str:
+    """The command that makes a PKCS#12 store of a JKS store."""
+    return f"keytool -importkeystore -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"

@@ -12,7 +12,6 @@ import ssl
 import threading
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -21,16 +20,6 @@ PORTS: Final = {"http": 80, "https": 443}
 
 class NotFetched(Exception):  # it is what happened
     """There is no document. The text says why; no part of a document is in it."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine, whatever names mean elsewhere."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def fetch(url: SplitResult, *, context: ssl.SSLContext | None, seconds: float, bytes_max: int) -> bytes:

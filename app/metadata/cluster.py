@@ -43,7 +43,7 @@ from app.metadata.log_format import (
 )
 from app.security.acls import Acl, Acls, Pattern, Rule
 from app.security.delegation import DelegationToken
-from app.security.scram import ScramCredential
+from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
@@ -529,6 +529,8 @@ class ClusterImage:
     acl_count: int = 0
     scram_users: Mapping[str, Mapping[int, ScramCredential]] = field(default_factory=dict, repr=False)
     """By name and mechanism (``ScramMechanism``)."""
+    scram_shapes: Mapping[int, Mapping[SaltShape, int]] = field(default_factory=dict, repr=False)
+    """By mechanism, the shapes of salts of ``scram_users``, with the number of users."""
     scram_secret: bytes = field(default=b"", repr=False)
     tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
     """Delegation tokens by id, those that have ended and were not swept yet among them."""
@@ -634,6 +636,7 @@ class ImageDraft:
         self._acl_count = base.acl_count
         self._group_configs_owned = False
         self._scram_users: Mapping[str, Mapping[int, ScramCredential]] = base.scram_users
+        self._scram_shapes: Mapping[int, Mapping[SaltShape, int]] = base.scram_shapes
         self._scram_secret = base.scram_secret
         self._tokens: dict[str, DelegationToken] = base.tokens  # type: ignore[assignment]
         self._tokens_owned = False
@@ -771,6 +774,7 @@ class ImageDraft:
             acls=self._acls,
             acl_count=self._acl_count,
             scram_users=self._scram_users,
+            scram_shapes=self._scram_shapes,
             scram_secret=self._scram_secret,
             tokens=self._tokens,
         )
@@ -908,11 +912,13 @@ class ImageDraft:
     def _take_scram_user(self, user: str, mechanism: int, value: bytes | None) -> None:
         # Users are few, and change seldom: the whole map is copied.
         of_user = dict(self._scram_users.get(user, {}))
-        if value is None:
-            of_user.pop(mechanism, None)
-        else:
+        before = of_user.pop(mechanism, None)
+        if value is not None:
             record = _scram.decode(value)
             of_user[mechanism] = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+        shapes = counted(self._scram_shapes.get(mechanism, NO_SHAPES), before, of_user.get(mechanism))
+        of_others = {kind: each for kind, each in self._scram_shapes.items() if kind != mechanism}
+        self._scram_shapes = {**of_others, mechanism: shapes} if shapes else of_others
         others = {name: each for name, each in self._scram_users.items() if name != user}
         self._scram_users = {**others, user: of_user} if of_user else others
 

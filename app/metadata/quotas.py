@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from app.addresses import plain_address, read_address
 from app.configs.numbers import INT_MAX, LONG_MAX
 from app.errors import ErrorCode, RequestRejected
 from app.metadata.changes import Planned, Surroundings
@@ -100,7 +100,7 @@ def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
         raise _invalid("An ip has quotas of its own: name no user and no client-id beside it.")
     if named.get(IP):
         try:
-            named[IP] = str(ip_address(named[IP]))
+            named[IP] = str(read_address(named[IP]))
         except ValueError:
             raise _invalid(f"{named[IP]!r} is not an IP address.") from None
     return QuotaEntity(*(named.get(one) for one in ENTITY_TYPES))
@@ -159,7 +159,7 @@ def matching_quotas(
             raise RequestRejected(
                 ErrorCode.UNSUPPORTED_VERSION, f"{one.entity_type!r} is not a type of entity with quotas."
             )
-        wanted[one.entity_type] = one
+        wanted[one.entity_type] = one if one.entity_type != IP else one._replace(name=plain_address(one.name))
     if IP in wanted and len(wanted) > 1:
         raise _invalid("An ip has quotas of its own: a filter names no user and no client-id beside it.")
     for entity, limits in quotas.items():

@@ -13,9 +13,9 @@ Decisions are kept until the rules change.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Final
 
+from app.addresses import plain_address
 from app.security.acls import EVERYBODY, OPERATIONS, WILDCARD, Acls, Operation, Pattern, PatternType, Permission
 from app.security.acls import ResourceType as Kind
 
@@ -172,12 +172,5 @@ def _includes(of_rule: int, operation: int) -> bool:
 
 def _is_from(of_rule: str, host: str) -> bool:
     """Whether a rule for one host, or for all, is for ``host``."""
-    return of_rule in (WILDCARD, host) or (":" in host and _is_same_address(of_rule, host))
-
-
-def _is_same_address(one: str, other: str) -> bool:
-    """Whether two texts are one address: IPv6 has several forms, and Java writes another than Python."""
-    try:
-        return ip_address(one) == ip_address(other)
-    except ValueError:
-        return False
+    # IPv6 has several forms, and Java writes another than Python.
+    return of_rule in (WILDCARD, host) or plain_address(of_rule) == plain_address(host)

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from app.security.scram import (
     ITERATIONS_MIN,
-    SALT_BYTES,
     ScramCredential,
     ScramMechanism,
     TokenCredential,
     credential_of,
+    no_token,
     salted_password,
 )
 
@@ -67,6 +67,11 @@ class TokenSecrets:
     def __repr__(self) -> str:
         return "TokenSecrets()"
 
+    @property
+    def salt_secret(self) -> bytes:
+        """What the salts of tokens are made of."""
+        return hmac.digest(self._key, b"salt\0", "sha512")
+
     def hmac_of(self, token_id: str) -> bytes:
         """The secret of a token: 64 bytes."""
         return hmac.digest(self._key, token_id.encode(), "sha512")
@@ -92,11 +97,8 @@ class TokenSecrets:
         if found is None:
             if len(self._credentials) >= CREDENTIALS_MAX:
                 self._credentials.clear()
-            # The same salt on all brokers and in all runs, as of a user.
-            salt = hmac.digest(
-                self._key, b"salt\0" + mechanism.sasl_name.encode() + b"\0" + token_id.encode(), "sha512"
-            )
-            salt = salt[:SALT_BYTES]
+            # The same salt on all brokers and in all runs, as of a user; and before there is a token, and after it has ended.
+            salt = no_token(mechanism, self.salt_secret, token_id).salt
             password = b64encode(self.hmac_of(token_id)).decode()
             salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
             found = self._credentials[token_id, mechanism] = credential_of(mechanism, salted, salt, ITERATIONS_MIN)

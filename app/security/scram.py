@@ -1,18 +1,21 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides. Pure: nonces come in, nothing is read or sent.
 
 A server knows of each user a ``ScramCredential``, which cannot be used to log in. A user who does not exist goes the same way as
-one with a wrong password: same messages, same computations, and a salt that stays the same for that name.
+one with a wrong password: same messages, same computations, and a salt that stays the same for that name. Clients choose salts
+and iterations, and each makes them in its own way. So the salt of a user who does not exist has the shape of some user's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.security.sasl import LoggedIn, Refused
@@ -22,7 +25,13 @@ ITERATIONS_MAX: Final = 16_384
 """Kafka's bounds."""
 SALT_BYTES: Final = 24
 NONCE_BYTES: Final = 24
+SECRET_BYTES: Final = 32
+"""What the salts of users who do not exist are made of."""
 MESSAGE_BYTES_MAX: Final = 16_384
+SHAPES_MAX: Final = 64
+"""Shapes of salts that are imitated: those of the most users. Each costs a login some microsecond."""
+SHAPE_BYTES_MAX: Final = 1024
+"""Longer salts are imitated by shorter ones."""
 _CLIENT_FIRST: Final = re.compile(
     rb"([^,]*),(a=([^,]*))?,(m=[^,]*,)?n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(,.+)?", re.DOTALL
 )
@@ -92,13 +101,115 @@ def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterati
     return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", mechanism.digest), iterations)
 
 
-def nobody(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
-    """In place of the credential of a user who does not exist. No proof fits it. ``secret`` must stay the same, and be the same on
-    all brokers, because the salt of a user who exists does."""
+class Alphabet(IntEnum):
+    """The bytes that a salt is made of."""
+
+    JAVA = 0
+    """The digits of a number of 130 bits in base 36, 23 to 26: what Kafka's ``ScramFormatter`` makes."""
+    HEXADECIMAL = 1
+    SMALL = 2
+    """Digits and small letters."""
+    BASE64 = 3
+    PRINTED = 4
+    ALL = 5
+
+
+class SaltShape(NamedTuple):
+    """What everybody sees of a user before a password is proven, but for the bytes of the salt."""
+
+    alphabet: Alphabet
+    length: int
+    """In bytes; 0 with ``JAVA``."""
+    iterations: int
+
+
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_BYTES: Final[Mapping[Alphabet, bytes]] = {
+    Alphabet.HEXADECIMAL: _DIGITS[:16],
+    Alphabet.SMALL: _DIGITS,
+    Alphabet.BASE64: b"+-/=_" + _DIGITS + _DIGITS[10:].upper(),
+    Alphabet.PRINTED: bytes(range(0x20, 0x7F)),
+    Alphabet.ALL: bytes(range(256)),
+}
+"""Each has those before."""
+_JAVA: Final = re.compile(rb"[1-9a-z][0-9a-z]{22,25}")
+_JAVA_BITS: Final = 130
+DEFAULT_SHAPE: Final = SaltShape(Alphabet.ALL, SALT_BYTES, ITERATIONS_MIN)
+"""While there is no user. Delegation tokens always have it."""
+NO_SHAPES: Final[Mapping[SaltShape, int]] = MappingProxyType({})
+
+
+def shape_of(credential: ScramCredential) -> SaltShape:
+    """The shape of a user's salt."""
+    salt, iterations = credential.salt, credential.iterations
+    alphabet = next(one for one, its_bytes in _BYTES.items() if not salt.translate(None, its_bytes))
+    if alphabet is Alphabet.SMALL and _JAVA.fullmatch(salt) and int(salt, len(_DIGITS)) >> _JAVA_BITS == 0:
+        return SaltShape(Alphabet.JAVA, 0, iterations)
+    return SaltShape(alphabet, min(len(salt), SHAPE_BYTES_MAX), iterations)
+
+
+def counted(
+    shapes: Mapping[SaltShape, int], gone: ScramCredential | None, new: ScramCredential | None
+) -> Mapping[SaltShape, int]:
+    """How many users have each shape, after one has another credential."""
+    counts = dict(shapes)
+    if new is not None:
+        shape = shape_of(new)
+        counts[shape] = counts.get(shape, 0) + 1
+    if gone is not None:
+        shape = shape_of(gone)
+        counts[shape] -= 1
+        if not counts[shape]:
+            del counts[shape]
+    return counts
+
+
+def nobody(
+    mechanism: ScramMechanism,
+    secret: bytes,
+    user: str,
+    shapes: Mapping[SaltShape, int] = NO_SHAPES,
+) -> ScramCredential:
+    """In place of the credential of a user who does not exist. No proof fits it.
+
+    ``secret`` must stay the same, and be the same on all brokers, because the salt of a user who exists does. ``shapes``: of all
+    users of the mechanism, with the number of users. A name keeps its shape when others come and go, but for few names.
+    """
     known = hmac.digest(secret, mechanism.sasl_name.encode() + b"\0" + user.encode(), "sha512")
     stored_key = hmac.digest(secret, b"stored\0" + known, mechanism.digest)
     server_key = hmac.digest(secret, b"server\0" + known, mechanism.digest)
-    return ScramCredential(known[:SALT_BYTES], stored_key, server_key, ITERATIONS_MIN)
+    candidates: Iterable[SaltShape] = shapes or (DEFAULT_SHAPE,)
+    if len(shapes) > SHAPES_MAX:
+        candidates = heapq.nlargest(SHAPES_MAX, shapes, key=lambda one: (shapes[one], one))
+    shape = max(candidates, key=lambda one: hmac.digest(secret, b"shape\0%d,%d,%d\0" % one + known, "sha256"))
+    # A salt may show all of ``known``: what follows it must not follow from it.
+    more = hashlib.shake_256(hmac.digest(secret, b"more\0" + known, "sha512"))
+    return ScramCredential(
+        _salt(shape, known + more.digest(2 * shape.length)), stored_key, server_key, shape.iterations
+    )
+
+
+def no_token(mechanism: ScramMechanism, secret: bytes, token_id: str) -> ScramCredential:
+    """In place of the credential of a delegation token that does not exist or has ended. No proof fits it. Its salt is the one
+    that a token with this id has, and another than a user of this name has."""
+    return nobody(mechanism, secret, "\0" + token_id)
+
+
+def _salt(shape: SaltShape, stream: bytes) -> bytes:
+    """A salt of this shape, of bytes that nobody can guess."""
+    if shape.alphabet is Alphabet.ALL:
+        return stream[: shape.length]
+    if shape.alphabet is Alphabet.JAVA:
+        number, digits = int.from_bytes(stream) >> (8 * len(stream) - _JAVA_BITS), bytearray()
+        while number:
+            number, digit = divmod(number, len(_DIGITS))
+            digits.append(_DIGITS[digit])
+        return bytes(reversed(digits))
+    its_bytes = _BYTES[shape.alphabet]
+    # Two bytes for each, so that none of them comes more often.
+    return bytes(
+        [its_bytes[int.from_bytes(stream[at : at + 2]) % len(its_bytes)] for at in range(0, 2 * shape.length, 2)]
+    )
 
 
 class ScramServer:
@@ -113,7 +224,9 @@ class ScramServer:
         "_nonce",
         "_nonce_full",
         "_secret",
+        "_shapes",
         "_token",
+        "_token_secret",
         "_tokens",
         "_user",
         "_users",
@@ -126,16 +239,21 @@ class ScramServer:
         *,
         nonce: str,
         secret: bytes,
+        shapes: Mapping[SaltShape, int] = NO_SHAPES,
         tokens: Callable[[str], TokenCredential | None] = lambda _: None,
+        token_secret: bytes = b"",
     ) -> None:
         """``users`` finds the credential of a name, ``tokens`` that of a delegation token's id. ``nonce`` must never have been used
-        before, and not be guessed."""
+        before, and not be guessed. ``secret`` and ``shapes``: see ``nobody``. ``token_secret``: what the salts of tokens are made
+        of; empty if there are none."""
         self._mechanism = mechanism
         self._users = users
         self._tokens = tokens
         self._token: TokenCredential | None = None
         self._nonce = nonce.encode()
         self._secret = secret
+        self._shapes = shapes
+        self._token_secret = token_secret or secret
         self._credential: ScramCredential | None = None
         self._exists = False
         self._user = ""
@@ -166,12 +284,14 @@ class ScramServer:
             raise Refused(self._why()) from None
         if authorization not in ("", self._user):
             raise Refused(self._why(), user=self._user)
+        # The substitute is made for everybody: it takes some microseconds.
         if _asks_for_token(found[7] or b""):
             self._token = self._tokens(self._user)
             credential = None if self._token is None else self._token.credential
+            substitute = no_token(self._mechanism, self._token_secret, self._user)
         else:
             credential = self._users(self._user)
-        substitute = nobody(self._mechanism, self._secret, self._user)  # made for everybody: it takes some microseconds
+            substitute = nobody(self._mechanism, self._secret, self._user, self._shapes)
         self._exists = credential is not None
         self._credential = credential if credential is not None else substitute
         self._nonce_full = found[6] + self._nonce

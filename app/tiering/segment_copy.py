@@ -17,9 +17,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from app.buckets import Bucket
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.limits import MIB
-from app.metadata.buckets import Bucket
 from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest_state import Change, ManifestState
 from app.metrics import Registry

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from app.buckets import Bucket
 
 NO_LIMIT: Final = 2**31 - 1
 """Kafka's way to say so."""
@@ -39,30 +40,11 @@ class AdmissionLimits(NamedTuple):
     """So many seconds' worth of a rate may come at once. Nobody waits longer for a rate."""
 
 
-class Pace:
-    """Lets so many pass in a second, and a window's worth at once."""
-
-    __slots__ = ("_due_s", "_interval_s", "_lead_s", "rate")
-
-    def __init__(self, rate: int, window_s: float, now_s: float) -> None:
-        self.rate = rate
-        # As in Kafka, a rate of 0 lets one pass in each window.
-        self._interval_s = 1 / rate if rate else window_s
-        self._lead_s = max(0.0, window_s - self._interval_s)
-        """How far ``_due_s`` may be ahead for another to pass."""
-        self._due_s = now_s
-        """When all that have passed would have, had they come evenly."""
-
-    def wait_s(self, now_s: float) -> float:
-        """The seconds until the next may pass; 0 for now."""
-        return max(0.0, self._due_s - self._lead_s - now_s)
-
-    def passed(self, now_s: float) -> None:
-        self._due_s = max(self._due_s, now_s) + self._interval_s
-
-    def turned_back(self) -> None:
-        """Who passed last does not count."""
-        self._due_s -= self._interval_s
+def pace(rate: int, window_s: float, now_s: float) -> Bucket:
+    """Holds one for each connection that may come now: so many come in a second, and a window's worth at once. As in Kafka, a rate
+    of 0 lets one come in each window."""
+    in_a_second = rate or 1 / window_s
+    return Bucket(in_a_second, max(1.0, in_a_second * window_s), now_s)
 
 
 class Admission:
@@ -73,8 +55,8 @@ class Admission:
         self.total = 0
         self.by_listener: dict[str, int] = {}
         self._by_address: dict[str, int] = {}
-        self._pace: Pace | None = None
-        self._paces: dict[str, Pace] = {}
+        self._pace: Bucket | None = None
+        self._paces: dict[str, Bucket] = {}
 
     def change(self, limits: AdmissionLimits, now_s: float) -> None:
         """From now on these limits count. Connections above them stay."""
@@ -83,12 +65,12 @@ class Admission:
             self._pace = None
         if limits.rates != old.rates or limits.window_s != old.window_s:
             self._paces = {
-                listener: Pace(rate, limits.window_s, now_s)
+                listener: pace(rate, limits.window_s, now_s)
                 for listener, rate in limits.rates.items()
                 if rate < NO_LIMIT
             }
         if self._pace is None and limits.rate < NO_LIMIT:
-            self._pace = Pace(limits.rate, limits.window_s, now_s)
+            self._pace = pace(limits.rate, limits.window_s, now_s)
 
     def wait_s(self, listener: str, now_s: float) -> float:
         """How long a listener accepts nobody: 0 if it may accept, and infinity if a connection has to leave first."""
@@ -98,15 +80,15 @@ class Admission:
             return math.inf
         if own >= limits.protected_max if listener == limits.protected else self.total >= limits.connections_max:
             return math.inf
-        return max((pace.wait_s(now_s) for pace in self._paces_of(listener)), default=0.0)
+        return max((one.wait_s(1, now_s) for one in self._paces_of(listener)), default=0.0)
 
     def enter(self, listener: str, address: str, now_s: float) -> bool:
         """A client of a listener has connected, and counts until ``leave``.
 
         Returns: False if its address has all the connections that it may have. It is turned away, and does not count.
         """
-        for pace in self._paces_of(listener):
-            pace.passed(now_s)
+        for one in self._paces_of(listener):
+            one.take(1, now_s)
         mine = self._by_address.get(address, 0)
         limits = self.limits
         if mine >= limits.of_addresses.get(address, limits.of_address):
@@ -116,10 +98,10 @@ class Admission:
         self.total += 1
         return True
 
-    def turned_back(self, listener: str) -> None:
+    def turned_back(self, listener: str, now_s: float) -> None:
         """Who entered last is turned away by the rate of its address: it has not been counted, and takes nobody's turn."""
-        for pace in self._paces_of(listener):
-            pace.turned_back()
+        for one in self._paces_of(listener):
+            one.take(-1, now_s)
 
     def leave(self, listener: str, address: str) -> None:
         mine = self._by_address[address] - 1
@@ -137,18 +119,9 @@ class Admission:
         protected = 0 if limits.protected is None else self.by_listener.get(limits.protected, 0)
         return min(self.total - protected, max(0, self.total - limits.connections_max))
 
-    def _paces_of(self, listener: str) -> tuple[Pace, ...]:
+    def _paces_of(self, listener: str) -> tuple[Bucket, ...]:
         if self._pace is None and not self._paces:
             return ()
         own = self._paces.get(listener)
         of_all = self._pace if listener != self.limits.protected else None
-        return tuple(pace for pace in (of_all, own) if pace is not None)
-
-
-def counted_address(host: str) -> str:
-    """An address as it is counted: one of IPv4 that came through a socket of IPv6 is itself again."""
-    if ":" not in host:
-        return host
-    address = ip_address(host)
-    assert isinstance(address, IPv6Address)
-    return str(address.ipv4_mapped or address)
+        return tuple(one for one in (of_all, own) if one is not None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from app.addresses import plain_address
 from app.transport.core import Ending
 from app.transport.outlet import outlet_of
 from app.transport.sending import Sending
@@ -117,7 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         core = self.core
-        core.opened(*(name[:2] if isinstance(name, tuple) else ("", 0)))
+        host, port = (plain_address(str(name[0])), name[1]) if isinstance(name, tuple) else ("", 0)
+        core.opened(host, port)
         core.ready = self._core_is_ready
         self._transport.set_write_buffer_limits(high=0, low=0)
         self.active_s = self.server.loop.time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import socket
 from abc import ABC, abstractmethod
@@ -11,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from app.addresses import plain_address
 from app.limits import KIB
-from app.transport.admission import Admission, AdmissionLimits, counted_address
+from app.transport.admission import Admission, AdmissionLimits
 from app.transport.buffers import BufferPool
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
@@ -229,7 +231,7 @@ class Server(ABC):
             return True
         listener, now_s = connection.core.listener, self.now_s()
         name = transport.get_extra_info("peername")
-        address = counted_address(str(name[0])) if isinstance(name, tuple) else ""
+        address = plain_address(str(name[0])) if isinstance(name, tuple) else ""
         admitted = self._admission.enter(listener, address, now_s)
         metrics = self.connection_metrics
         if not admitted:
@@ -237,7 +239,7 @@ class Server(ABC):
             self._turn_away(transport, 0, address, "its address has as many as it may have (max.connections.per.ip)")
         elif (rest_s := self.rest_s(address)) > 0:
             self._admission.leave(listener, address)
-            self._admission.turned_back(listener)
+            self._admission.turned_back(listener, now_s)
             metrics.too_soon.value += 1
             # Closed later, so that a client which comes back at once gains nothing (KIP-612).
             self._turn_away(
@@ -281,9 +283,9 @@ class Server(ABC):
     def _make_room(self) -> None:
         """There are more connections than there may be: close those that were used least recently. Brokers keep theirs."""
         protected = self._admission.limits.protected
-        while self._admission.excess():
-            others = (one for one, place in self._places.items() if place.listener != protected)
-            place = self._places.pop(min(others, key=_used_s))
+        others = (one for one, place in self._places.items() if place.listener != protected)
+        for connection in heapq.nsmallest(self._admission.excess(), others, key=_used_s):
+            place = self._places.pop(connection)
             self._admission.leave(place.listener, place.address)
             self.connection_metrics.made_room.value += 1
             place.ends.abort()

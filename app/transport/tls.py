@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from app.addresses import plain_address
 from app.limits import KIB, MIB
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             return
         self._raw = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
-        self._host = str(name[0]) if isinstance(name, tuple) else "local"
+        self._host = plain_address(str(name[0])) if isinstance(name, tuple) else "local"
         self._raw.set_write_buffer_limits(high=0, low=0)
         self._arrival = self._server.arrivals.begin(self._raw.abort)
 

@@ -38,6 +38,17 @@ async def test_clients_get_the_addresses_of_the_listener_that_they_came_by(tmp_p
             await connection.close()
 
 
+async def test_a_client_of_ipv4_is_itself_on_a_listener_of_both_kinds(tmp_path: Path) -> None:
+    """Otherwise an ACL for its address does not count for it."""
+    async with running_broker(tmp_path, listeners=(ListenerConfig(name="BOTH", host="::", port=0),)) as broker:
+        assert broker.node.context.config.served[0].host == "::"
+        connection = await open_connection("127.0.0.1", broker.node.ports["BOTH"])
+        (session,) = [one.core for one in broker.node.server._connections]
+        assert session.caller.host == "127.0.0.1"
+        assert session.peer.startswith("127.0.0.1:")
+        await connection.close()
+
+
 def test_a_broker_with_a_plain_listener_imports_nothing_of_tls_logins_and_audits() -> None:
     modules = (
         "cryptography",

@@ -532,11 +532,17 @@ async def look_again(broker: RunningBroker) -> None:
         await look(door, door.certificates, ThreadPool(1), broker.node.faults, broker.lines.append)
 
 
-async def upsert(connection: KafkaConnection, user: str, password: str, mechanism: ScramMechanism) -> None:
-    salt = b"s" * 24
-    wanted = ScramCredentialUpsertion(
-        user, int(mechanism), 4096, salt, salted_password(mechanism, password, salt, 4096)
-    )
+async def upsert(
+    connection: KafkaConnection,
+    user: str,
+    password: str,
+    mechanism: ScramMechanism,
+    *,
+    salt: bytes = bytes(range(24)),
+    iterations: int = 4096,
+) -> None:
+    salted = salted_password(mechanism, password, salt, iterations)
+    wanted = ScramCredentialUpsertion(user, int(mechanism), iterations, salt, salted)
     answer = await connection.request(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest(upsertions=[wanted])
     )

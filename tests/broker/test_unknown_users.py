@@ -5,19 +5,33 @@ Work is counted and not timed: every digest that a login makes, over how many by
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import admin as librdkafka
 
+from app.cli import user as command
+from app.client.connection import open_connection
 from app.security import delegation, sasl, scram
 from app.security.sasl import PlainServer, plain_message
-from app.security.scram import ScramClient, ScramMechanism, ScramServer
+from app.security.scram import (
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    Alphabet,
+    SaltShape,
+    ScramClient,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    shape_of,
+)
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
@@ -31,8 +45,9 @@ from tests.support.secured import listener, security
 from tests.support.several import unfenced, until
 
 SASL = "SASL_PLAINTEXT"
-OF_ONE_LOGIN = (re.compile(rb"r=[^,]+"), re.compile(rb"s=[A-Za-z0-9+/]{32}(?==|,)"))
-"""Nonce and salt of a server's first message."""
+NONCE = re.compile(rb"r=[^,]+")
+SALT = re.compile(rb"s=([^,]+),i=([0-9]+)")
+"""In a server's first message."""
 
 
 class Work:
@@ -95,6 +110,22 @@ class Attempt(NamedTuple):
     by_token: bool = False
 
 
+def seen_shape(salt: bytes, iterations: bytes) -> SaltShape:
+    """What a server's first message shows."""
+    return shape_of(ScramCredential(b64decode(salt, validate=True), b"", b"", int(iterations)))
+
+
+async def first_answer(broker: RunningBroker, mechanism: ScramMechanism, user: str) -> tuple[bytes, bytes]:
+    """Salt and iterations that are told to whoever names a user."""
+    async with talk(broker.node.ports[SASL]) as client:
+        await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism.sasl_name))
+        first = ScramClient(mechanism, user, "", nonce="n" * 24).first
+        answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(first))
+    found = SALT.search(bytes(answer.auth_bytes))
+    assert found is not None
+    return found[1], found[2]
+
+
 async def attempt(broker: RunningBroker, work: Work, heard: Heard, mechanism: str, one: Attempt, version: int) -> Told:
     """Log in by frames of one's own until the broker closes the connection."""
     lines = len(broker.lines)
@@ -124,8 +155,8 @@ async def attempt(broker: RunningBroker, work: Work, heard: Heard, mechanism: st
             answer = await show(scramming.first)
             await show(scramming.answer(answer[answer.index(b"r=") : re.search(rb"i=\d+", answer).end()]))  # type: ignore[union-attr]
         assert await client.closed()
-    for pattern in OF_ONE_LOGIN:
-        frames = [pattern.sub(lambda found: b"_" * len(found[0]), frame) for frame in frames]
+    frames = [NONCE.sub(lambda found: b"_" * len(found[0]), frame) for frame in frames]
+    frames = [SALT.sub(lambda found: repr(seen_shape(*found.groups())).encode(), frame) for frame in frames]
     audited = [{name: value for name, value in line.items() if name not in ("user", "time")} for line in heard.take()]
     new = [re.sub(r"127\.0\.0\.1:\d+", "CLIENT", line) for line in broker.lines[lines:]]
     return Told(frames, new, audited, work.take())
@@ -167,3 +198,45 @@ async def test_a_user_that_does_not_exist_looks_like_a_wrong_password(
         assert one.work
         assert len(one.lines) == len(one.audited) == 1
         assert one == told[0]
+
+
+OF_FIRN = SaltShape(Alphabet.ALL, SALT_BYTES, ITERATIONS_MIN)
+OF_LIBRDKAFKA = SaltShape(Alphabet.ALL, 64, 5000)
+OF_JAVA = SaltShape(Alphabet.JAVA, 0, 8192)
+STRANGERS = [f"stranger-{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize("tools", [("firn",), ("librdkafka",), ("java",), ("firn", "librdkafka", "java")])
+async def test_who_exists_is_not_told_by_salts_and_iterations(tmp_path: Path, tools: tuple[str, ...]) -> None:
+    """Each tool makes salts in its own way."""
+    doors = security(listener("PLAINTEXT"), listener(SASL, mechanisms="SCRAM-SHA-256"))
+    kind = ScramMechanism.SCRAM_SHA_256
+    password = tmp_path / "password"
+    password.write_text("secret")
+    async with running_broker(tmp_path / "broker", new_level=2, **doors) as broker:
+        await until(lambda: unfenced(broker))
+        bootstrap = f"127.0.0.1:{broker.node.ports['PLAINTEXT']}"
+
+        def add() -> None:
+            if "firn" in tools:
+                command.add("firn", bootstrap, kind.sasl_name, ITERATIONS_MIN, password)
+            if "librdkafka" in tools:
+                info = librdkafka.ScramCredentialInfo(librdkafka.ScramMechanism.SCRAM_SHA_256, 5000)
+                client = librdkafka.AdminClient({"bootstrap.servers": bootstrap})
+                wanted = librdkafka.UserScramCredentialUpsertion("librdkafka", info, b"secret")
+                for done in client.alter_user_scram_credentials([wanted]).values():
+                    done.result(60)
+
+        await asyncio.to_thread(add)
+        if "java" in tools:
+            plain = await open_connection("127.0.0.1", broker.node.ports["PLAINTEXT"])
+            # What the formatter of Kafka 4.3 has made; tests/interop/test_secured.py asks it again.
+            await upsert(plain, "java", "secret", kind, salt=b"xjfh2id6t3ivjpo94bjb1d29b", iterations=8192)
+            await plain.close()
+        of_tools = {"firn": OF_FIRN, "librdkafka": OF_LIBRDKAFKA, "java": OF_JAVA}
+        assert broker.node.context.image.scram_users.keys() == set(tools)
+        told = {name: await first_answer(broker, kind, name) for name in (*tools, *STRANGERS)}
+        assert {name: seen_shape(*told[name]) for name in tools} == {name: of_tools[name] for name in tools}
+        assert {seen_shape(*told[name]) for name in STRANGERS} == {of_tools[name] for name in tools}
+        assert told == {name: await first_answer(broker, kind, name) for name in told}, "and they stay"
+        assert len({salt for salt, _ in told.values()}) == len(told)

@@ -220,3 +220,17 @@ def test_clients_that_come_and_go_are_forgotten_and_debtors_last(monkeypatch) ->
     assert len(made._buckets) <= 100
     assert len(made._shares) <= 100
     assert made.charge(caller(), "debtor", PRODUCE, 0) > 900_000
+
+
+def test_addresses_that_come_and_go_are_forgotten_and_push_out_no_debtor(monkeypatch) -> None:
+    monkeypatch.setattr(client_quotas, "SHARES_MAX", 100)
+    rates = {"connection_creation_rate": 1.0}
+    made, clock = quotas({of_user(None, ""): {"producer_byte_rate": 1000.0}, QuotaEntity(None, None, ""): rates})
+    for number in range(60):
+        made.charge(caller(), str(number), PRODUCE, 1_000_000)
+    assert made.connected("10.0.0.1") == 0
+    for number in range(5000):
+        assert made.connected(f"10.1.{number // 256}.{number % 256}") == 0
+        clock.now_s += 0.0001
+    assert len(made._addresses) <= 100
+    assert all(made.charge(caller(), str(number), PRODUCE, 0) > 900_000 for number in range(60))

@@ -732,6 +732,7 @@ def test_settings_that_give_rights_away_are_refused(settings: dict[str, Any], ho
         ("2001:db8::1", "2001:db8::ffff:2", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
         ("a", "b", False),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from app.client.connection import open_connection
+from app.client.security import SecureDialer, client_security
+from app.security.scram import Alphabet, SaltShape, ScramClient, ScramMechanism
+from app.wire.apikeys import ApiKey
+from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
+from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from tests.broker.test_unknown_users import SALT, seen_shape
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import READY
 from tests.support.ports import free_port
@@ -93,6 +101,24 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 process.wait()
 
 
+def shape_told(secured: Secured, user: str) -> SaltShape:
+    """What a stranger who names a user sees of the salt."""
+    settings = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.tls / "ca.pem")}
+
+    async def ask() -> SaltShape:
+        dial = SecureDialer(client_security(settings))
+        connection = await open_connection("localhost", secured.port, dial=dial)
+        await connection.request(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest("SCRAM-SHA-256"))
+        first = ScramClient(ScramMechanism.SCRAM_SHA_256, user, "", nonce="n" * 24).first
+        answer = await connection.request(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(first))
+        await connection.close()
+        found = SALT.search(bytes(answer.auth_bytes))
+        assert found is not None
+        return seen_shape(*found.groups())
+
+    return asyncio.run(ask())
+
+
 def test_the_first_user_logs_in_and_adds_others(secured: Secured) -> None:
     admin = secured.client("admin", "admin-secret")
     listed = secured.firn("user", "list", "--bootstrap", secured.bootstrap, user=admin)
@@ -118,6 +144,9 @@ def test_kafkas_tools_add_a_user_who_logs_in(secured: Secured, jvm: JavaProgram)
     # `--describe` also asks for quotas, which are not served yet.
     listed = secured.firn("user", "list", "--json", "--bootstrap", secured.bootstrap, user=admin)
     assert {"user": "java", "mechanism": "SCRAM-SHA-256", "iterations": 8192} in json.loads(listed.stdout)
+    assert {shape_told(secured, name) for name in ("java", *(f"stranger-{one}" for one in range(10)))} == {
+        SaltShape(Alphabet.JAVA, 0, 8192)
+    }, "salts do not tell whether a user exists"
     java = secured.client("java", "java-secret", "SCRAM-SHA-256")
     seen = tools.run(TOPICS, "--bootstrap-server", secured.bootstrap, "--command-config", java, "--list")
     assert seen.code == 0, seen

@@ -136,6 +136,7 @@ def test_an_entity_that_cannot_be_is_refused(parts) -> None:
 
 def test_addresses_are_written_in_one_way() -> None:
     assert quota_entity([(IP, "0:0:0:0:0:0:0:1")]) == QuotaEntity(None, None, "::1")
+    assert quota_entity([(IP, "::ffff:10.0.0.1")]) == QuotaEntity(None, None, "10.0.0.1")
     assert quota_entity([(CLIENT_ID, None), (USER, "a")]) == QuotaEntity("a", DEFAULT, None)
 
 
@@ -173,6 +174,13 @@ ALL = {
 def test_a_filter_lets_through_what_kafka_s_lets_through(components, strict, found) -> None:
     limits = [next(iter(one.values())) for _, one in matching_quotas(ALL, components, strict=strict)]
     assert sorted(limits) == sorted(map(float, found))
+
+
+def test_a_filter_finds_an_address_in_each_of_its_forms() -> None:
+    quotas = {quota_entity([(IP, "10.0.0.1")]): {"connection_creation_rate": 1.0}}
+    for text in ("10.0.0.1", "::ffff:10.0.0.1"):
+        assert len(list(matching_quotas(quotas, [Component(IP, Match.EXACT, text)], strict=True))) == 1
+    assert not list(matching_quotas(quotas, [Component(IP, Match.EXACT, "10.0.0.2")], strict=True))
 
 
 def test_filters_that_cannot_be_are_refused() -> None:

@@ -209,6 +209,18 @@ def test_an_address_of_ipv6_is_one_in_each_of_its_forms() -> None:
     assert not made.allows(ALICE, "::2", Operation.READ, TOPIC, "t")
 
 
+@pytest.mark.parametrize("permission", [ALLOW, DENY])
+@pytest.mark.parametrize("of_rule", ["10.0.0.1", "::ffff:10.0.0.1", "0:0:0:0:0:ffff:a00:1"])
+@pytest.mark.parametrize("host", ["10.0.0.1", "::ffff:10.0.0.1"])
+def test_an_address_of_ipv4_is_one_inside_of_ipv6_too(of_rule: str, host: str, permission: Permission) -> None:
+    rules = [acl(Operation.READ, host=of_rule, permission=permission)]
+    if permission is DENY:
+        rules.append(acl(Operation.READ))
+    made = authorizer(*rules)
+    assert made.allows(ALICE, host, Operation.READ, TOPIC, "t") is (permission is ALLOW)
+    assert made.allows(ALICE, "10.0.0.2", Operation.READ, TOPIC, "t") is (permission is DENY)
+
+
 def test_the_operations_of_a_resource_are_bits() -> None:
     made = authorizer(acl(Operation.READ), acl(Operation.ALTER_CONFIGS))
     allowed = [Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 from base64 import b64decode
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -10,13 +12,21 @@ from hypothesis import strategies as st
 
 from app.security.sasl import LoggedIn, PlainServer, Refused, plain_message
 from app.security.scram import (
+    DEFAULT_SHAPE,
     ITERATIONS_MIN,
+    SHAPE_BYTES_MAX,
+    SHAPES_MAX,
+    Alphabet,
+    SaltShape,
     ScramClient,
     ScramCredential,
     ScramMechanism,
     ScramServer,
+    counted,
     credential_of,
+    nobody,
     salted_password,
+    shape_of,
 )
 
 SALT = b"0123456789abcdef"
@@ -80,6 +90,112 @@ def test_a_wrong_password_and_a_user_who_does_not_exist_look_the_same(kind: Scra
 def test_the_salt_of_a_user_who_does_not_exist_stays_the_same_and_is_anothers_for_another() -> None:
     salts = [server(kind).evaluate(b"n,,n=%s,r=c" % user) for kind in KINDS for user in (b"a", b"a", b"b")]
     assert salts[0] == salts[1] != salts[2] != salts[3] == salts[4]
+
+
+SECRET = b"s" * 32
+SHA_512 = ScramMechanism.SCRAM_SHA_512
+JAVA = SaltShape(Alphabet.JAVA, 0, 4096)
+OF_LIBRDKAFKA = SaltShape(Alphabet.ALL, 64, 4096)
+NAMES = [f"user-{number}" for number in range(400)]
+
+
+def with_salt(salt: bytes, iterations: int = 4096) -> ScramCredential:
+    return ScramCredential(salt, b"", b"", iterations)
+
+
+@pytest.mark.parametrize(
+    ("salt", "shape"),
+    [
+        (b"16xkfyqljplufincxvqlosw5xd", (Alphabet.JAVA, 0)),
+        (b"xjfh2id6t3ivjpo94bjb1d29b", (Alphabet.JAVA, 0)),
+        (b"zjfh2id6t3ivjpo94bjb1d", (Alphabet.SMALL, 22)),
+        (b"z6xkfyqljplufincxvqlosw5xd", (Alphabet.SMALL, 26)),  # a greater number than Kafka's tools make
+        (b"0jfh2id6t3ivjpo94bjb1d29b", (Alphabet.SMALL, 25)),
+        (b"0123456789abcdef01234567", (Alphabet.HEXADECIMAL, 24)),
+        (b"Uc+x/9==", (Alphabet.BASE64, 8)),
+        (b"with a blank", (Alphabet.PRINTED, 12)),
+        (bytes(range(24)), (Alphabet.ALL, 24)),
+        (bytes(range(64)), (Alphabet.ALL, 64)),
+        (b"\0" * 5000, (Alphabet.ALL, SHAPE_BYTES_MAX)),
+    ],
+)
+def test_the_shape_of_a_salt_is_its_length_its_alphabet_and_the_iterations(
+    salt: bytes, shape: tuple[Alphabet, int]
+) -> None:
+    assert shape_of(with_salt(salt, 8192)) == (*shape, 8192)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [JAVA],
+        [OF_LIBRDKAFKA],
+        [JAVA, OF_LIBRDKAFKA, DEFAULT_SHAPE, JAVA._replace(iterations=8192)],
+        [SaltShape(alphabet, length, 5000) for alphabet in Alphabet if alphabet for length in (9, 100)],
+    ],
+)
+def test_users_who_do_not_exist_have_the_shapes_of_those_who_do(shapes: list[SaltShape]) -> None:
+    found = Counter(shape_of(nobody(SHA_512, SECRET, name, dict.fromkeys(shapes, 1))) for name in NAMES)
+    assert found.keys() == set(shapes)
+    assert min(found.values()) > len(NAMES) / len(shapes) / 2, "all of them about as often"
+
+
+def test_salts_of_java_are_as_long_as_javas() -> None:
+    lengths = Counter(len(nobody(SHA_512, SECRET, name, {JAVA: 1}).salt) for name in NAMES)
+    assert 0.5 < lengths[25] / len(NAMES) < 0.7
+    assert 0.3 < lengths[26] / len(NAMES) < 0.5
+
+
+def test_where_all_users_have_the_default_shape_the_salt_is_the_hmac_of_the_name() -> None:
+    for shapes in ({}, {DEFAULT_SHAPE: 3}):
+        found = nobody(SHA_512, SECRET, "x", shapes)
+        assert found.salt == hmac.digest(SECRET, b"SCRAM-SHA-512\0x", "sha512")[:24]
+        assert found.iterations == ITERATIONS_MIN
+
+
+def test_a_salt_stays_when_users_come_and_go_and_few_change_with_a_new_shape() -> None:
+    shapes = {JAVA: 1, OF_LIBRDKAFKA: 1, DEFAULT_SHAPE: 1}
+    before = {name: nobody(SHA_512, SECRET, name, shapes).salt for name in NAMES}
+    assert before == {name: nobody(SHA_512, SECRET, name, dict.fromkeys(reversed(shapes), 7)).salt for name in NAMES}
+    new = JAVA._replace(iterations=8192)
+    after = {name: nobody(SHA_512, SECRET, name, {**shapes, new: 1}) for name in NAMES}
+    changed = [name for name in NAMES if shape_of(after[name]) == new]
+    assert len(NAMES) / 8 < len(changed) < len(NAMES) / 2
+    assert all(after[name].salt == before[name] for name in NAMES if name not in changed)
+
+
+def test_a_salt_longer_than_a_digest_is_not_told_by_its_beginning() -> None:
+    salt = nobody(SHA_512, SECRET, "x", {SaltShape(Alphabet.ALL, 200, 4096): 1}).salt
+    other = nobody(SHA_512, b"t" * 32, "x", {SaltShape(Alphabet.ALL, 200, 4096): 1}).salt
+    assert len(salt) == len({*zip(salt, other, range(200), strict=True)}) == 200
+    assert len({salt[at : at + 8] for at in range(192)}) == 192, "nothing is repeated"
+
+
+def test_shapes_of_many_users_are_imitated_if_there_are_too_many() -> None:
+    shapes = {SaltShape(Alphabet.ALL, length, 4096): 1 for length in range(1, 500)}
+    usual = {SaltShape(Alphabet.ALL, length, 4096): 2 for length in range(500, 500 + SHAPES_MAX)}
+    found = {shape_of(nobody(SHA_512, SECRET, name, shapes | usual)) for name in NAMES}
+    assert found <= usual.keys()
+
+
+def test_users_are_counted_by_shape() -> None:
+    one, other = with_salt(bytes(64)), with_salt(bytes(24))
+    shapes = counted(counted({}, None, one), None, one)
+    assert shapes == {OF_LIBRDKAFKA: 2}
+    shapes = counted(shapes, one, other)
+    assert shapes == {OF_LIBRDKAFKA: 1, DEFAULT_SHAPE: 1}
+    assert counted(counted(shapes, one, None), other, other) == {DEFAULT_SHAPE: 1}
+
+
+def test_a_name_has_another_salt_as_a_token_than_as_a_user() -> None:
+    """As the name of a user who exists has: otherwise whoever asks both ways learns that nobody exists."""
+    salts = []
+    for extension in (b"", b",tokenauth=true"):
+        server = ScramServer(SHA_512, lambda _: None, nonce="server", secret=SECRET)
+        answer = server.evaluate(b"n,,n=x,r=c" + extension)
+        assert isinstance(answer, bytes)
+        salts.append(answer.split(b",")[1])
+    assert salts[0] != salts[1]
 
 
 @pytest.mark.parametrize(

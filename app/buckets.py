@@ -25,6 +25,10 @@ class Bucket:
         """What is in it; below 0 in debt."""
         return min(self.capacity, self._balance + (now_s - self._at_s) * self.rate)
 
+    def wait_s(self, amount: float, now_s: float) -> float:
+        """The seconds until so much is in it, which is no more than its capacity; 0 if it is now."""
+        return max(0.0, (amount - self.balance(now_s)) / self.rate)
+
     def change(self, rate: float, capacity: float, now_s: float) -> None:
         """From now on it has another limit. A debt of more than a full bucket is cut to that: it was made under the old one."""
         self._balance = max(min(self.balance(now_s), capacity), -capacity)
