@@ -117,7 +117,7 @@ class Broker:
         if self.config.firn_cluster_log_key_location or self.config.firn_cluster_log_key_introducing:
             from app.broker.log_keys import with_log_keys
 
-            self.config = with_log_keys(self.config, self._log_line)
+            self.config = with_log_keys(self.config)
         if self.config.http_address != OFF:
             self._http_environment = http_environment(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)

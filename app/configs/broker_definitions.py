@@ -815,7 +815,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.cluster.log.key.location",
                 _STRING,
-                "File with these keys, one a line, instead.",
+                "File with these keys, one a line, instead. Only its owner may have access to it (mode 600).",
             ),
             _broker(
                 "firn.cluster.log.key.introducing",

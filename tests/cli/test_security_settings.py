@@ -210,26 +210,27 @@ def test_secrets_of_brokers_are_shown_nowhere_and_not_taken_from_a_command_line(
 
 def test_keys_of_the_cluster_log_come_from_a_file_of_the_brokers_user_alone(tmp_path: Path) -> None:
     key = base64.b64encode(b"x" * 32).decode()
-    path, lines = tmp_path / "keys", list[str]()
+    path = tmp_path / "keys"
     path.write_text(f"{key}\n")
     path.chmod(0o600)
     config = BrokerConfig(firn_cluster_log_key_location=str(path))
-    assert with_log_keys(config, lines.append).firn_cluster_log_key == f"{key}\n"
-    assert not lines
-    path.chmod(0o640)
-    with_log_keys(config, lines.append)
-    assert f"chmod 600 {path}" in lines[0]
+    assert with_log_keys(config).firn_cluster_log_key == f"{key}\n"
+    for mode in (0o640, 0o604, 0o620):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=f"others than its owner can read or change it: run `chmod 600 {path}`"):
+            with_log_keys(config)
+    path.chmod(0o600)
     for wrong, words in (
-        (replace(config, firn_cluster_log_key=key), "say the same"),
+        (replace(config, firn_cluster_log_key=key), "take one of them out"),
         (replace(config, firn_cluster_log_key_location=str(tmp_path / "no")), "cannot be read: No such file"),
         (BrokerConfig(firn_cluster_log_key_introducing=True), "no key to introduce"),
     ):
         with pytest.raises(ConfigError, match=words):
-            with_log_keys(wrong, lines.append)
+            with_log_keys(wrong)
     for text, words in (("", "is empty"), ("hunter2", "not base64"), ("\xe4", "no file of keys")):
         path.write_text(text)
         with pytest.raises(ConfigError, match=words) as refused:
-            with_log_keys(config, lines.append)
+            with_log_keys(config)
         assert "hunter2" not in str(refused.value)
 
 
