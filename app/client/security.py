@@ -64,6 +64,13 @@ USER_NAMES: Final = (
     "firn.sasl.oauthbearer.token.file",
 )
 """Those that say who logs in."""
+SHOWS_USER: Final = frozenset(
+    {
+        *(name for name in USER_NAMES if name != "sasl.mechanism"),
+        *(name for name in NAMES if name.startswith(("ssl.keystore.", "ssl.key."))),
+    }
+)
+"""Those by which a client shows who it is: whoever has them can act as its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
