@@ -54,7 +54,7 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ConfigError, RequestRejected
-from app.http.access import ANY, in_the_clear, is_loopback, parse_hosts, parse_origins
+from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
 
 OFF: Final = "off"
@@ -673,32 +673,23 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
 def _check_http(config: BrokerConfig) -> None:
     """Raises: ConfigError if nobody could use HTTP, or everybody could with rights that are not theirs."""
     listener = config.http_listener
-    off = "or turn HTTP off with --http off"
     anonymous = config.firn_http_anonymous_enable
     if anonymous and not config.firn_http_client_config and listener.protocol is not SecurityProtocol.PLAINTEXT:
         raise ConfigError(
             "firn.http.anonymous.enable needs the user whose rights requests get: name a file with it with firn.http.client.config."
         )
     if not listener.protocol.sasl:
-        if not anonymous and any(one.client_auth is not ClientAuth.NONE for one in config.listeners):
-            raise ConfigError(
-                "HTTP cannot ask its callers who they are, because no listener has SASL: add one, let every caller of HTTP have "
-                f"the rights of the HTTP process with firn.http.anonymous.enable=true, {off}."
-            )
+        asks = any(one.client_auth is not ClientAuth.NONE for one in config.listeners)
+        check_rights(by_certificate=asks, anonymous=anonymous)
         return
     if not anonymous and not listener.protocol.tls and not any(one.startswith("SCRAM-") for one in listener.mechanisms):
         raise ConfigError(
             f"No caller of HTTP could log in: listener {listener.name} offers {', '.join(listener.mechanisms)} without TLS, which "
-            f"whoever answers at its address could read. Offer SCRAM-SHA-512 too, use SASL_SSL, {off}."
+            "whoever answers at its address could read. Offer SCRAM-SHA-512 too, use SASL_SSL, or turn HTTP off with --http off."
         )
     host = parse_address(config.http_address, what="firn.http.listen").host
-    if not config.has_https and not config.firn_http_plain_credentials_enable and not is_loopback(host):
-        raise ConfigError(in_the_clear(host))
-    if ANY in config.firn_http_allowed_origins:
-        raise ConfigError(
-            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers with "
-            "requests of any page. Name the origins."
-        )
+    check_encrypted(host, encrypted=config.has_https or config.firn_http_plain_credentials_enable)
+    check_origins(config.firn_http_allowed_origins)
 
 
 # --- reading values -------------------------------------------------------------------------------------------------
