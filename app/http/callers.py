@@ -13,7 +13,7 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -54,7 +54,7 @@ LIFETIME_S_MIN: Final = 0.1
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 TOKENS: Final = "OAUTHBEARER"
 
-BUSY: Final = RestAnswer(503, 50302, "Too many callers log in or are served at this time. Try again later.")
+BUSY: Final = RestAnswer(503, 50302, "The server has as many users as it can serve. Try again in a few seconds.")
 
 
 class Refusal(Exception):
@@ -261,20 +261,21 @@ class Callers:
                 of_caller=True,
                 buffer_bytes_max=CALLER_BUFFER_BYTES_MAX,
             )
-            try:
-                await cluster.any_broker()
-                _check_lifetime(dialer)
-                return self._keep(Caller(key, gateway, dialer))
-            except RequestRejected as error:
-                await gateway.close()
-                if error.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-                    self._offered_until_s = -math.inf  # the broker has changed
-                    raise BrokerUnavailable(str(error)) from None
-                if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
-                    raise
-            except BaseException:
-                await gateway.close()
-                raise
+            async with AsyncExitStack() as unless_kept:
+                unless_kept.push_async_callback(gateway.close)
+                try:
+                    await cluster.any_broker()
+                    _check_lifetime(dialer)
+                except RequestRejected as error:
+                    if error.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+                        self._offered_until_s = -math.inf  # the broker has changed
+                        raise BrokerUnavailable(str(error)) from None
+                    if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
+                        raise
+                    continue
+                caller = self._keep(Caller(key, gateway, dialer))
+                unless_kept.pop_all()
+                return caller
         raise Refusal(REFUSED)
 
     def _security(self, credential: Credential, mechanism: str) -> ClientSecurity:
