@@ -30,6 +30,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker import NODE_ID_AUTO
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import Definition
+from app.configs.environment import CLIENT_PREFIX, PREFIX, environment_name
 from app.configs.listeners import (
     WILDCARDS,
     ClientAuth,
@@ -549,7 +550,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
     by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
-        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT or variable.startswith("FIRN_CLIENT_"):
+        if not variable.startswith(PREFIX) or variable in _OWN_ENVIRONMENT or variable.startswith(CLIENT_PREFIX):
             continue
         if variable in by_variable:
             values[by_variable[variable]] = text
@@ -571,11 +572,6 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")
-
-
-def environment_name(name: str) -> str:
-    """The environment variable of a setting."""
-    return "FIRN_" + name.removeprefix("firn.").replace(".", "_").upper()
 
 
 @cache

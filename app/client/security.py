@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
 from app.errors import ConfigError, ErrorCode, RequestRejected
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 LOGIN_MS: Final = 10_000
 HANDSHAKE_S: Final = 10.0
 TOKEN_BYTES_MAX: Final = 64 << 10
-ENVIRONMENT_PREFIX: Final = "FIRN_CLIENT_"
 CONFIG_VARIABLE: Final = "FIRN_CLIENT_CONFIG"
 NAMES: Final = (
     "security.protocol",
@@ -110,10 +110,17 @@ def read_settings(environment: Mapping[str, str], path: str | None = None) -> Ma
         except ValueError as error:
             raise ConfigError(f"--client-config {path} is not a file of properties: {error}.") from None
     for name in NAMES:
-        text = environment.get(ENVIRONMENT_PREFIX + name.removeprefix("firn.").replace(".", "_").upper())
+        text = environment.get(environment_name(name, CLIENT_PREFIX))
         if text is not None:
             found[name] = text
     return {name: text.strip() for name, text in found.items() if name in NAMES}
+
+
+def to_environment(settings: Mapping[str, str], path: str = "") -> Mapping[str, str]:
+    """The variables of which ``read_settings`` makes these settings, beside those of the file. Secrets are among them: a command
+    line could be read by others."""
+    found = {environment_name(name, CLIENT_PREFIX): text for name, text in settings.items()}
+    return {**found, CONFIG_VARIABLE: path} if path else found
 
 
 def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> ClientSecurity:

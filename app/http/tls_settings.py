@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig
+from app.configs.environment import environment_name
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ NAMES: Final = (
     "ssl.client.auth",
 )
 """Settings after ``firn.http.``, by Kafka's names."""
-ENVIRONMENT_PREFIX: Final = "FIRN_HTTP_"
 
 
 def read_tls(texts: Mapping[str, str]) -> TlsSettings | None:
@@ -74,14 +74,10 @@ def texts_of(config: BrokerConfig) -> Mapping[str, str]:
 
 def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     """The texts for ``read_tls`` in a process's environment."""
-    found = {name: environment.get(_variable(name), "") for name in NAMES}
+    found = {name: environment.get(environment_name(PREFIX + name), "") for name in NAMES}
     return {name: text for name, text in found.items() if text}
 
 
 def to_environment(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """What a child's environment must have to be given ``texts`` and nothing else. Keys are secret: a command line is not."""
-    return {_variable(name): texts.get(name, "") for name in NAMES}
-
-
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()
+    """The variables of which ``from_environment`` makes ``texts``. Keys are secret: a command line is not."""
+    return {environment_name(PREFIX + name): text for name, text in texts.items() if text}
