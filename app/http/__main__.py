@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.configs.environment import CLIENT_PREFIX
 from app.errors import FirnError
 from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings
@@ -39,7 +38,7 @@ def tls_of_environment() -> TlsSettings | None:
 
 def client_of_environment() -> Mapping[str, str]:
     """How brokers are reached, as ``FIRN_CLIENT_…`` says. Raises: ConfigError."""
-    if not any(name.startswith(CLIENT_PREFIX) for name in os.environ):
+    if not any(name.startswith("FIRN_CLIENT_") for name in os.environ):
         return {}
     from app.client.security import read_settings
 
