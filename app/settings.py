@@ -26,11 +26,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.addresses import is_loopback
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import Definition
+from app.configs.environment import CLIENT_PREFIX, PREFIX, environment_name
 from app.configs.listeners import (
     WILDCARDS,
     ClientAuth,
@@ -55,7 +55,7 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ConfigError, RequestRejected
-from app.http.access import ANY, in_the_clear, parse_hosts, parse_origins
+from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
 
 ALIASES: Final[Mapping[str, str]] = {
@@ -548,7 +548,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
     by_variable = {environment_name(name): name for name in (*BROKER_WITHOUT_EFFECT, *catalogue(), *ALIASES)}
     values: dict[str, str] = {}
     for variable, text in environment.items():
-        if not variable.startswith("FIRN_") or variable in _OWN_ENVIRONMENT or variable.startswith("FIRN_CLIENT_"):
+        if not variable.startswith(PREFIX) or variable in _OWN_ENVIRONMENT or variable.startswith(CLIENT_PREFIX):
             continue
         if variable in by_variable:
             values[by_variable[variable]] = text
@@ -570,11 +570,6 @@ def from_assignments(assignments: Iterable[str]) -> Source:
             )
         values[name.strip()] = text.strip()
     return Source(values, lambda name: f"--set {name}")
-
-
-def environment_name(name: str) -> str:
-    """The environment variable of a setting."""
-    return "FIRN_" + name.removeprefix("firn.").replace(".", "_").upper()
 
 
 @cache
@@ -672,32 +667,23 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
 def _check_http(config: BrokerConfig) -> None:
     """Raises: ConfigError if nobody could use HTTP, or everybody could with rights that are not theirs."""
     listener = config.http_listener
-    off = "or turn HTTP off with --http off"
     anonymous = config.firn_http_anonymous_enable
     if anonymous and not config.firn_http_client_config and listener.protocol is not SecurityProtocol.PLAINTEXT:
         raise ConfigError(
             "firn.http.anonymous.enable needs the user whose rights requests get: name a file with it with firn.http.client.config."
         )
     if not listener.protocol.sasl:
-        if not anonymous and any(one.client_auth is not ClientAuth.NONE for one in config.listeners):
-            raise ConfigError(
-                "HTTP cannot ask its callers who they are, because no listener has SASL: add one, let every caller of HTTP have "
-                f"the rights of the HTTP process with firn.http.anonymous.enable=true, {off}."
-            )
+        asks = any(one.client_auth is not ClientAuth.NONE for one in config.listeners)
+        check_rights(by_certificate=asks, anonymous=anonymous)
         return
     if not anonymous and not listener.protocol.tls and not any(one.startswith("SCRAM-") for one in listener.mechanisms):
         raise ConfigError(
             f"No caller of HTTP could log in: listener {listener.name} offers {', '.join(listener.mechanisms)} without TLS, which "
-            f"whoever answers at its address could read. Offer SCRAM-SHA-512 too, use SASL_SSL, {off}."
+            "whoever answers at its address could read. Offer SCRAM-SHA-512 too, use SASL_SSL, or turn HTTP off with --http off."
         )
     host = parse_address(config.http_address, what="firn.http.listen").host
-    if not config.has_https and not config.firn_http_plain_credentials_enable and not is_loopback(host):
-        raise ConfigError(in_the_clear(host))
-    if ANY in config.firn_http_allowed_origins:
-        raise ConfigError(
-            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers with "
-            "requests of any page. Name the origins."
-        )
+    check_encrypted(host, encrypted=config.has_https or config.firn_http_plain_credentials_enable)
+    check_origins(config.firn_http_allowed_origins)
 
 
 # --- reading values -------------------------------------------------------------------------------------------------

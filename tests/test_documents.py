@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from app.configs.environment import environment_name
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, broker_setting_without_effect
 from app.handlers.dispatch import FAMILIES
 from app.metadata.cluster import LEVEL_FEATURE
 from app.metadata.features import OF_PROTOCOL
 from app.metadata.group_configs import GROUP_DEFINITIONS
-from app.settings import ALIASES, catalogue, environment_name
+from app.settings import ALIASES, catalogue
 from app.wire.apikeys import ApiKey
 from app.wire.versions import SERVED
 

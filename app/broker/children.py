@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from app.configs.environment import PREFIX
 from app.interpreter import python_command, python_environment
 
 RESTART_DELAY_S_MIN: Final = 0.1
@@ -23,8 +24,18 @@ STEADY_S: Final = 30.0
 EXIT_WAIT_S: Final = 5.0
 """How long a child may take to end after its socket was closed, before it is killed."""
 
-OF_THE_BROKER_ALONE: Final = frozenset({"FIRN_CLUSTER_LOG_KEY", "FIRN_DELEGATION_TOKEN_SECRET_KEY"})
-"""Variables with secrets that no child needs: one of them talks to the network."""
+OF_THE_STORE: Final = "AWS_"
+"""How variables begin that let a process into the bucket."""
+
+
+def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) -> Mapping[str, str]:
+    """What a child gets of its broker's environment.
+
+    No setting, because settings may be secrets (logins, private keys, the URL of Redis) and a child reads none that it was not
+    handed. What lets a process into the bucket is for the child that opens the store: another one faces the network.
+    """
+    dropped = (PREFIX,) if opens_store else (PREFIX, OF_THE_STORE)
+    return {name: text for name, text in environment.items() if not name.startswith(dropped)}
 
 
 class Child:
@@ -40,9 +51,10 @@ class Child:
         log_line: Callable[[str], None],
         connected: Callable[[socket.socket], Awaitable[None]] | None = None,
         environment: Mapping[str, str] | None = None,
+        opens_store: bool = False,
     ) -> None:
         """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
-        ``environment`` is beside the broker's own, in its place where both have a name.
+        ``environment`` is beside what it inherits (``inherited_environment``).
 
         ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
         """
@@ -53,6 +65,7 @@ class Child:
         self._log_line = log_line
         self._connected = connected
         self._environment = environment or {}
+        self._opens_store = opens_store
         self._process: asyncio.subprocess.Process | None = None
         self._kept: socket.socket | None = None
         self.restarts = 0
@@ -70,7 +83,7 @@ class Child:
             self._process = await asyncio.create_subprocess_exec(
                 *python_command(*self._command(theirs.fileno())),
                 env={
-                    **{name: text for name, text in python_environment().items() if name not in OF_THE_BROKER_ALONE},
+                    **inherited_environment(python_environment(), opens_store=self._opens_store),
                     **self._environment,
                 },
                 stdin=asyncio.subprocess.DEVNULL,

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ from app.configs.listeners import (
 )
 from app.errors import ConfigError
 from app.handlers.doors import Door
-from app.machine.certificates import Certificates, Pem, TlsSettings
+from app.machine.certificates import Certificates, TlsSettings, tls_settings
 from app.metadata.cluster import ClusterImage
 from app.security.authorizer import split_super_users
 from app.security.jaas import parse_jaas
@@ -136,7 +136,7 @@ class Doors:
         from app.broker.token_keys import TokenKeys, token_rules
         from app.security.tokens import TokenServer, UnknownKey, user_of
 
-        keys = TokenKeys(listener, tls_settings(listener).trust)
+        keys = TokenKeys(listener, tls_of(listener).trust)
         self._keys.append(keys)
         rules = token_rules(listener)
 
@@ -178,7 +178,7 @@ class Doors:
 
 def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
     """Reads files. Raises: ConfigError."""
-    certificates = Certificates(tls_settings(listener), server=True)
+    certificates = Certificates(tls_of(listener), server=True)
     try:
         return certificates, PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
     except ValueError as error:
@@ -202,11 +202,17 @@ async def reconfigure(
         changed = overridden(first, given)
         certificates, rules = await pool.run(lambda: _tls_of(changed))
     except (ConfigError, ValueError) as error:
-        faults.met("using the settings of", name, f"{name} goes on with its old TLS settings: {error}", lasting=True)
+        why = str(error).rstrip(".")
+        faults.met(
+            "using the settings of",
+            name,
+            f"{name} goes on with its old TLS settings: {why}. Correct this with kafka-configs",
+            lasting=True,
+        )
         return False
     door.certificates, door.rules = certificates, rules
     faults.over("using the settings of", name)
-    log_line(f"{name} has other TLS settings; new connections get them")
+    log_line(f"{name} has other TLS settings: new connections use them, open ones keep the old settings")
     return True
 
 
@@ -217,10 +223,15 @@ async def look(
     name = f"listener {door.config.name}"
     try:
         if await pool.run(certificates.look):
-            log_line(f"{name} has read its certificates again; new connections get what they are now")
+            log_line(
+                f"{name} has read its certificates again: new connections use them, open ones keep the old certificates"
+            )
     except ConfigError as error:
         faults.met(
-            "reading the certificates of", name, f"{name} goes on with its old certificates: {error}", lasting=True
+            "reading the certificates of",
+            name,
+            f"{name} goes on with its old certificates: {error} Replace the file by a good one: it is read within {LOOK_S:g} s",
+            lasting=True,
         )
     else:
         faults.over("reading the certificates of", name)
@@ -240,7 +251,7 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
     if protocol.tls:
         if listener.text("ssl.endpoint.identification.algorithm", "https").lower() != "https":
             return NoWay("between brokers ssl.endpoint.identification.algorithm must be https")
-        tls = tls_settings(listener)
+        tls = tls_of(listener)
         if tls.trust is None:
             return NoWay(
                 f"listener {listener.name} between brokers needs ssl.truststore.location, to know the other brokers by"
@@ -298,37 +309,6 @@ def users_of(listener: ListenerConfig) -> Mapping[str, str]:
     return users
 
 
-def tls_settings(listener: ListenerConfig) -> TlsSettings:
+def tls_of(listener: ListenerConfig) -> TlsSettings:
     """The TLS of a listener."""
-    text = listener.text
-    identity: Sequence[Pem]
-    if text("ssl.keystore.location"):
-        identity = [_store(text, "keystore")]
-    else:
-        identity = [
-            Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain") if text(name)
-        ]
-    trust = None
-    if text("ssl.truststore.location"):
-        trust = _store(text, "truststore")
-    elif text("ssl.truststore.certificates"):
-        trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
-    revoked = text("firn.ssl.crl.location")
-    return TlsSettings(
-        identity=identity,
-        password=text("ssl.key.password"),
-        trust=trust,
-        revoked=Pem("firn.ssl.crl.location", path=revoked) if revoked else None,
-        client_auth=_MODES[listener.client_auth],
-        versions=listener.words("ssl.enabled.protocols", "TLSv1.2,TLSv1.3") or ("TLSv1.2", "TLSv1.3"),
-        ciphers=listener.words("ssl.cipher.suites"),
-    )
-
-
-def _store(text: Callable[..., str], name: str) -> Pem:
-    return Pem(
-        f"ssl.{name}.location",
-        path=text(f"ssl.{name}.location"),
-        pkcs12=text(f"ssl.{name}.type").upper() == "PKCS12",
-        password=text(f"ssl.{name}.password"),
-    )
+    return tls_settings(listener.settings, client_auth=_MODES[listener.client_auth])

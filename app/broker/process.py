@@ -56,6 +56,16 @@ LOCK_WAIT_S: Final = 3.0
 """How long a start waits for the data directory: children of a broker that was just killed may still be ending."""
 LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
+VARIABLE_BYTES_MAX: Final = 128 << 10
+"""Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
+TRUST: Final = (
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "firn.ssl.crl.location",
+)
+"""Settings of a listener that say whom to trust: the HTTP process knows the broker by them."""
 
 
 class Broker:
@@ -116,7 +126,7 @@ class Broker:
         if self.config.firn_cluster_log_key_location or self.config.firn_cluster_log_key_introducing:
             from app.broker.log_keys import with_log_keys
 
-            self.config = with_log_keys(self.config, self._log_line)
+            self.config = with_log_keys(self.config)
         if self.config.http_address != OFF:
             self._http_environment = http_environment(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
@@ -132,6 +142,7 @@ class Broker:
             rng=self._rng,
             log_line=self._log_line,
             connected=self._rpc.connect,
+            opens_store=True,
         )  # fmt: skip
         await self._store.start()
         # Nobody waits for this loop yet, and the store process starts meanwhile.
@@ -436,12 +447,10 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
 
 
 def http_options(config: BrokerConfig) -> Sequence[str]:
-    """The flags of the HTTP process. None of them is a secret."""
+    """The flags of the HTTP process. None of them is a secret: ``http_environment`` has those."""
     named = (config.http_listener.advertised_host, config.advertised_host, config.listen_host)
     hosts = dict.fromkeys([*named, *sorted(config.firn_http_allowed_hosts)])
     return (
-        *(f"--client={name}={text}" for name, text in _http_client(config).items()),
-        *([f"--client-config={config.firn_http_client_config}"] if config.firn_http_client_config else []),
         *(["--anonymous"] if config.firn_http_anonymous_enable else []),
         *(["--plain-credentials"] if config.firn_http_plain_credentials_enable else []),
         f"--http-allowed-hosts={','.join(filter(None, hosts))}",
@@ -452,47 +461,56 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
     )
 
 
-def _http_client(config: BrokerConfig) -> Mapping[str, str]:
-    """How the HTTP process reaches its listener, beside what is in its file."""
+def http_client(config: BrokerConfig) -> Mapping[str, str]:
+    """The settings of a client by which the HTTP process reaches its listener, beside those of its file. Secrets are among them."""
     listener = config.http_listener
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         return {}
     found = {"security.protocol": listener.protocol.value}
-    if (
-        listener.protocol.tls
-        and not config.firn_http_client_config
-        and (trust := listener.text("ssl.truststore.location"))
-    ):
-        found["ssl.truststore.location"] = trust
+    if listener.protocol.tls and not config.firn_http_client_config:
+        found |= {name: text for name in TRUST if (text := listener.text(name))}
     return found
 
 
 def http_environment(config: BrokerConfig) -> Mapping[str, str]:
-    """The environment of the HTTP process beside the broker's own, which has its secrets. Files are looked at.
+    """The settings that the HTTP process is handed by its environment, secrets among them. Files are looked at.
 
     Raises: ConfigError, if the HTTP process could not start with these settings.
     """
-    from app.http.tls_settings import read_tls, texts_of, to_environment
+    from app.http import tls_settings
+    from app.http.access import check_rights
 
-    texts = texts_of(config)
-    tls = read_tls(texts)
+    found: dict[str, str] = {}
+    texts = tls_settings.texts_of(config)
+    tls = tls_settings.read_tls(texts)
     if tls is not None:
         from app.machine.certificates import Certificates
 
         Certificates(tls, server=True)
-    client = _http_client(config)
-    if client:
-        from app.client.security import Reach, client_security, read_settings
+        found |= tls_settings.to_environment(texts)
+    client, file = http_client(config), config.firn_http_client_config
+    if client or file:
+        from app.client.security import Reach, client_security, read_settings, to_environment
 
-        given = read_settings({}, config.firn_http_client_config) if config.firn_http_client_config else {}
-        protocol = given.get("security.protocol", client["security.protocol"]).upper()
-        if protocol != client["security.protocol"]:
+        found |= to_environment(client, file)
+        given = read_settings({}, file) if file else {}
+        listener = config.http_listener
+        protocol = given.get("security.protocol", listener.protocol).upper()
+        if protocol != listener.protocol:
             raise ConfigError(
-                f"{config.firn_http_client_config} (firn.http.client.config) says security.protocol={protocol}, but the HTTP "
-                f"process uses listener {config.http_listener.name}, which has {client['security.protocol']}: take the line out."
+                f"{file} (firn.http.client.config) says security.protocol={protocol}, but the HTTP process uses listener "
+                f"{listener.name}, which has {listener.protocol}: take the line out."
             )
-        Reach(client_security({**client, **given}, needs_user=config.firn_http_anonymous_enable).tls)
-    return to_environment(texts) if tls is not None else to_environment({})
+        security = client_security({**client, **given}, needs_user=config.firn_http_anonymous_enable)
+        check_rights(by_certificate=security.by_certificate, anonymous=config.firn_http_anonymous_enable)
+        Reach(security.tls)
+    for name, text in found.items():
+        if len(os.fsencode(f"{name}={text}")) >= VARIABLE_BYTES_MAX:
+            raise ConfigError(
+                f"{name} of the HTTP process would have {len(text)} characters, and the system allows no variable of "
+                f"{VARIABLE_BYTES_MAX} bytes: write the certificates into a file and name that."
+            )
+    return found
 
 
 def _reachable(host: str) -> str:

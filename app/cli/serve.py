@@ -194,7 +194,8 @@ def _ready(broker: Broker, ready_fd: int | None) -> None:
 
 def _list_settings(*, as_json: bool) -> int:
     from app.cli.output import print_json, print_table
-    from app.settings import catalogue, environment_name
+    from app.configs.environment import environment_name
+    from app.settings import catalogue
 
     settings = catalogue().items()
     if as_json:

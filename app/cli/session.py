@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import typer
 
+from app.configs.environment import CLIENT_PREFIX
 from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
@@ -119,7 +120,7 @@ def client_dial() -> Dialer:
 
 def client_settings() -> Mapping[str, str]:
     """Settings of a client, from the file and the environment. Raises: ConfigError."""
-    if not _client_config and not any(name.startswith("FIRN_CLIENT_") for name in os.environ):
+    if not _client_config and not any(name.startswith(CLIENT_PREFIX) for name in os.environ):
         return {}
     from app.client.security import read_settings
 

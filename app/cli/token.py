@@ -40,20 +40,6 @@ TokenId = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `
 _NOTHING: Final[tuple[str, ...]] = ()
 _ESCAPE: Final = "\\u%04x"
 """Of a character in a properties file."""
-_OF_THE_USER: Final = frozenset(
-    {
-        "sasl.username",
-        "sasl.password",
-        "sasl.jaas.config",
-        "firn.sasl.oauthbearer.token.file",
-        "ssl.keystore.type",
-        "ssl.keystore.location",
-        "ssl.keystore.key",
-        "ssl.keystore.certificate.chain",
-        "ssl.key.password",
-    }
-)
-"""Settings of a client that show who it is: the holder of a token does not get them."""
 
 
 @app.callback()
@@ -279,7 +265,9 @@ def _created(path: Path) -> TextIO:
 
 def _client_of(token_id: str, secret: str) -> Iterator[str]:
     """The lines of a file of settings that logs in with a token: as this command is set, without the credentials of its user."""
-    settings = {name: text for name, text in client_settings().items() if name not in _OF_THE_USER}
+    from app.client.security import SHOWS_USER
+
+    settings = {name: text for name, text in client_settings().items() if name not in SHOWS_USER}
     if not settings.get("security.protocol", "").startswith("SASL_"):
         settings["security.protocol"] = "SASL_SSL"
     if not settings.get("sasl.mechanism", "").startswith("SCRAM-"):

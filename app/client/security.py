@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
 from app.errors import ConfigError, ErrorCode, RequestRejected
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 LOGIN_MS: Final = 10_000
 HANDSHAKE_S: Final = 10.0
 TOKEN_BYTES_MAX: Final = 64 << 10
-ENVIRONMENT_PREFIX: Final = "FIRN_CLIENT_"
 CONFIG_VARIABLE: Final = "FIRN_CLIENT_CONFIG"
 NAMES: Final = (
     "security.protocol",
@@ -64,6 +64,13 @@ USER_NAMES: Final = (
     "firn.sasl.oauthbearer.token.file",
 )
 """Those that say who logs in."""
+SHOWS_USER: Final = frozenset(
+    {
+        *(name for name in USER_NAMES if name != "sasl.mechanism"),
+        *(name for name in NAMES if name.startswith(("ssl.keystore.", "ssl.key."))),
+    }
+)
+"""Those by which a client shows who it is: whoever has them can act as its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,11 @@ class ClientSecurity:
     token: str = field(default="", repr=False)
     """Instead of the file."""
     tls: TlsSettings | None = None
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether a certificate says who the client is, and no login does."""
+        return self.protocol is SecurityProtocol.SSL and self.tls is not None and bool(self.tls.identity)
 
 
 def read_settings(environment: Mapping[str, str], path: str | None = None) -> Mapping[str, str]:
@@ -98,10 +110,17 @@ def read_settings(environment: Mapping[str, str], path: str | None = None) -> Ma
         except ValueError as error:
             raise ConfigError(f"--client-config {path} is not a file of properties: {error}.") from None
     for name in NAMES:
-        text = environment.get(ENVIRONMENT_PREFIX + name.removeprefix("firn.").replace(".", "_").upper())
+        text = environment.get(environment_name(name, CLIENT_PREFIX))
         if text is not None:
             found[name] = text
     return {name: text.strip() for name, text in found.items() if name in NAMES}
+
+
+def to_environment(settings: Mapping[str, str], path: str = "") -> Mapping[str, str]:
+    """The variables of which ``read_settings`` makes these settings, beside those of the file. Secrets are among them: a command
+    line could be read by others."""
+    found = {environment_name(name, CLIENT_PREFIX): text for name, text in settings.items()}
+    return {**found, CONFIG_VARIABLE: path} if path else found
 
 
 def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> ClientSecurity:
@@ -149,44 +168,18 @@ def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> 
 
 
 def _tls(settings: Mapping[str, str]) -> TlsSettings:
-    from app.machine.certificates import Pem, TlsSettings
-
-    def text(name: str) -> str:
-        return settings.get(name, "")
-
-    def store_of(name: str, path: str) -> Pem:
-        pkcs12 = text(f"ssl.{name}.type").upper() == "PKCS12"
-        return Pem(f"ssl.{name}.location", path=path, pkcs12=pkcs12, password=text(f"ssl.{name}.password"))
+    from app.machine.certificates import tls_settings
 
     for store in ("keystore", "truststore"):
-        kind = text(f"ssl.{store}.type").upper()
-        if text(f"ssl.{store}.location") and kind not in ("", *STORE_TYPES):
-            raise ConfigError(f"{unreadable_store(store, kind, text(f'ssl.{store}.location'))}.")
+        kind = settings.get(f"ssl.{store}.type", "").upper()
+        location = settings.get(f"ssl.{store}.location", "")
+        if location and kind not in ("", *STORE_TYPES):
+            raise ConfigError(f"{unreadable_store(store, kind, location)}.")
     algorithm = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("", "none", "https"):
         raise ConfigError("ssl.endpoint.identification.algorithm must be https, or empty to check no names.")
-    identity = []
-    if text("ssl.keystore.location"):
-        identity = [store_of("keystore", text("ssl.keystore.location"))]
-    elif text("ssl.keystore.key"):
-        identity = [Pem(name, text=text(name)) for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain")]
-    trusted = text("ssl.truststore.location") or text("ssl.ca.location")
-    trust = store_of("truststore", trusted) if trusted else None
-    if trust is None and text("ssl.truststore.certificates"):
-        trust = Pem("ssl.truststore.certificates", text=text("ssl.truststore.certificates"))
-    revoked = text("firn.ssl.crl.location")
-    versions = tuple(word.strip() for word in text("ssl.enabled.protocols").split(",") if word.strip())
-    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
-        raise ConfigError("ssl.enabled.protocols may have TLSv1.2 and TLSv1.3.")
-    return TlsSettings(
-        identity=identity,
-        password=text("ssl.key.password"),
-        trust=trust,
-        revoked=Pem("firn.ssl.crl.location", path=revoked) if revoked else None,
-        versions=versions or ("TLSv1.2", "TLSv1.3"),
-        ciphers=tuple(word.strip() for word in text("ssl.cipher.suites").split(",") if word.strip()),
-        checks_host=algorithm == "https",
-    )
+    trusted = settings.get("ssl.truststore.location") or settings.get("ssl.ca.location", "")
+    return tls_settings({**settings, "ssl.truststore.location": trusted}, checks_host=algorithm == "https")
 
 
 class Reach:

@@ -250,7 +250,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _STRING,
                 "File with Kafka's client settings, by which the HTTP process reaches the broker if a listener has TLS or a "
                 "login: whom to trust, and its own user, whom it needs only with firn.http.anonymous.enable. Default: "
-                "ssl.truststore.location of the listener.",
+                "the truststore of the listener.",
             ),
             _broker(
                 "firn.http.anonymous.enable",
@@ -815,7 +815,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.cluster.log.key.location",
                 _STRING,
-                "File with the keys of firn.cluster.log.key, one a line. Set one of the two.",
+                "File with the keys of firn.cluster.log.key, one a line. Set one of the two. Only the brokers' user may read it.",
             ),
             _broker(
                 "firn.cluster.log.key.introducing",

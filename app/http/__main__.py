@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,15 @@ def tls_of_environment() -> TlsSettings | None:
     return read_tls(from_environment(os.environ))
 
 
+def client_of_environment() -> Mapping[str, str]:
+    """How brokers are reached, as ``FIRN_CLIENT_…`` says. Raises: ConfigError."""
+    if not any(name.startswith("FIRN_CLIENT_") for name in os.environ):
+        return {}
+    from app.client.security import read_settings
+
+    return read_settings(os.environ)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m app.http", description="Serve HTTP as a client of Kafka brokers.")
     parser.add_argument("--bootstrap", required=True, help="HOST:PORT of brokers, separated by commas")
@@ -45,8 +55,6 @@ def main() -> int:
     parser.add_argument("--max-connections", type=int, default=HTTP_CONNECTIONS_MAX)
     parser.add_argument("--header-timeout-ms", type=int, default=HTTP_HEADER_TIMEOUT_MS)
     parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
-    parser.add_argument("--client-config", default="", help="file with settings of a Kafka client")
-    parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE", help="one of these settings")
     parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
     parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
     arguments = parser.parse_args()
@@ -65,12 +73,7 @@ def main() -> int:
         plain_credentials=arguments.plain_credentials,
     )
     try:
-        client = dict(part.split("=", 1) for part in arguments.client)
-        if arguments.client_config:
-            from app.client.security import read_settings
-
-            client |= read_settings({}, arguments.client_config)
-        settings = replace(settings, client=client, tls=tls_of_environment())
+        settings = replace(settings, client=client_of_environment(), tls=tls_of_environment())
         return run(settings, host=host, port=port, parent_fd=arguments.parent_fd)
     except FirnError as error:
         sys.stderr.write(f"{error}\n")

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.addresses import plain_address
+from app.addresses import is_loopback, plain_address
+from app.errors import ConfigError
 
 ANY: Final = "*"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -116,13 +117,35 @@ def _parse_origin(text: str) -> _Origin | None:
     return _Origin(scheme, authority.host, DEFAULT_PORTS[scheme] if authority.port is None else authority.port)
 
 
-def in_the_clear(host: str) -> str:
-    """Why HTTP is not served, and the mend."""
-    return (
-        f"HTTP at {host} would take passwords and tokens without encryption: give it a certificate with "
-        "firn.http.ssl.keystore.location (--tls-certificate), listen on 127.0.0.1, or say that a proxy in front encrypts with "
-        "firn.http.plain.credentials.enable (--plain-credentials)."
-    )
+def check_rights(*, by_certificate: bool, anonymous: bool) -> None:
+    """``by_certificate``: brokers know their clients by certificates, and not by logins. Raises: ConfigError, if callers would have
+    rights that are not theirs."""
+    if by_certificate and not anonymous:
+        raise ConfigError(
+            "HTTP cannot ask its callers who they are where clients show certificates and do not log in, and would give all of "
+            "them the rights of its own certificate. Use a listener with SASL_SSL, allow this with firn.http.anonymous.enable=true "
+            "(--anonymous), or do not serve HTTP (firn.http.listen=off)."
+        )
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """``origins`` that are allowed where callers log in. Raises: ConfigError."""
+    if ANY in origins:
+        raise ConfigError(
+            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers with "
+            "requests of any page. Name the origins."
+        )
+
+
+def check_encrypted(host: str, *, encrypted: bool) -> None:
+    """``host``: where is listened. ``encrypted``: by a certificate, or by a proxy in front. Raises: ConfigError, if credentials of
+    callers would cross the network in the clear."""
+    if not encrypted and not is_loopback(host):
+        raise ConfigError(
+            f"HTTP at {host} would take passwords and tokens without encryption: give it a certificate with "
+            "firn.http.ssl.keystore.location (--tls-certificate), listen on 127.0.0.1, or say that a proxy in front encrypts with "
+            "firn.http.plain.credentials.enable (--plain-credentials)."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,20 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
 from types import TracebackType
 from typing import Any, Final, Self
 
 from app import __version__
-from app.addresses import is_loopback, read_address
+from app.addresses import read_address
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import ClientSecurity, Reach, SecureDialer, client_security, offered_mechanisms
-from app.configs.listeners import SecurityProtocol
-from app.errors import BrokerUnavailable, ConfigError, ErrorCode, FirnError, RequestRejected, copy_of
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
-from app.http.access import ANY, in_the_clear
+from app.http.access import check_origins, check_rights
 from app.http.credentials import Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
@@ -56,7 +55,7 @@ LIFETIME_S_MIN: Final = 0.1
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 TOKENS: Final = "OAUTHBEARER"
 
-BUSY: Final = RestAnswer(503, 50302, "Too many callers log in or are served at this time. Try again later.")
+BUSY: Final = RestAnswer(503, 50302, "The server has as many users as it can serve. Try again in a few seconds.")
 
 
 class Refusal(Exception):
@@ -85,28 +84,9 @@ def callers_log_in(client: Mapping[str, str]) -> bool:
 def check_reach(settings: HttpSettings) -> None:
     """Raises: ConfigError, if these settings would give callers rights that are not theirs."""
     security = client_security(settings.client, needs_user=settings.anonymous)
-    has_certificate = security.tls is not None and bool(security.tls.identity)
-    if security.protocol is SecurityProtocol.SSL and has_certificate and not settings.anonymous:
-        raise ConfigError(
-            "HTTP cannot ask its callers who they are on a listener with SSL, and would give all of them the rights of its own "
-            "certificate: use a listener with SASL_SSL, or allow that with firn.http.anonymous.enable (--anonymous)."
-        )
-    if security.protocol.sasl and ANY in settings.allowed_origins:
-        raise ConfigError(
-            "firn.http.allowed.origins=* is refused where callers log in: a browser would send the password that it remembers "
-            "with requests of any page. Name the origins."
-        )
-
-
-def check_encrypted(settings: HttpSettings, host: str) -> None:
-    """``host``: where is listened. Raises: ConfigError, if credentials would cross the network in the clear."""
-    if (
-        settings.tls is None
-        and not settings.plain_credentials
-        and not is_loopback(host)
-        and callers_log_in(settings.client)
-    ):
-        raise ConfigError(in_the_clear(host))
+    check_rights(by_certificate=security.by_certificate, anonymous=settings.anonymous)
+    if security.protocol.sasl:
+        check_origins(settings.allowed_origins)
 
 
 def mechanisms_for(credential: Credential, offered: tuple[str, ...], *, knows_broker: bool) -> tuple[str, ...]:
@@ -282,20 +262,21 @@ class Callers:
                 of_caller=True,
                 buffer_bytes_max=CALLER_BUFFER_BYTES_MAX,
             )
-            try:
-                await cluster.any_broker()
-                _check_lifetime(dialer)
-                return self._keep(Caller(key, gateway, dialer))
-            except RequestRejected as error:
-                await gateway.close()
-                if error.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-                    self._offered_until_s = -math.inf  # the broker has changed
-                    raise BrokerUnavailable(str(error)) from None
-                if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
-                    raise
-            except BaseException:
-                await gateway.close()
-                raise
+            async with AsyncExitStack() as unless_kept:
+                unless_kept.push_async_callback(gateway.close)
+                try:
+                    await cluster.any_broker()
+                    _check_lifetime(dialer)
+                except RequestRejected as error:
+                    if error.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+                        self._offered_until_s = -math.inf  # the broker has changed
+                        raise BrokerUnavailable(str(error)) from None
+                    if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
+                        raise
+                    continue
+                caller = self._keep(Caller(key, gateway, dialer))
+                unless_kept.pop_all()
+                return caller
         raise Refusal(REFUSED)
 
     def _security(self, credential: Credential, mechanism: str) -> ClientSecurity:

@@ -23,6 +23,7 @@ import uvicorn
 from app import __version__
 from app.errors import ConfigError
 from app.faults import Faults, met_bug
+from app.http.access import check_encrypted
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
@@ -96,10 +97,11 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     if settings.tls is not None:
         kept += HANDSHAKES_MAX
     if settings.client:
-        from app.http.callers import CALLERS_MAX, callers_log_in, check_encrypted
+        from app.http.callers import CALLERS_MAX, callers_log_in
 
-        check_encrypted(settings, host)
-        kept += 2 * CALLERS_MAX if callers_log_in(settings.client) else 0
+        if callers_log_in(settings.client):
+            check_encrypted(host, encrypted=settings.tls is not None or settings.plain_credentials)
+            kept += 2 * CALLERS_MAX
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)

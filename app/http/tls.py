@@ -69,10 +69,13 @@ class HttpTls:
         """Use what has changed in the files."""
         try:
             if await asyncio.to_thread(self._certificates.look):
-                log_line("HTTPS has read its certificate again; new connections get what it is now")
+                log_line("HTTPS has read its certificate again: new connections use it, open ones keep the old one")
         except ConfigError as error:
             faults.met(
-                "reading", "the certificate of HTTPS", f"HTTPS goes on with its old certificate: {error}", lasting=True
+                "reading",
+                "the certificate of HTTPS",
+                f"HTTPS goes on with its old certificate: {error} Replace the file by a good one: it is read within {LOOK_S:g} s",
+                lasting=True,
             )
         else:
             faults.over("reading", "the certificate of HTTPS")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig
+from app.configs.environment import environment_name
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ NAMES: Final = (
     "ssl.client.auth",
 )
 """Settings after ``firn.http.``, by Kafka's names."""
-ENVIRONMENT_PREFIX: Final = "FIRN_HTTP_"
 
 
 def read_tls(texts: Mapping[str, str]) -> TlsSettings | None:
@@ -40,36 +41,21 @@ def read_tls(texts: Mapping[str, str]) -> TlsSettings | None:
     location, key, chain = (text(f"ssl.keystore.{name}") for name in ("location", "key", "certificate.chain"))
     if not location and not key and not chain:
         return None
-    from app.machine.certificates import Pem, TlsSettings
-
     if text("ssl.keystore.type", "PEM").upper() != "PEM":
         raise ConfigError(
             f"{PREFIX}ssl.keystore.type={text('ssl.keystore.type')} cannot be read; convert the file to PEM."
         )
-    if location:
-        identity = [Pem(f"{PREFIX}ssl.keystore.location", path=location)]
-        # The key may lie in a file of its own, as most tools write it.
-        if key:
-            identity.append(Pem(f"{PREFIX}ssl.keystore.key", text=key))
-    elif key and chain:
-        identity = [
-            Pem(f"{PREFIX}ssl.keystore.key", text=key),
-            Pem(f"{PREFIX}ssl.keystore.certificate.chain", text=chain),
-        ]
-    else:
+    if not location and not (key and chain):
         raise ConfigError(
             f"HTTPS needs a key and a certificate: write {PREFIX}ssl.keystore.location (a PEM file with both), or "
             f"{PREFIX}ssl.keystore.key and {PREFIX}ssl.keystore.certificate.chain; `firn tls init` makes them for a trial."
         )
-    versions = tuple(word.strip() for word in text("ssl.enabled.protocols").split(",") if word.strip())
-    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
-        raise ConfigError(f"{PREFIX}ssl.enabled.protocols may have TLSv1.2 and TLSv1.3.")
-    return TlsSettings(
-        identity=identity,
-        password=text("ssl.key.password"),
-        versions=versions or ("TLSv1.2", "TLSv1.3"),
-        ciphers=tuple(word.strip() for word in text("ssl.cipher.suites").split(",") if word.strip()),
-    )
+    from app.machine.certificates import Pem, tls_settings
+
+    found = tls_settings(texts, prefix=PREFIX)
+    if location and key:  # the key may lie in a file of its own, as most tools write it
+        found = replace(found, identity=[*found.identity, Pem(f"{PREFIX}ssl.keystore.key", text=key)])
+    return found
 
 
 def texts_of(config: BrokerConfig) -> Mapping[str, str]:
@@ -88,14 +74,10 @@ def texts_of(config: BrokerConfig) -> Mapping[str, str]:
 
 def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     """The texts for ``read_tls`` in a process's environment."""
-    found = {name: environment.get(_variable(name), "") for name in NAMES}
+    found = {name: environment.get(environment_name(PREFIX + name), "") for name in NAMES}
     return {name: text for name, text in found.items() if text}
 
 
 def to_environment(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """What a child's environment must have to be given ``texts`` and nothing else. Keys are secret: a command line is not."""
-    return {_variable(name): texts.get(name, "") for name in NAMES}
-
-
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()
+    """The variables of which ``from_environment`` makes ``texts``. Keys are secret: a command line is not."""
+    return {environment_name(PREFIX + name): text for name, text in texts.items() if text}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -74,6 +74,50 @@ class TlsSettings:
 
     def __repr__(self) -> str:
         return "TlsSettings(…)"  # it holds secrets
+
+
+def tls_settings(
+    texts: Mapping[str, str], *, prefix: str = "", client_auth: ssl.VerifyMode = ssl.CERT_NONE, checks_host: bool = True
+) -> TlsSettings:
+    """The TLS that settings ask for, by Kafka's names.
+
+    A key and its chain by value count where no keystore is named, certificates by value where no truststore is. Types of stores
+    are not checked.
+
+    ``prefix``: what a message writes before a name. Raises: ConfigError.
+    """
+
+    def text(name: str) -> str:
+        return texts.get(name, "").strip()
+
+    def words(name: str) -> tuple[str, ...]:
+        return tuple(word.strip() for word in text(name).split(",") if word.strip())
+
+    def store(name: str) -> Pem | None:
+        location = f"ssl.{name}.location"
+        if not text(location):
+            return None
+        pkcs12 = text(f"ssl.{name}.type").upper() == "PKCS12"
+        return Pem(f"{prefix}{location}", path=text(location), pkcs12=pkcs12, password=text(f"ssl.{name}.password"))
+
+    def by_value(*names: str) -> list[Pem]:
+        return [Pem(f"{prefix}{name}", text=text(name)) for name in names if text(name)]
+
+    versions = words("ssl.enabled.protocols")
+    if not VERSIONS.keys() >= {*versions}:
+        raise ConfigError(f"{prefix}ssl.enabled.protocols may have TLSv1.2 and TLSv1.3.")
+    keystore = store("keystore")
+    revoked = text("firn.ssl.crl.location")
+    return TlsSettings(
+        identity=[keystore] if keystore else by_value("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+        password=text("ssl.key.password"),
+        trust=store("truststore") or next(iter(by_value("ssl.truststore.certificates")), None),
+        revoked=Pem(f"{prefix}firn.ssl.crl.location", path=revoked) if revoked else None,
+        client_auth=client_auth,
+        versions=versions or tuple(VERSIONS),
+        ciphers=words("ssl.cipher.suites"),
+        checks_host=checks_host,
+    )
 
 
 Read = tuple[bytes, bytes, bytes]

@@ -42,13 +42,13 @@ from tests.broker.test_authorisation import (
     state_of,
     written,
 )
-from tests.broker.test_secured_listeners import look_again, revocations
+from tests.broker.test_secured_listeners import look_again
 from tests.handlers.conversation import Talk, batch, talk
 from tests.interop.peers import request
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, Step, refusals
-from tests.support.secured import certificates, listener, security
+from tests.support.secured import certificates, listener, revocations, security
 from tests.support.several import unfenced, until
 
 LAST: dict[ApiKey, Step] = {step.key: step for step in STEPS}

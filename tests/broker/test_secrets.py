@@ -8,7 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.broker.children import inherited_environment
+from app.client.security import NAMES
 from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.without_effect import BROKER_WITHOUT_EFFECT
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
@@ -33,6 +36,16 @@ SENSITIVE = sorted(
 )
 OF_LISTENERS = ("listener.name.plaintext.ssl.keystore.key", "listener.name.plaintext.plain.sasl.jaas.config")
 GIVEN = {name: CANARY for name in (*SENSITIVE, *OF_LISTENERS) if name in BROKER_DEFINITIONS or name in OF_LISTENERS}
+
+
+@pytest.mark.parametrize("opens_store", [False, True])
+def test_a_child_inherits_no_setting_and_the_way_into_the_bucket_only_to_open_it(opens_store: bool) -> None:
+    settings = [environment_name(name) for name in (*BROKER_DEFINITIONS, *BROKER_WITHOUT_EFFECT)]
+    of_clients = [environment_name(name, CLIENT_PREFIX) for name in NAMES]
+    bucket = {"AWS_SECRET_ACCESS_KEY": "k", "AWS_PROFILE": "p"}
+    given = {"PATH": "/bin", **bucket, **dict.fromkeys((*settings, *of_clients), CANARY)}
+    found = inherited_environment(given, opens_store=opens_store)
+    assert found == {"PATH": "/bin", **(bucket if opens_store else {})}
 
 
 async def test_no_describe_and_no_page_has_a_secret(tmp_path: Path) -> None:

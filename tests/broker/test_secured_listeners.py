@@ -10,22 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
 from confluent_kafka import Consumer, Producer
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    load_pem_private_key,
-    pkcs12,
-)
 
 from app.broker import first_users
 from app.broker.control_link import KafkaControlLink
@@ -61,7 +52,7 @@ from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
-from tests.support.secured import break_tls, certificates, listener, security
+from tests.support.secured import break_tls, certificates, listener, revocations, security, store_of
 from tests.support.several import broker_on, unfenced, until
 
 
@@ -549,24 +540,6 @@ async def upsert(
     assert [(one.user, one.error_code) for one in answer.results] == [(user, 0)]
 
 
-def revocations(folder: Path, *names: str) -> bytes:
-    """A list of revoked certificates."""
-    now = datetime.now(UTC)
-    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
-    key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
-    builder = (
-        x509.CertificateRevocationListBuilder()
-        .issuer_name(authority.subject)
-        .last_update(now - timedelta(minutes=1))
-        .next_update(now + timedelta(days=1))
-    )
-    for name in names:
-        certificate = x509.load_pem_x509_certificates((folder / f"{name}.pem").read_bytes())[0]
-        revoked = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(now).build()
-        builder = builder.add_revoked_certificate(revoked)
-    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
-
-
 async def test_a_signed_token_lets_librdkafka_in_until_it_expires(tmp_path: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
@@ -681,20 +654,6 @@ async def test_a_listener_asks_for_certificates_from_a_change_on(
         await connection.close()
 
 
-def store_of(folder: Path, name: str, password: str) -> Path:
-    """A PKCS#12 store of a key and its chain, the chain in the wrong order and with a certificate that is not of it."""
-    pem = (folder / f"{name}.pem").read_bytes()
-    own, *chain = x509.load_pem_x509_certificates(pem)
-    authorities = [*chain, *x509.load_pem_x509_certificates((folder / "ca.pem").read_bytes())]
-    key: Any = load_pem_private_key(pem, None)
-    data = pkcs12.serialize_key_and_certificates(
-        name.encode(), key, own, authorities[::-1], BestAvailableEncryption(password.encode())
-    )
-    path = folder / f"{name}-{password}.p12"
-    path.write_bytes(data)
-    return path
-
-
 async def test_stores_of_java_are_read_by_both_sides(tmp_path: Path, folder: Path) -> None:
     kind = listener(
         "SSL",
@@ -720,6 +679,27 @@ async def test_stores_of_java_are_read_by_both_sides(tmp_path: Path, folder: Pat
         connection = await open_connection("localhost", broker.node.port, dial=SecureDialer(client_security(settings)))
         assert [one.principal for one in callers_of(broker)()] == ["User:CN=client"]
         await connection.close()
+
+
+async def test_certificates_by_value_are_trusted_by_both_sides(tmp_path: Path, folder: Path) -> None:
+    trusted = (folder / "ca.pem").read_text()
+    kind = listener(
+        "SSL",
+        folder,
+        ssl_client_auth="required",
+        ssl_truststore_location="",
+        ssl_truststore_certificates=trusted,
+    )
+    settings = {"security.protocol": "SSL", "ssl.truststore.certificates": trusted.replace("\n", "\\n")}
+    stranger = certificates(tmp_path / "stranger")
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        shown = {**settings, "ssl.keystore.location": str(folder / "client.pem")}
+        connection = await open_connection("localhost", broker.node.port, dial=SecureDialer(client_security(shown)))
+        assert [one.principal for one in callers_of(broker)()] == ["User:CN=client"]
+        await connection.close()
+        shown = {**settings, "ssl.keystore.location": str(stranger / "client.pem")}
+        with pytest.raises(BrokerUnavailable):
+            await open_connection("localhost", broker.node.port, dial=SecureDialer(client_security(shown)))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,21 @@ from typing import Any
 import pytest
 
 from app.broker.doors import Doors, inter_broker_dial
-from app.broker.log_keys import with_log_keys
-from app.broker.process import http_environment, http_options
+from app.broker.log_keys import is_open_to_others, with_log_keys
+from app.broker.process import http_client, http_environment, http_options
 from app.cli.doctor import settings_checks, settings_text
 from app.client.connection import dial_tcp
-from app.client.security import NoWay, SecureDialer, client_security, read_settings
+from app.client.security import NAMES, SHOWS_USER, NoWay, SecureDialer, client_security, read_settings
 from app.configs import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.describing import describe_broker
+from app.configs.environment import environment_name
 from app.configs.listeners import ClientAuth
 from app.configs.without_effect import BROKER_WITHOUT_EFFECT, set_aside
 from app.errors import ConfigError
 from app.metadata.cluster import ClusterImage
-from app.settings import environment_name, load, review, sources_of
-from tests.support.secured import USERS, certificates
+from app.settings import load, review, sources_of
+from tests.support.secured import USERS, certificates, revocations, store_of
 
 SASL = ["listeners=SASL_PLAINTEXT://h:1", "firn.http.listen=off", "sasl.enabled.mechanisms=PLAIN"]
 SCRAM = ["listeners=SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms=SCRAM-SHA-512"]
@@ -134,14 +136,18 @@ def test_http_uses_a_listener_whose_clients_log_in_even_beside_a_plain_one(prope
     )
     config = load(config_path=properties(*lines)).broker
     assert (config.http_listener.name, config.local.name) == ("CLIENTS", "PLAINTEXT")
-    flags = http_options(config)
-    assert {"--client=security.protocol=SASL_SSL", "--client=ssl.truststore.location=/ca.pem"} <= {*flags}
+    assert http_client(config) == {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.pem",
+    }
     alone = load(
         config_path=properties(*SCRAM, "firn.http.listen=0.0.0.0:1", "firn.http.plain.credentials.enable=true")
     )
     assert alone.broker.http_listener.name == "SASL_PLAINTEXT"
     plain = load(config_path=properties("listeners=PLAINTEXT://127.0.0.1:1")).broker
     assert plain.http_listener.name == "PLAINTEXT"
+    assert not http_client(plain)
     assert not any(flag.startswith(("--client", "--anonymous", "--plain")) for flag in http_options(plain))
 
 
@@ -161,6 +167,11 @@ def test_what_http_needs_is_looked_at_before_anything_is_started(properties: Any
     assert "take the line out" in refused(*SCRAM, f"firn.http.client.config={client}")
     client.write_text("sasl.mechanism=SCRAM-SHA-512\n")
     assert "needs a user" in refused(*SCRAM, f"firn.http.client.config={client}", "firn.http.anonymous.enable=true")
+    client.write_text("security.protocol=SASL_PLAINTEXT\n")
+    assert "take the line out" in refused(f"firn.http.client.config={client}")
+    client.write_text(f"ssl.keystore.location={folder / 'client.pem'}\n")
+    shown = (*TLS[2:], "listeners=SSL://h:1", f"ssl.keystore.location={folder / 'broker.pem'}")
+    assert "the rights of its own certificate" in refused(*shown, f"firn.http.client.config={client}")
     given = properties(f"{location}{folder / 'broker.pem'}", "firn.http.ssl.key.password=hunter2")
     config = load(config_path=given).broker
     found = http_environment(config)
@@ -169,6 +180,50 @@ def test_what_http_needs_is_looked_at_before_anything_is_started(properties: Any
     assert "hunter2" not in repr((config, http_options(config), describe_broker(config)))
     assert not any(http_environment(load(config_path=properties()).broker).values()), "nothing is inherited"
     assert "a command line can be read" in complaint(given, "firn.http.ssl.key.password=hunter2")
+
+
+@pytest.mark.parametrize(
+    "trust",
+    [
+        ["ssl.truststore.type=PKCS12", "ssl.truststore.password=hunter2"],
+        ["ssl.truststore.certificates={pem}", "firn.ssl.crl.location={crl}"],
+    ],
+    ids=["store", "by value"],
+)
+def test_http_trusts_whom_its_listener_trusts(properties: Any, tmp_path: Path, trust: list[str]) -> None:
+    folder = certificates(tmp_path / "c")
+    pem = (folder / "ca.pem").read_text()
+    store = [f"ssl.truststore.location={store_of(folder, 'client', 'hunter2')}"] if "PKCS12" in trust[0] else []
+    given = [line.format(pem=pem.replace("\n", "\\n"), crl=folder / "crl.pem") for line in trust] + store
+    (folder / "crl.pem").write_bytes(revocations(folder))
+    lines = ("listeners=SASL_SSL://h:1", *SCRAM[1:], *TLS[2:], f"ssl.keystore.location={folder / 'broker.pem'}")
+    config = load(config_path=properties(*lines, *given)).broker
+    wanted = {name: text.strip() for name, _, text in (line.partition("=") for line in given)}
+    if "ssl.truststore.certificates" in wanted:
+        wanted["ssl.truststore.certificates"] = pem.strip()
+    wanted["security.protocol"] = "SASL_SSL"
+    assert http_client(config) == wanted
+    assert read_settings(http_environment(config)) == wanted
+    assert "hunter2" not in repr(http_options(config))
+    client = tmp_path / "client.properties"
+    client.write_text("ssl.truststore.location=/other.pem\n")
+    named = load(config_path=properties(*lines, *given, f"firn.http.client.config={client}")).broker
+    assert http_client(named) == {"security.protocol": "SASL_SSL"}, "the file says whom to trust"
+
+
+def test_more_certificates_by_value_than_a_process_can_be_handed_are_refused(properties: Any, tmp_path: Path) -> None:
+    folder = certificates(tmp_path / "c")
+    trusted = (folder / "ca.pem").read_text() * 300
+    lines = ("listeners=SASL_SSL://h:1", *SCRAM[1:], *TLS[2:], f"ssl.keystore.location={folder / 'broker.pem'}")
+    given = f"ssl.truststore.certificates={trusted}".replace("\n", "\\n")
+    with pytest.raises(ConfigError, match="write the certificates into a file"):
+        http_environment(load(config_path=properties(*lines, given)).broker)
+
+
+def test_what_shows_who_a_client_is_has_every_secret_of_its_user() -> None:
+    secret = re.compile(r"keystore|password|jaas|username|token|\bkey\b")
+    shows = {name for name in NAMES if secret.search(name) and not name.startswith("ssl.truststore.")}
+    assert shows == SHOWS_USER
 
 
 def test_secrets_are_shown_nowhere_and_not_taken_from_a_command_line(properties: Any) -> None:
@@ -210,27 +265,39 @@ def test_secrets_of_brokers_are_shown_nowhere_and_not_taken_from_a_command_line(
 
 def test_keys_of_the_cluster_log_come_from_a_file_of_the_brokers_user_alone(tmp_path: Path) -> None:
     key = base64.b64encode(b"x" * 32).decode()
-    path, lines = tmp_path / "keys", list[str]()
+    path = tmp_path / "keys"
     path.write_text(f"{key}\n")
     path.chmod(0o600)
     config = BrokerConfig(firn_cluster_log_key_location=str(path))
-    assert with_log_keys(config, lines.append).firn_cluster_log_key == f"{key}\n"
-    assert not lines
-    path.chmod(0o640)
-    with_log_keys(config, lines.append)
-    assert f"chmod 600 {path}" in lines[0]
+    assert with_log_keys(config).firn_cluster_log_key == f"{key}\n"
+    for mode in (0o644, 0o604, 0o620):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=f"others than its owner can read or change it: run `chmod 600 {path}`"):
+            with_log_keys(config)
+    path.chmod(0o600)
     for wrong, words in (
-        (replace(config, firn_cluster_log_key=key), "say the same"),
+        (replace(config, firn_cluster_log_key=key), "take one of them out"),
         (replace(config, firn_cluster_log_key_location=str(tmp_path / "no")), "cannot be read: No such file"),
         (BrokerConfig(firn_cluster_log_key_introducing=True), "no key to introduce"),
     ):
         with pytest.raises(ConfigError, match=words):
-            with_log_keys(wrong, lines.append)
+            with_log_keys(wrong)
     for text, words in (("", "is empty"), ("hunter2", "not base64"), ("\xe4", "no file of keys")):
         path.write_text(text)
         with pytest.raises(ConfigError, match=words) as refused:
-            with_log_keys(config, lines.append)
+            with_log_keys(config)
         assert "hunter2" not in str(refused.value)
+
+
+def test_a_group_may_read_secrets_that_root_owns() -> None:
+    assert [is_open_to_others(mode, 0) for mode in (0o600, 0o440, 0o640, 0o660, 0o644)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert [is_open_to_others(mode, 1000) for mode in (0o600, 0o400, 0o640, 0o604)] == [False, False, True, True]
 
 
 CANARY = "hunter2-canary"

@@ -12,8 +12,9 @@ import pytest
 from app import settings
 from app.configs import Durability
 from app.configs.broker import NODE_ID_AUTO
+from app.configs.environment import environment_name
 from app.errors import ConfigError
-from app.settings import Address, catalogue, environment_name, from_environment, load, parse_address
+from app.settings import Address, catalogue, from_environment, load, parse_address
 
 
 @pytest.fixture

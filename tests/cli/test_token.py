@@ -79,11 +79,12 @@ async def test_a_file_with_a_token_has_nothing_of_who_made_it(
 ) -> None:
     monkeypatch.setenv("FIRN_CLIENT_SSL_KEYSTORE_LOCATION", "/alice.pem")
     monkeypatch.setenv("FIRN_CLIENT_SSL_KEY_PASSWORD", "hunter2")
+    monkeypatch.setenv("FIRN_CLIENT_SSL_KEYSTORE_PASSWORD", "hunter3")
     monkeypatch.setenv("FIRN_CLIENT_SSL_TRUSTSTORE_LOCATION", "/ä\\b/ca.pem")
     file = tmp_path / "token.properties"
     assert (await firn("alice", "token", "create", "--out", str(file))).code == 0
     text = file.read_text()
-    for secret in ("alice", "hunter2", "keystore"):
+    for secret in ("alice", "hunter2", "hunter3", "keystore"):
         assert secret not in text
     found = read_settings({}, str(file))
     assert found["ssl.truststore.location"] == "/ä\\b/ca.pem"

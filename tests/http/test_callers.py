@@ -27,9 +27,9 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
-from app.http.callers import CallerLimits, Callers, network_of
+from app.http.callers import BUSY, CallerLimits, Callers, network_of
 from app.http.credentials import Basic, Bearer, Credential, NotACredential, digest_of, read_authorization
-from app.http.gateway import HttpSettings
+from app.http.gateway import Gateway, HttpSettings
 from app.http.server import run
 from app.machine.runtime import SystemClock
 from app.metadata.cluster import SECURITY_LEVEL
@@ -544,6 +544,28 @@ async def test_places_are_bounded_and_go_to_whoever_was_there_last(tmp_path: Pat
         for caller in http.callers._known.values():
             caller.requests -= 1
         assert (await http.ask("b", "/v3/clusters")).status_code == 200
+
+
+async def test_a_login_that_gets_no_place_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Gateway] = []
+
+    class Noted(Gateway):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(self)
+
+    monkeypatch.setattr("app.http.callers.Gateway", Noted)
+    async with secured(tmp_path, limits=CallerLimits(callers_max=1)) as http:
+        await http.add_user("a", "b")
+        assert (await http.ask("a", "/v3/clusters")).status_code == 200
+        [caller] = http.callers._known.values()
+        caller.requests += 1
+        busy = await http.ask("b", "/v3/clusters")
+        assert (busy.status_code, busy.json()["message"]) == (503, BUSY.message)
+        assert (await http.ask("b", "/v3/clusters", password="guess")).status_code == 401
+        assert len(made) > 2
+        assert [one for one in made if not one.cluster._closed] == [caller.gateway]
+        caller.requests -= 1
 
 
 async def test_logins_of_one_address_wait_for_one_another_and_not_for_ever(tmp_path: Path) -> None:

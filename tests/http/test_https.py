@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import uvicorn
 
@@ -29,7 +30,7 @@ from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from tests.support.broker import running_broker
 from tests.support.ports import free_port
-from tests.support.secured import break_tls, certificates
+from tests.support.secured import USERS, break_tls, certificates, revocations, store_of
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +326,78 @@ async def test_a_broker_with_logins_serves_callers_over_https(tmp_path: Path) ->
         output, _ = await process.communicate()
     assert b"admin-secret" not in output
     assert b"Traceback" not in output, output.decode()
+
+
+@pytest.mark.parametrize("trust", ["store", "by value"])
+async def test_http_knows_the_broker_by_its_listeners_truststore_and_has_no_other_secret(
+    tmp_path: Path, folder: Path, trust: str
+) -> None:
+    kafka, web = free_port(), free_port()
+    config = tmp_path / "server.properties"
+    config.write_text(
+        f"listeners=SASL_SSL://127.0.0.1:{kafka}\nadvertised.listeners=SASL_SSL://localhost:{kafka}\n"
+        "inter.broker.listener.name=SASL_SSL\nsasl.enabled.mechanisms=PLAIN\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={folder / 'broker.pem'}\n"
+        f"firn.http.listen=127.0.0.1:{web}\nlog.dirs={tmp_path / 'data'}\n"
+    )
+    secrets = {
+        "FIRN_SASL_JAAS_CONFIG": USERS,
+        "FIRN_SSL_KEYSTORE_KEY": "canary-1",
+        "FIRN_SSL_KEYSTORE_PASSWORD": "canary-2",
+        "FIRN_SSL_KEY_PASSWORD": "canary-3",
+        "FIRN_DELEGATION_TOKEN_SECRET_KEY": "canary-4",
+        "FIRN_CLIENT_SASL_PASSWORD": "canary-5",
+        "AWS_SECRET_ACCESS_KEY": "canary-6",
+    }
+    if trust == "store":
+        handed = {
+            "SSL_TRUSTSTORE_TYPE": "PKCS12",
+            "SSL_TRUSTSTORE_LOCATION": str(store_of(folder, "client", "password-of-the-store")),
+            "SSL_TRUSTSTORE_PASSWORD": "password-of-the-store",
+        }
+    else:
+        (tmp_path / "crl.pem").write_bytes(revocations(folder))
+        handed = {
+            "SSL_TRUSTSTORE_CERTIFICATES": (folder / "ca.pem").read_text().strip(),
+            "SSL_CRL_LOCATION": str(tmp_path / "crl.pem"),
+        }
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("FIRN_", "AWS_"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),
+        env={**inherited, **secrets, **{f"FIRN_{name}": text for name, text in handed.items()}},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{web}", timeout=60) as client, asyncio.timeout(90):
+            ready = False
+            while not ready:
+                assert process.returncode is None, await process.stderr.read() if process.stderr else ""
+                with contextlib.suppress(httpx.TransportError):
+                    ready = (await client.get("/readyz")).status_code == 200
+                await asyncio.sleep(0.05)
+            answer = await client.get("/v3/clusters", auth=("alice", "alice-secret"))
+            assert answer.status_code == 200, answer.text
+        children = {" ".join(one.cmdline()): one.environ() for one in psutil.Process(process.pid).children()}
+        assert not any("password-of-the-store" in command for command in children)
+        http, store = (
+            next(found for command, found in children.items() if f" {module} " in command)
+            for module in ("app.http", "app.tiering.store_process")
+        )
+        of_firn = {name: text for name, text in http.items() if name.startswith("FIRN_")}
+        assert of_firn == {
+            "FIRN_CLIENT_SECURITY_PROTOCOL": "SASL_SSL",
+            **{f"FIRN_CLIENT_{name}": text for name, text in handed.items()},
+        }
+        assert not any(name.startswith("FIRN_") for name in store)
+        assert store["AWS_SECRET_ACCESS_KEY"] == "canary-6"
+        assert "canary" not in repr(http)
+        assert "alice-secret" not in repr(children)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        _, told = await process.communicate()
+    assert b"Traceback" not in told, told.decode()
 
 
 def _client(path: Path, folder: Path) -> Path:

@@ -186,7 +186,10 @@ async def test_it_ends_in_order_at_a_signal(http: Http, broker: RunningBroker) -
 
 
 def test_without_logins_nothing_of_tls_and_logins_is_imported() -> None:
-    modules = ("app.machine.certificates", "app.client.security", "app.http.callers", "app.http.login", "app.http.tls")
+    modules = (
+        *("app.machine.certificates", "app.client.security", "app.http.callers", "app.http.login", "app.http.tls"),
+        "app.configs",  # definitions of settings are large
+    )
     program = (
         f"import sys; import app.http.__main__, app.http.server; print(*sorted({{*{modules!r}}} & set(sys.modules)))"
     )

@@ -82,7 +82,7 @@ class LoggingIn(ThroughLinks):
 def settings_of(path: str) -> BrokerConfig:
     """From a file, as `firn serve` has them."""
     config = load(config_path=Path(path)).broker
-    return with_log_keys(config, lambda line: print(line, flush=True))
+    return with_log_keys(config)
 
 
 def given(config: BrokerConfig) -> dict[str, Any]:

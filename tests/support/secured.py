@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    load_pem_private_key,
+    pkcs12,
+)
 
 from app.cli.tls import issue
 from app.configs.listeners import ListenerConfig, SecurityProtocol
@@ -21,6 +30,38 @@ def certificates(directory: Path, *clients: str) -> Path:
     """A folder with an authority, a broker's certificate, and one of each client."""
     issue(directory, hosts=["localhost", "127.0.0.1"], clients=list(clients) or ["client"], now=datetime.now(UTC))
     return directory
+
+
+def revocations(folder: Path, *names: str) -> bytes:
+    """A list of revoked certificates."""
+    now = datetime.now(UTC)
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now - timedelta(minutes=1))
+        .next_update(now + timedelta(days=1))
+    )
+    for name in names:
+        certificate = x509.load_pem_x509_certificates((folder / f"{name}.pem").read_bytes())[0]
+        revoked = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(now).build()
+        builder = builder.add_revoked_certificate(revoked)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
+
+
+def store_of(folder: Path, name: str, password: str) -> Path:
+    """A PKCS#12 store of a key and its chain, the chain in the wrong order and with a certificate that is not of it."""
+    pem = (folder / f"{name}.pem").read_bytes()
+    own, *chain = x509.load_pem_x509_certificates(pem)
+    authorities = [*chain, *x509.load_pem_x509_certificates((folder / "ca.pem").read_bytes())]
+    key: Any = load_pem_private_key(pem, None)
+    data = pkcs12.serialize_key_and_certificates(
+        name.encode(), key, own, authorities[::-1], BestAvailableEncryption(password.encode())
+    )
+    path = folder / f"{name}-{password}.p12"
+    path.write_bytes(data)
+    return path
 
 
 def listener(
