@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.handlers.callers import PLAINTEXT
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.transport.connection import Connection
 
 
-class Service(Server):
+class Service(Server, ABC):
     """What all clients are served with."""
 
     context: Context
@@ -41,7 +41,8 @@ class Service(Server):
     tls_scratch: memoryview
 
     @abstractmethod
-    def make(self) -> Connection: ...
+    def make(self) -> Connection:
+        """A connection for the next client."""
 
     @abstractmethod
     def handshake_failed(self, listener: str, host: str, why: str) -> None: ...
