@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "logging_in", "now_ms")
 
     server: Service
 
@@ -78,6 +78,8 @@ class Client(ConnectionCore):
         """Of the last Fetch that went the long way."""
         self.caller: Caller = None  # type: ignore[assignment]
         """Who speaks. What is remembered above is theirs."""
+        self.logging_in = False
+        """The client logs in again (KIP-368): nothing else is served until that is done."""
 
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)

@@ -134,7 +134,7 @@ class Session(Client):
                 else:
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
-                if self.ending is not None:
+                if self.ending is not None or self.logging_in:
                     break
             else:
                 if end - position >= FRAME_SIZE.size:
