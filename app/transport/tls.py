@@ -146,11 +146,9 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         # The connection holds the link as its transport. Cut here, both go at once with what OpenSSL keeps for them, and do not
         # wait for a garbage collection, which a broker makes rarely.
         inner, self._inner = self._inner, None  # type: ignore[assignment]
-        if inner is None:
-            return
-        if self._shaken:
+        if inner is not None and self._shaken:
             inner.connection_lost(exc)
-        else:
+        elif inner is not None:  # it was not let go before
             self._server.lost(inner)
 
     def get_buffer(self, sizehint: int) -> memoryview:
