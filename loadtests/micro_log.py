@@ -13,19 +13,16 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from app.configs import TopicConfig
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
+from app.machine.runtime import ThreadPool
 from app.records.batch import check_batches, rewrite_header
 from app.records.builder import build_batch
 from app.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 
-T = TypeVar("T")
 NOW_MS = TimestampMs(1_700_000_000_000)
 ROUNDS = 9
 
@@ -33,14 +30,6 @@ ROUNDS = 9
 class _Clock:
     def now_ms(self) -> TimestampMs:
         return NOW_MS
-
-
-class _Pool:
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(4)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
 def _batches(count: int, records: int, value_bytes: int, first_sequence: int, producer_id: int) -> list[bytearray]:
@@ -68,7 +57,7 @@ def _append_round(log: PartitionLog, payloads: list[bytearray]) -> float:
 
 
 async def measure(directory: str) -> None:
-    manager = LogManager(directory, PosixFileSystem(), _Pool(), _Clock(), random.Random(1))
+    manager = LogManager(directory, PosixFileSystem(), ThreadPool(4), _Clock(), random.Random(1))
     manager.lock()
     await manager.load_all()
     runner = asyncio.create_task(manager.run())

@@ -20,10 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import uvloop
 
@@ -31,6 +28,7 @@ from app.hot.descriptors import DescriptorCache
 from app.limits import MIB
 from app.machine.files import PosixFileSystem
 from app.machine.rpc import RpcClient
+from app.machine.runtime import ThreadPool
 from app.metadata import layout
 from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState
 from app.metrics import Registry
@@ -41,18 +39,8 @@ from app.tiering.store_proxy import ProxyStoreWork
 from app.tiering.store_work import UploadJob
 from app.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId
 
-T = TypeVar("T")
-
 TOPIC = TopicId(uuid.UUID(int=7))
 CHUNK_BYTES = 4 * MIB
-
-
-class _Pool:
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(4)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
 
 def _segment(path: Path, total_bytes: int, kind: str) -> tuple[int, int]:
@@ -205,7 +193,7 @@ async def _measure_serving(
     rates, broker_costs, store_costs = [], [], []
     part_end = end // partitions
     for _ in range(options.rounds + 1):
-        registry, pool, fs = Registry(), _Pool(), PosixFileSystem()
+        registry, pool, fs = Registry(), ThreadPool(4), PosixFileSystem()
         manifest = _Manifest([entry], 0)
         cache = ChunkCache(
             work,

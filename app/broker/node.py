@@ -27,7 +27,7 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
-from app.configs.connection_limits import by_listener, connections_by_address
+from app.configs.connection_limits import admission_limits
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
@@ -74,7 +74,6 @@ from app.tiering.store_work import StoreWork
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
-from app.transport.admission import AdmissionLimits
 from app.transport.replays import ReplayTurns, loop_time_s
 from app.units import BrokerId, TopicIdPartition
 
@@ -233,10 +232,10 @@ class Node:
         self.tier_views: TierViews | None = None
         """What followers know of the tier; None on a broker that is alone."""
         self.followers: Followers | None = None
+        """Fetches from other leaders; None on a broker that is alone."""
         self._quotas: ClientQuotas | None = None
         self._tokens: QuotaTokens | None = None
         """Of limits of the whole cluster; None if all limits are this broker's."""
-        """Fetches from other leaders; None on a broker that is alone."""
         self._in_sync_sets: InSyncSets | None = None
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
@@ -459,7 +458,7 @@ class Node:
         self.server = KafkaServer(
             self.context,
             self._apis,
-            connections_max=self._admission_limits(config).connections_max,
+            connections_max=admission_limits(config, around.descriptors_max).connections_max,
         )
         if self._doors is not None:
             from app.broker import first_users
@@ -489,20 +488,6 @@ class Node:
         )
         self._apply_settings()
         self._apply_quotas()
-
-    def _admission_limits(self, config: BrokerConfig) -> AdmissionLimits:
-        bearable = max(16, self._around.descriptors_max // 2)
-        return AdmissionLimits(
-            connections_max=min(config.max_connections, bearable),
-            protected=config.inter_broker_listener if len(config.served) > 1 else None,
-            protected_max=bearable,
-            of_listener=by_listener(config, "max.connections"),
-            of_address=config.max_connections_per_ip,
-            of_addresses=connections_by_address(config.max_connections_per_ip_overrides),
-            rate=config.max_connection_creation_rate,
-            rates=by_listener(config, "max.connection.creation.rate"),
-            window_s=config.quota_window_size_seconds,
-        )
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
@@ -536,7 +521,7 @@ class Node:
         """Pass dynamically changed settings to the parts that do not read them themselves."""
         self.context.effective = effective = self.cluster.effective_broker_config()
         self.logs.producer_expiration_ms = effective.producer_id_expiration_ms
-        self.server.limit_connections(self._admission_limits(effective))
+        self.server.limit_connections(admission_limits(effective, self._around.descriptors_max))
         if self._doors is not None:
             self._doors.follow(effective.security)
         self.context.leader_throttle.limit = effective.leader_replication_throttled_rate

@@ -38,7 +38,7 @@ for i, key in ipairs(KEYS) do
 end
 return got
 """
-"""As ``CentralBucket.lease``, by the clock of Redis, for many shares at once."""
+"""As ``CentralBucket.lease`` of ``tests/support/quotas.py``, by the clock of Redis, for many shares at once."""
 
 
 class Tokens(Protocol):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from app.wire.apikeys import ApiKey
+
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated, as Kafka names it."""
 PLAINTEXT: Final = "PLAINTEXT"
@@ -136,10 +138,9 @@ class Quotas:
         """
         return 0
 
-    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
-        """So many bytes of Produce requests may be served now without asking for each: none of them has to wait, if they are
-        charged together before anything else is, and before ``end``."""
-        return 0
+    def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
+        """As ``charge``, for a Produce request of so many bytes. Its time may be told with the client's next request."""
+        return self.charge(caller, client_id, int(ApiKey.PRODUCE), size_bytes)
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
         """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""

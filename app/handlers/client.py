@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.handlers.callers import PLAINTEXT
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.transport.connection import Connection
 
 
-class Service(Server):
+class Service(Server, ABC):
     """What all clients are served with."""
 
     context: Context
@@ -41,7 +41,8 @@ class Service(Server):
     tls_scratch: memoryview
 
     @abstractmethod
-    def make(self) -> Connection: ...
+    def make(self) -> Connection:
+        """A connection for the next client."""
 
     @abstractmethod
     def handshake_failed(self, listener: str, host: str, why: str) -> None: ...
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "logging_in", "now_ms")
 
     server: Service
 
@@ -77,6 +78,8 @@ class Client(ConnectionCore):
         """Of the last Fetch that went the long way."""
         self.caller: Caller = None  # type: ignore[assignment]
         """Who speaks. What is remembered above is theirs."""
+        self.logging_in = False
+        """The client logs in again (KIP-368): nothing else is served until that is done."""
 
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)

@@ -2,7 +2,7 @@
 
 A share is a bucket that fills at the rate of its limit, and holds what one sample (``quota.window.size.seconds``) brings. Whoever
 takes more than is in it goes into debt, and waits until the debt is paid. So a client gets its rate over any while, and a burst of
-one sample besides.
+one sample besides. What is taken ahead of a bucket of Produce bytes (``Bucket.ahead``) comes on top of that.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ SHARES_MAX: Final = 10_000
 """Clients that are remembered, and as many addresses. With more, shares that are full are forgotten: they say nothing."""
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """What brokers ask of one another is nobody's share."""
-
-TURN_S_MAX: Final = 0.1
-"""More than the requests take that are served together: a loop does not stay ten milliseconds with one connection."""
-FREE_BYTES_MAX: Final = 1 << 40
-"""More than can be served together."""
+TIME: Final = "request_percentage"
 
 
 class Shares(NamedTuple):
@@ -49,6 +45,9 @@ class Shares(NamedTuple):
     time: Bucket | None
     """Seconds of the broker's loop."""
     mutations: Bucket | None
+
+
+NO_SHARES: Final = Shares(None, None, None, None, None)
 
 
 class Meaning(NamedTuple):
@@ -74,7 +73,7 @@ OF_SHARES: Final[Mapping[str, Meaning]] = {
     "producer_byte_rate": Meaning(1, _sample, of_cluster=True),
     "consumer_byte_rate": Meaning(1, _sample, of_cluster=True),
     "firn.cold_read_byte_rate": Meaning(1, _sample, of_cluster=True),
-    "request_percentage": Meaning(0.01, _sample),
+    TIME: Meaning(0.01, _sample),
     "controller_mutation_rate": Meaning(1, _controller_window),
 }
 """In the order of the fields of ``Shares``."""
@@ -97,68 +96,101 @@ class ClientQuotas(Quotas):
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
         self._time_s_max = float(config.quota_window_size_seconds)
+        self._counts_time = False
+        """Whether there is a limit of time."""
+        self._caller: Caller | None = None
+        """Who has produced since ``begin`` and since anything else was charged; None if nobody has."""
+        self._client_id: str | None = None
+        self._producing = NO_SHARES
+        """Of that client. The time since the mark is its own, and still to be charged."""
 
     def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """These are the limits from now on. What clients took already stays taken."""
         self._limits = limits
+        self._counts_time = any(TIME in of_entity for of_entity in limits.values())
         self._shares.clear()
+        self._caller = None
 
     def begin(self) -> None:
-        self._mark_s = self.now_s()
+        self._caller = None
+        if self._counts_time:
+            self._mark_s = self.now_s()
 
     def end(self) -> None:
-        self._mark_s = None
+        if self._mark_s is not None:
+            if self._caller is not None:
+                self._take(self._producing, None, 0)
+            self._mark_s = None
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
         if api_key in FREE:
             self.spent(caller, None)
             return 0
-        now_s = self.now_s()
-        shares = self._of(caller.principal, client_id, now_s)
-        wait_s = 0.0
-        if shares.time is not None:
-            if self._mark_s is not None:
-                wait_s = shares.time.take(now_s - self._mark_s, now_s)
-            else:
-                wait_s = shares.time.take(0.0, now_s)
-            wait_s = min(wait_s, self._time_s_max)
-        bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else None
-        if bucket is not None:
-            wait_s = max(wait_s, bucket.take(size_bytes, now_s))
-        if self._mark_s is not None:
-            self._mark_s = now_s
-        return math.ceil(wait_s * 1000)
+        return self._take(self._turn_to(caller, client_id), api_key, size_bytes)
 
-    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
-        now_s = self.now_s()
-        shares = self._of(caller.principal, client_id, now_s)
-        if shares.time is not None and shares.time.balance(now_s) < TURN_S_MAX:
-            return 0
-        return FREE_BYTES_MAX if shares.produced is None else max(0, int(shares.produced.balance(now_s)))
+    def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
+        if caller is self._caller and client_id == self._client_id:
+            shares = self._producing
+        else:
+            shares = self._turn_to(caller, client_id)
+            self._caller, self._client_id, self._producing = caller, client_id, shares
+        time, bucket = shares.time, shares.produced
+        # Most requests end here: without a look at the clock, and their time is charged with that of the others.
+        if time is None or time.left >= 0:
+            if bucket is None:
+                return 0
+            ahead = bucket.ahead - size_bytes
+            if ahead >= 0:
+                bucket.ahead = ahead
+                return 0
+        wait_ms = self._take(shares, PRODUCE, size_bytes)
+        if bucket is not None:
+            bucket.take_ahead()
+        return wait_ms
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
-        if self._mark_s is None:
-            return
-        now_s = self.now_s()
-        time = self._of(caller.principal, client_id, now_s).time
-        if time is not None:
-            time.take(now_s - self._mark_s, now_s)
-        self._mark_s = now_s
+        if self._mark_s is not None:
+            self._take(self._turn_to(caller, client_id), None, 0)
+
+    def _turn_to(self, caller: Caller, client_id: str | None) -> Shares:
+        """Another request is charged next, perhaps of another client: first comes the time of those that were produced before.
+
+        Returns: the shares of the client.
+        """
+        if self._caller is not None:
+            if self._mark_s is not None:
+                self._take(self._producing, None, 0)
+            self._caller = None
+        return self._of(caller, client_id)
+
+    def _take(self, shares: Shares, api_key: int | None, size_bytes: int) -> int:
+        """Take the bytes of a request, if its API counts them, and the time since the mark. Returns: as ``charge``."""
+        now_s, mark_s = self.now_s(), self._mark_s
+        time_wait_s = bytes_wait_s = 0.0
+        if mark_s is not None:
+            self._mark_s = now_s
+        if shares.time is not None:
+            time_wait_s = shares.time.take(0.0 if mark_s is None else now_s - mark_s, now_s)
+        bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else None
+        if bucket is not None:
+            bytes_wait_s = bucket.take(size_bytes, now_s)
+        if not (time_wait_s or bytes_wait_s):
+            return 0
+        return math.ceil(max(min(time_wait_s, self._time_s_max), bytes_wait_s) * 1000)
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        now_s = self.now_s()
-        cold = self._of(caller.principal, client_id, now_s).cold
-        return 0 if cold is None else math.ceil(cold.take(size_bytes, now_s) * 1000)
+        cold = self._of(caller, client_id).cold
+        return 0 if cold is None else math.ceil(cold.take(size_bytes, self.now_s()) * 1000)
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
-        shares = self._of(caller.principal, client_id, self.now_s())
+        shares = self._of(caller, client_id)
         return min((int(one.capacity) for one in (shares.fetched, shares.cold) if one is not None), default=None)
 
     def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
-        now_s = self.now_s()
-        mutations = self._of(caller.principal, client_id, now_s).mutations
+        mutations = self._of(caller, client_id).mutations
         if mutations is None:
             return 0
+        now_s = self.now_s()
         if strict and mutations.balance(now_s) < 0:
             raise RequestRejected(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -187,11 +219,13 @@ class ClientQuotas(Quotas):
             bucket.take(1, now_s)
         return wait_s
 
-    def _of(self, principal: str, client_id: str | None, now_s: float) -> Shares:
+    def _of(self, caller: Caller, client_id: str | None) -> Shares:
+        principal = caller.rights.principal
         shares = self._shares.get((principal, client_id))
-        return self._resolve(principal, client_id, now_s) if shares is None else shares
+        return self._resolve(principal, client_id) if shares is None else shares
 
-    def _resolve(self, principal: str, client_id: str | None, now_s: float) -> Shares:
+    def _resolve(self, principal: str, client_id: str | None) -> Shares:
+        now_s = self.now_s()
         user, client = principal.partition(":")[2], client_id or DEFAULT
         both, alone, program = (user, client), (user, None), (None, client)
         # From the closest on; with each, whose share it then is.
@@ -243,6 +277,7 @@ class ClientQuotas(Quotas):
         return bucket
 
     def _forget(self, now_s: float) -> None:
+        self._caller = None
         self._shares.clear()
         self._buckets = _lasting(self._buckets, now_s)
         if self._leases is not None:

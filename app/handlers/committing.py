@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.client import Asked
-from app.handlers.produce import PRODUCE, encode_failures, failure, serve_shaped
+from app.handlers.produce import encode_failures, failure, serve_shaped
 from app.replication.commits import Waiter
 from app.transport.core import Slot
 
@@ -72,9 +72,10 @@ def serve_replicated(
     view: memoryview,
     start: int,
     frame_end: int,
+    size: int,
 ) -> tuple[int, AppendResult] | None:
     """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its
-    commit."""
+    commit. ``size`` is the request's."""
     partition = shape.partition
     if partition is None or not partition.accepts_all or partition.log is not shape.log:
         return None
@@ -83,10 +84,12 @@ def serve_replicated(
         return None
     base_offset, offset_end, log_append_time_ms, _ = found[1]
     log = shape.log
-    throttle_time_ms = connection.charge(shape.client_id, PRODUCE, frame_end - start)
+    quotas = connection.context.quotas
+    throttle_time_ms = 0 if quotas is None else quotas.produced(connection.caller, shape.client_id, size)
     if not throttle_time_ms:
         answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
     else:
+        connection.rest(throttle_time_ms)
         answer = shape.throttled_answer(
             correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
         )

@@ -152,8 +152,8 @@ class Context:
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
-    parked_followers: ParkedFollowers = field(default_factory=lambda: ParkedFollowers(loop_time_s))
     """Readers of the tier take turns, so that others need not wait for them."""
+    parked_followers: ParkedFollowers = field(default_factory=lambda: ParkedFollowers(loop_time_s))
     gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
     """Holds responses back while it is in doubt whether another broker has this one's place."""
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)

@@ -167,11 +167,14 @@ class LoginSession(Session):
     # --- serving ------------------------------------------------------------------------------------------------------
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
-        if not self._is_open():
-            position = self._serve_login(view, position, end)  # when a session has ended, a handshake or nothing
-            if not self._is_open() or self.ending is not None:
+        while True:
+            if not self._is_open():
+                position = self._serve_login(view, position, end)  # when a session has ended, a handshake or nothing
+                if not self._is_open() or self.ending is not None:
+                    return position
+            position = super().serve(view, position, end)
+            if not self.logging_in or self.ending is not None:
                 return position
-        return super().serve(view, position, end)
 
     def _is_open(self) -> bool:
         """Whether the client has logged in, and that has not ended."""
@@ -225,6 +228,7 @@ class LoginSession(Session):
             code, mechanisms = self._login.handshake(api_version, message.mechanism, self.server.loop.time())
             answer = SaslHandshakeResponse(code, list(mechanisms))
             self.answer(response_frame(api_key, api_version, correlation_id, answer))
+            self.logging_in = self._login.state is not State.OPEN
             if not self._login.goes_on(code):
                 self._failed(code.name.lower().replace("_", " "))
                 self.fail(f"closing the connection of {self.peer}: {code.name.lower().replace('_', ' ')}")
@@ -258,6 +262,7 @@ class LoginSession(Session):
             self.on_close.discard(self._arrival)
             self._arrival.over()
             self._arrival = None
+        self.logging_in = False
         left_ms = [entered.expires_ms - self.context.clock.now_ms()]
         if again_ms := self._door.reauthenticate_ms.get(self._login.chosen, 0):
             left_ms.append(again_ms)

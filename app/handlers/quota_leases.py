@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from app.buckets import Bucket
+from app.buckets import AHEAD_S, Bucket
 
 BLOCK_S: Final = 0.2
 """So many seconds' worth of a limit is one block."""
@@ -53,7 +53,7 @@ class LeasedBucket(Bucket):
         self.share = share
         self._leases = leases
         self._brokers = leases.brokers()
-        self._balance = 0.0  # nothing is leased yet
+        self.left = 0.0  # nothing is leased yet
         self._fills = leases.away
         """Nobody answers: it fills by itself."""
         self._got_s = now_s
@@ -63,8 +63,9 @@ class LeasedBucket(Bucket):
         """It is among those that want tokens."""
 
     def take(self, amount: float, now_s: float) -> float:
-        self._balance = balance = self.balance(now_s) - amount
+        self.left = balance = self.balance(now_s) - amount
         self._at_s = now_s
+        self.ahead = 0.0
         if balance < self.rate * BLOCK_S / 2 and not self._waits and not self._fills:
             self._waits = True
             self._leases.want(self)
@@ -72,10 +73,18 @@ class LeasedBucket(Bucket):
 
     def balance(self, now_s: float) -> float:
         if self._fills:
-            return min(self.capacity / self._brokers, self._balance + (now_s - self._at_s) * self._told_rate)
-        if self._balance > 0 and now_s - self._got_s > LEASE_S:
+            filled = self.left + self.ahead + (now_s - self._at_s) * self._told_rate
+            return min(self.capacity / self._brokers, filled)
+        balance = self.left + self.ahead
+        if balance > 0 and now_s - self._got_s > LEASE_S:
             return 0.0
-        return self._balance
+        return balance
+
+    def take_ahead(self) -> None:
+        wanted = self.rate * AHEAD_S / self._brokers - self.ahead
+        if wanted <= self.left:
+            self.left -= wanted
+            self.ahead += wanted
 
     def asks(self, now_s: float) -> Ask | None:
         """What it wants now; None if it has enough."""
@@ -96,14 +105,14 @@ class LeasedBucket(Bucket):
             self._told_rate = min(self.rate, max(told, self.rate / (4 * self._brokers)))
         else:
             self._told_rate = self.rate
-        self._balance, self._at_s, self._got_s = before + tokens, now_s, now_s
-        if self._balance < self.rate * BLOCK_S / 2:
+        self.left, self.ahead, self._at_s, self._got_s = before + tokens, 0.0, now_s, now_s
+        if self.left < self.rate * BLOCK_S / 2:
             self._waits = True
             self._leases.want(self)
 
     def alone(self, brokers: int, now_s: float) -> None:
         """Nobody answers: from now on it fills at its part of the limit."""
-        self._balance, self._at_s = self.balance(now_s), now_s
+        self.left, self.ahead, self._at_s = self.balance(now_s), 0.0, now_s
         self._brokers = brokers
         self._told_rate = self.rate / brokers
         self._fills = True
@@ -113,7 +122,8 @@ class LeasedBucket(Bucket):
         """There are tokens to lease again."""
         if not self._fills:
             return
-        self._balance = min(self.balance(now_s), self.rate * BLOCK_S)
+        self.left = min(self.balance(now_s), self.rate * BLOCK_S)
+        self.ahead = 0.0
         self._at_s = self._got_s = now_s
         self._fills = False
         self._waits = True
@@ -194,21 +204,3 @@ class Leases:
         self.away = False
         for bucket in self._buckets:
             bucket.together(now_s)
-
-
-class CentralBucket:
-    """What the place that gives out tokens does with each share; the script in Redis does the same."""
-
-    __slots__ = ("at_s", "tokens")
-
-    def __init__(self, now_s: float) -> None:
-        self.tokens = 0.0  # whoever comes back after a loss gets nothing twice
-        self.at_s = now_s
-
-    def lease(self, ask: Ask, now_s: float) -> float:
-        """Returns: what the broker gets."""
-        passed_s = max(0.0, now_s - self.at_s)
-        tokens = min(ask.capacity, self.tokens + passed_s * ask.rate)
-        got = min(max(0.0, ask.tokens), tokens)
-        self.tokens, self.at_s = tokens - got, now_s
-        return got

@@ -59,9 +59,6 @@ class Session(Client):
         request_bytes_max = server.request_bytes_max
         if quotas is not None:
             quotas.begin()
-        # Requests of this client that need not be charged one by one, and those that were served so.
-        free_client: str | None = None
-        free_bytes = owed_bytes = 0
         produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
@@ -94,24 +91,15 @@ class Session(Client):
                                 appended_bytes += found[0]
                                 appended_records += result[1] - result[0]
                             log_start_offset = shape.log.log_start_offset
-                            if quotas is None:
+                            if quotas is None or not (
+                                throttle_time_ms := quotas.produced(self.caller, shape.client_id, size)
+                            ):
                                 answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
                             else:
-                                if size > free_bytes or shape.client_id != free_client:
-                                    if owed_bytes:
-                                        self.charge(free_client, PRODUCE, owed_bytes)
-                                        owed_bytes = 0
-                                    free_client = shape.client_id
-                                    free_bytes = quotas.free_bytes(self.caller, free_client)
-                                if size <= free_bytes:
-                                    free_bytes -= size
-                                    owed_bytes += size
-                                    answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
-                                else:
-                                    throttle_time_ms = self.charge(shape.client_id, PRODUCE, size)
-                                    answer = shape.throttled_answer(
-                                        correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
-                                    )
+                                self.rest(throttle_time_ms)
+                                answer = shape.throttled_answer(
+                                    correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
+                                )
                             answered_bytes += len(answer)
                             if slots:
                                 self.answer(answer)
@@ -126,11 +114,8 @@ class Session(Client):
                         and shape.replicated_terms is shape.log.terms
                         and refusal is None
                     ):
-                        if owed_bytes:
-                            self.charge(free_client, PRODUCE, owed_bytes)
-                            free_bytes = owed_bytes = 0
                         found = serve_replicated(
-                            self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end
+                            self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end, size
                         )
                         if found is not None:
                             result = found[1]
@@ -141,21 +126,15 @@ class Session(Client):
                             position = frame_end
                             continue
                     long += 1
-                    if owed_bytes:
-                        self.charge(free_client, PRODUCE, owed_bytes)
-                        free_bytes = owed_bytes = 0
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     if parts is not None:
                         self.answer(parts)
                 elif slots:
                     break
                 else:
-                    if owed_bytes:
-                        self.charge(free_client, PRODUCE, owed_bytes)
-                        free_bytes = owed_bytes = 0
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
-                if self.ending is not None:
+                if self.ending is not None or self.logging_in:
                     break
             else:
                 if end - position >= FRAME_SIZE.size:
@@ -163,8 +142,6 @@ class Session(Client):
                     self.check_size(size)
         finally:
             if quotas is not None:
-                if owed_bytes:
-                    self.charge(free_client, PRODUCE, owed_bytes)
                 quotas.end()
             if produced:
                 meter = server.produce_meter

@@ -22,7 +22,7 @@ class Listener:
     """Accepts on one bound socket, which it owns. Belongs to one loop."""
 
     def __init__(
-        self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], faults: Faults, name: str = ""
+        self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], faults: Faults, name: str
     ) -> None:
         # Accepted sockets inherit it; Kafka sets it on its own, too. A load balancer between forgets an idle connection without
         # telling either side. Probes (net.ipv4.tcp_keepalive_time apart) keep it, and find out that a client's machine is gone.

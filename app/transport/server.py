@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import math
 import socket
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
@@ -79,7 +78,7 @@ class _Unheard(asyncio.Protocol):
         self._transport.pause_reading()
 
 
-class Server(ABC):
+class Server:
     """Listens, and owns the connections and every task that they start. Belongs to one loop."""
 
     def __init__(
@@ -132,19 +131,13 @@ class Server(ABC):
             lambda: [((), float(self._frame_bytes))],
         )
 
-    @abstractmethod
-    def make(self) -> Connection:
-        """A connection for the next client."""
-
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def listen(
-        self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol] | None = None, name: str = ""
-    ) -> int:
+    async def listen(self, bound: socket.socket, make: Callable[[], asyncio.BaseProtocol], name: str) -> int:
         """Accept connections on a socket that is bound, which is the server's from now on; may be called for several.
 
         Args:
-            make: makes what serves a connection of this socket; None for ``self.make``.
+            make: makes what serves a connection of this socket.
             name: what the cores of these connections have as ``listener``.
         Returns the port. Raises: OSError if it cannot be listened on.
         """
@@ -152,7 +145,7 @@ class Server(ABC):
             self.attach()
             self.room_watch = room_watch(self.loop)
             self._schedule_idle_check()
-        listener = Listener(bound, make or self.make, self.faults, name)
+        listener = Listener(bound, make, self.faults, name)
         self._listeners.append(listener)
         await listener.start()
         return int(bound.getsockname()[1])

@@ -78,6 +78,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
 
     __slots__ = (
         "_arrival",
+        "_broken",
         "_closing",
         "_host",
         "_inner",
@@ -122,6 +123,8 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         """The connection wants no bytes for now."""
         self._raw_paused = False
         self._closing = False
+        self._broken = ""
+        """How the client has broken TLS: nothing can be sent to it."""
         self._lost = False
 
     # --- the loop's transport -------------------------------------------------------------------------------------
@@ -138,12 +141,15 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = True
         self._arrival.over()
+        self._let_go(exc)
+
+    def _let_go(self, exc: BaseException | None) -> None:
         # The connection holds the link as its transport. Cut here, both go at once with what OpenSSL keeps for them, and do not
         # wait for a garbage collection, which a broker makes rarely.
         inner, self._inner = self._inner, None  # type: ignore[assignment]
-        if self._shaken:
+        if inner is not None and self._shaken:
             inner.connection_lost(exc)
-        else:
+        elif inner is not None:  # it was not let go before
             self._server.lost(inner)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -159,11 +165,11 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         return False
 
     def pause_writing(self) -> None:
-        if self._shaken and not self._lost:
+        if self._shaken and self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._lost or not self._shaken:
+        if self._inner is None or not self._shaken:
             return
         self._inner.resume_writing()
         self._regulate()
@@ -201,7 +207,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         while not (self._paused or self._closing or self._lost):
             view = inner.get_buffer(-1)
             filled, room = 0, len(view)
-            left, why = False, ""
+            left = False
             try:
                 while filled < room:
                     taken = read(room - filled, view[filled:] if filled else view)
@@ -216,13 +222,16 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             except ssl.SSLZeroReturnError:
                 left = True
             except ssl.SSLError as error:
-                left, why = True, _reason(error)
+                left, self._broken = True, _reason(error)
             if filled:
                 inner.buffer_updated(filled)
             if left:
-                if why and not (self._closing or self._lost):  # what came before may have ended it for another reason
-                    self._server.tls_broken(self._host, why)
+                # What came before the break may have ended it for another reason.
+                if self._broken and not (self._closing or self._lost):
+                    self._server.tls_broken(self._host, self._broken)
                 self.abort()
+                # At once: what it has not served yet is no further reason to end it.
+                self._let_go(None)
                 return
             if filled < room:
                 break
@@ -263,7 +272,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
 
     def write(self, data: bytes | memoryview) -> None:
         """Encrypt and send. ``data`` is the caller's again afterwards."""
-        if self._closing or self._lost:
+        if self._closing or self._lost or self._broken:
             return
         view = memoryview(data)
         position, end = 0, len(view)
@@ -272,7 +281,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             while position < end:
                 position += write(view[position:] if position else view)
         except ssl.SSLError:
-            self.abort()  # the client has ended TLS, or broken it
+            self.abort()  # the client has ended TLS
             return
         self._send()
 

@@ -13,7 +13,7 @@ import pytest
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
 from app.handlers.authorising import TABLE
-from app.handlers.callers import Caller, KnownRights
+from app.handlers.callers import Caller
 from app.handlers.dispatch import Apis
 from app.metadata.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType
@@ -29,6 +29,7 @@ from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.callers import Everybody
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, refusals, told
 from tests.support.several import cluster_on, unfenced, until
 
@@ -36,19 +37,13 @@ ADMIN, ALICE, BOB = "User:admin", "User:alice", "User:bob"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
-class Names:
+class Names(Everybody):
     """A doorkeeper that is told who comes next; whoever is not announced is the administrator, as the broker itself is."""
 
-    def __init__(self, known: KnownRights) -> None:
-        self._known = known
-        self.next = ADMIN
-
     def admit(self, listener: str, host: str, port: int) -> Caller:
-        principal, self.next = self.next, ADMIN
-        return Caller(self._known.of(principal, host), listener, host, port)
-
-    def renew(self, caller: Caller) -> Caller:
-        return Caller(self._known.of(caller.principal, caller.host), caller.listener, caller.host, caller.port)
+        caller = super().admit(listener, host, port)
+        self.principal = ADMIN
+        return caller
 
 
 class Guarded:
@@ -57,11 +52,11 @@ class Guarded:
     def __init__(self, broker: RunningBroker) -> None:
         self.broker = broker
         self.context = broker.node.context
-        self.names = self.context.doorkeeper = Names(self.context.rights)
+        self.names = self.context.doorkeeper = Names(self.context.rights, ADMIN)
 
     @asynccontextmanager
     async def as_user(self, principal: str) -> AsyncIterator[Talk]:
-        self.names.next = principal
+        self.names.principal = principal
         async with talk(self.broker.port) as client:
             # Somebody else may have come first.
             answer = await client.ask(ApiKey.DESCRIBE_CLUSTER, 0, _who())

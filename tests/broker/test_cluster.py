@@ -15,6 +15,7 @@ from app.metadata.liveness import Identity
 from app.objectstore.directory import DirectoryStore
 from app.units import BrokerId, DurationMs
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.several import unfenced, until
 
 RNG = random.Random(20)
 
@@ -37,16 +38,6 @@ async def member(path: Path, node_id: int, **settings: Any) -> AsyncIterator[Run
             yield broker
     finally:
         pool.close()
-
-
-async def until(what: Any, wait_s: float = 20.0) -> None:
-    async with asyncio.timeout(wait_s):
-        while not what():
-            await asyncio.sleep(0.02)
-
-
-def unfenced(broker: RunningBroker) -> list[int]:
-    return sorted(key for key, one in broker.node.cluster.image.brokers.items() if not one.fenced)
 
 
 async def test_three_brokers_are_one_cluster(tmp_path: Path) -> None:

@@ -12,16 +12,12 @@ from typing import Any
 import pytest
 
 from app.errors import CorruptionError, FencedError
-from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.follower import MetadataFollower
 from app.metadata.log_format import decode_proven, encode_entry
 from app.metadata.registration import StartRefused
-from app.objectstore.directory import DirectoryStore
 from app.units import TimestampMs
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced, until
 
 A, B = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 
@@ -45,17 +41,6 @@ def put_forged(path: Path, broker: RunningBroker) -> str:
     )
     (path / "store" / key).write_bytes(data)
     return key
-
-
-async def image_of(path: Path) -> ClusterImage:
-    """The cluster as who has no key reads it."""
-    pool = ThreadPool(1)
-    store = DirectoryStore(path / "store", pool)
-    await store.open()
-    try:
-        return await MetadataFollower(store, SystemClock()).cluster()
-    finally:
-        pool.close()
 
 
 @pytest.mark.parametrize("level", [0, 2])

@@ -12,11 +12,12 @@ import pytest
 
 from app.broker.quota_tokens import RedisTokens
 from app.errors import StorageUnavailable
-from app.handlers.quota_leases import Ask, CentralBucket
+from app.handlers.quota_leases import Ask
 from app.metadata.cluster import SECURITY_LEVEL, QuotaEntity
 from app.metadata.quotas import QuotaOperation
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.quotas import CentralBucket
 from tests.support.redis_server import RedisServer, redis_running
 from tests.support.several import cluster_on, until
 

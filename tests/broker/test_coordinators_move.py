@@ -12,10 +12,11 @@ from uuid import UUID
 from app.coordinator.topics import CONSUMER_OFFSETS, partition_for
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
-from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.interop.peers import make, request
 from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
 
 SETTINGS = {"offsets_topic_num_partitions": 6, "group_initial_rebalance_delay_ms": 0}
 TRY_AGAIN = {

@@ -27,7 +27,7 @@ from app.wire.apis.incremental_alter_configs import (
 )
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from tests.handlers.conversation import Talk, batch, talk
+from tests.handlers.conversation import Talk, produce_one, talk
 from tests.support.broker import RunningBroker, running_broker
 
 FETCH = 1
@@ -41,11 +41,6 @@ async def told(broker: RunningBroker, what: str) -> list[str]:
         while not (found := [line for line in broker.lines if what in line]):
             await asyncio.sleep(0.002)
     return found
-
-
-async def produce(client: Talk) -> ErrorCode:
-    answer = await client.produce(9, [("t", [(0, batch())])])
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 async def fetch(client: Talk) -> ErrorCode:
@@ -66,10 +61,10 @@ def failing(number: int) -> Callable[..., int]:
 async def test_a_full_disk_is_told_once_for_all_producers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         monkeypatch.setattr(PartitionLog, "append_as_leader", full)
         for _ in range(50):
-            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
         assert await told(broker, "t-0") == ["writing t-0 fails: cannot write /data/t-0/0.log: No space left on device"]
 
 
@@ -86,7 +81,7 @@ async def test_a_damaged_segment_is_told_once_for_all_consumers(
 ) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         monkeypatch.setattr(PartitionLog, "plan_read", damaged)
         monkeypatch.setattr(PartitionLog, "offset_for_timestamp", damaged)
         for _ in range(50):
@@ -107,10 +102,10 @@ async def test_a_disk_that_cannot_sync_is_told_once_with_what_to_do(
 ) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         monkeypatch.setattr(PosixFile, "fdatasync", failing(5))
         for _ in range(20):
-            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
         (line,) = await told(broker, "is offline")
         assert line.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
         assert line.endswith("repair the disk and start the broker again")
@@ -127,11 +122,11 @@ async def test_a_broker_tells_unasked_that_a_fault_is_over_and_that_another_goes
         await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
         with monkeypatch.context() as broken:
             broken.setattr(PartitionLog, "append_as_leader", full)
-            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
         assert await told(broker, "over after") == ["over after 0 s: writing t-0 failed once"]
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         monkeypatch.setattr(PosixFile, "fdatasync", failing(5))
-        assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
         again = (await told(broker, "it goes on"))[0]
         assert again.startswith(f"the log directory {tmp_path}/data is offline: cannot sync ")
         assert re.search(r" \(once in \d+ s; it goes on\)$", again)
@@ -144,7 +139,7 @@ async def test_a_store_that_takes_no_segment_is_told_once_for_each_partition(tmp
         await broker.create_topic("t", retention_ms="-1", segment_bytes="1048576", remote_storage_enable="true")
         store.faults.append(Fault(FaultKind.UNAVAILABLE, key_prefix="data/"))
         store.faults.append(Fault(FaultKind.UNAVAILABLE, key_prefix="manifests/"))
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         broker.log("t").roll()
         broker.node.remote_log_manager.kick()
         (line,) = await told(broker, "cannot be tiered")
@@ -193,7 +188,7 @@ async def test_a_disk_that_does_not_say_what_room_it_has_is_told_once_and_the_br
         async with asyncio.timeout(60):
             while len(asked) < 5:
                 await asyncio.sleep(0.001)
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         (line,) = await told(broker, "reading the free space of")
         assert line.endswith(f"cannot read the free space of {tmp_path}/data: {os.strerror(5)}")
         monkeypatch.undo()
@@ -231,7 +226,7 @@ async def test_a_broker_that_cannot_accept_again_says_so(tmp_path: Path, monkeyp
         assert line == f"no connections are accepted for now, will try again: {os.strerror(errno.EMFILE)}"
         async with asyncio.timeout(60), talk(broker.port) as client:
             await broker.create_topic("t", retention_ms="-1")
-            assert await produce(client) is ErrorCode.NONE
+            assert await produce_one(client) is ErrorCode.NONE
 
 
 async def test_a_bug_that_clients_can_meet_has_its_traceback_shown_once(

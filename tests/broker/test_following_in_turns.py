@@ -12,8 +12,9 @@ import pytest
 from app.broker.partitions import Partitions
 from app.metadata.changes import ConfigChange, Operation
 from app.replication.roles import Role
-from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
+from tests.support.several import unfenced, until
 
 AT_ONCE = 2
 PARTITIONS = 12

@@ -439,6 +439,8 @@ class Feeder:
         self._loop = asyncio.get_running_loop()
         self._make = {kind: world.server.maker(kind) for kind in KINDS}
         self._staying: deque[tuple[Plan, Wire, End, Answers]] = deque()
+        self._reasons = world.reasons()
+        """At first."""
 
     async def feed(self, one: Plan) -> None:
         """Raises: Failed."""
@@ -470,6 +472,9 @@ class Feeder:
                 self._let_go(*self._staying.popleft())
         else:
             self._let_go(one, wire, end, answers)
+        closed = self._tally.closed + sum(wire.closed_by_broker for _, wire, _, _ in self._staying)
+        counted = world.reasons() - self._reasons
+        assert counted == closed, f"{closed} are closed, and {counted} were counted, up to this one"
 
     async def _converse(self, one: Plan, wire: Wire, end: End, answers: Answers, core: Any) -> None:
         rng = one.rng
@@ -616,9 +621,7 @@ async def feed(world: World, kind: str, known: bool, users: tuple[str, ...], see
     tally.growth_bytes = psutil.Process().memory_info().rss - resident
     assert tally.growth_bytes < GROWTH_BYTES_MAX
     counted = world.reasons() - reasons
-    assert counted >= tally.closed, "each that is closed is counted with a reason"
-    # Of connections with TLS some are counted whose client has left at the same time.
-    assert counted == tally.closed or kind.endswith("SSL")
+    assert counted == tally.closed, "each that is closed is counted with one reason"
     if ADMIN not in users:
         assert world.state(ends=not known) == state
     check_lines(world)

@@ -36,26 +36,21 @@ from app.metadata.control import (
 )
 from app.wire.apikeys import ApiKey
 from app.wire.versions import PRIVATE
-from tests.handlers.conversation import Talk, batch, talk
+from tests.handlers.conversation import batch, produce_one, talk
 from tests.support.broker import running_broker
-
-
-async def produce(client: Talk) -> ErrorCode:
-    answer = await client.produce(9, [("t", [(0, batch())])])
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 async def test_what_is_no_request_of_a_private_api_ends_its_connection_and_changes_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         for key in sorted(PRIVATE):
             for message in (b"", b"\xff\xff", b"\x80", b"\x90" * 1000):
                 async with talk(broker.port) as forger:
                     forger.send(key, 0, message)
                     assert await forger.closed(), key
         assert broker.node.context.drain.state is DrainState.SERVING
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         assert broker.log("t").log_end_offset == 2
 
 
@@ -86,7 +81,7 @@ async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves
     monkeypatch.setattr("app.handlers.acknowledging.TOLD_INTERVAL_S", 3600.0)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         cluster_id, node_id = broker.node.cluster.image.cluster_id, broker.node.config.node_id
         directory_id = broker.node.cluster.identity.directory_id
 
@@ -106,9 +101,9 @@ async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves
         assert not (await tell(cluster_id, node_id, directory_id, by="")).looks
         told = await tell(cluster_id, node_id, directory_id)
         assert (told.looks, told.untiered_bytes, told.untiered_partitions) == (True, len(batch()), 1)
-        assert await produce(client) is ErrorCode.NONE, "it has looked, and nobody has its place"
+        assert await produce_one(client) is ErrorCode.NONE, "it has looked, and nobody has its place"
         assert not (await tell(cluster_id, node_id, directory_id)).looks, "not again so soon"
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         assert broker.fenced is None
         assert broker.log("t").log_end_offset == 3
 

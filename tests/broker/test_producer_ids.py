@@ -16,9 +16,10 @@ from app.metadata.cluster import BrokerImage
 from app.metadata.control import ChangeRequest, ChangeResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest
-from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
 
 WAIT_S = 60
 

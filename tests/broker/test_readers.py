@@ -27,10 +27,11 @@ from app.wire.apis.offset_for_leader_epoch import (
 from app.wire.apis.share_fetch import FetchPartition as SharePartition
 from app.wire.apis.share_fetch import FetchTopic, ShareFetchRequest
 from app.wire.fetch import FetchPartition
-from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
 from tests.handlers.test_fetch import FETCH, ask, offsets, only, request, send
 from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
 
 LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_TOPIC_PARTITIONS, SHARE_FETCH = 2, 3, 23, 75, 78
 VERSION = 17

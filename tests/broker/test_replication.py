@@ -9,8 +9,11 @@ from typing import Any
 
 from app.broker.partitions import LOGS_AT_ONCE
 from app.errors import ErrorCode
-from tests.broker.test_cluster import member, unfenced, until
+from app.wire.apikeys import ApiKey
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
+from tests.support.quotas import NotedQuotas
+from tests.support.several import unfenced, until
 
 
 async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
@@ -99,12 +102,20 @@ async def test_requests_of_the_usual_kind_wait_for_their_commit_in_order(tmp_pat
                 ):
                     pass  # a hasty one may have to try again
             end = partition.log.log_end_offset
+            meter = leader.node.context.metrics.meter(ApiKey.PRODUCE)
+            before_bytes = meter.request_bytes.value
+            quotas = leader.node.context.quotas = NotedQuotas()
             sent = [client.send_produce(9, [("t", [(0, batch(3))])]) for _ in range(5)]
             answers = [await client.answer(0, 9) for _ in sent]
             assert [correlation_id for correlation_id, _ in answers] == sent
             found = [answer.responses[0].partition_responses[0] for _, answer in answers]
             assert [(one.error_code, one.base_offset) for one in found] == [(0, end + 3 * i) for i in range(5)]
             assert partition.log.high_watermark == end + 15
+            # Their quota is charged for the whole requests, as on every other way.
+            assert (
+                sum(size for key, size in quotas.charged if key == ApiKey.PRODUCE)
+                == meter.request_bytes.value - before_bytes
+            )
 
             async def nothing(*_: Any) -> Any:
                 await asyncio.Event().wait()

@@ -11,16 +11,11 @@ from app.broker import node
 from app.errors import ErrorCode
 from app.hot.manager import LogManager
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from tests.handlers.conversation import Talk, batch, talk
+from tests.handlers.conversation import Talk, batch, produce_one, talk
 from tests.support.broker import RunningBroker, running_broker
 
 FETCH = 1
 LEAST = 1000
-
-
-async def produce(client: Talk) -> ErrorCode:
-    answer = await client.produce(9, [("t", [(0, batch())])])
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 async def fetched_bytes(client: Talk) -> int:
@@ -62,7 +57,7 @@ async def test_producers_are_refused_below_the_least_room_and_served_again_above
         await broker.create_topic("t", retention_ms="-1")
         said = len(broker.lines)
         for _ in range(3):  # the later ones look like the first, and are served by what is remembered of it
-            assert await produce(client) is ErrorCode.NONE
+            assert await produce_one(client) is ErrorCode.NONE
         await looked()
         assert len(broker.lines) == said
 
@@ -70,7 +65,7 @@ async def test_producers_are_refused_below_the_least_room_and_served_again_above
         await told(broker, said + 1)
         assert "999 bytes left, below firn.log.dir.free.bytes.min=1000; producers are refused" in broker.lines[said]
         for _ in range(3):
-            assert await produce(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.log("t").log_end_offset == 3
         assert await fetched_bytes(client) == 3 * len(batch())
         await looked()
@@ -79,7 +74,7 @@ async def test_producers_are_refused_below_the_least_room_and_served_again_above
         room = LEAST
         await told(broker, said + 2)
         assert "has enough space again" in broker.lines[said + 1]
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE
         assert broker.log("t").log_end_offset == 4
 
 
@@ -90,4 +85,4 @@ async def test_a_least_room_of_none_looks_at_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr(LogManager, "free_bytes", look)
     async with running_broker(tmp_path, firn_log_dir_free_bytes_min=0) as broker, talk(broker.port) as client:
         await broker.create_topic("t")
-        assert await produce(client) is ErrorCode.NONE
+        assert await produce_one(client) is ErrorCode.NONE

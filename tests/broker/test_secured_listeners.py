@@ -50,6 +50,7 @@ from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCrede
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 from tests.support.secured import break_tls, certificates, listener, revocations, security, store_of
@@ -234,6 +235,31 @@ async def test_nothing_is_served_before_the_login_and_every_failure_looks_the_sa
             seen.add(str(refused.value).replace(str(port), "PORT"))
         assert seen == {"127.0.0.1:PORT: Authentication failed: Invalid username or password."}
         assert "alice-secret" not in "".join(broker.lines)
+
+
+async def test_nothing_else_is_served_while_a_client_logs_in_again(tmp_path: Path) -> None:
+    door = listener("SASL_PLAINTEXT", connections_max_reauth_ms=60_000)
+    async with running_broker(tmp_path, **security(door)) as broker:
+        shake, show = SaslHandshakeRequest("PLAIN"), SaslAuthenticateRequest(plain_message("alice", "alice-secret"))
+        metadata = MetadataRequest(topics=[])
+        async with talk(broker.node.ports["SASL_PLAINTEXT"]) as client:
+            assert (await client.ask(ApiKey.SASL_HANDSHAKE, 1, shake)).error_code == 0
+            assert (await client.ask(ApiKey.SASL_AUTHENTICATE, 2, show)).error_code == 0
+            # All of it comes in one piece.
+            client.send(ApiKey.METADATA, 12, metadata)
+            client.send(ApiKey.SASL_HANDSHAKE, 1, shake)
+            client.send(ApiKey.SASL_AUTHENTICATE, 2, show)
+            client.send(ApiKey.METADATA, 12, metadata)
+            for key, version in ((3, 12), (17, 1), (36, 2), (3, 12)):
+                assert (await client.answer(key, version))[0] > 0
+            [session] = sessions_of(broker)
+            session._login._again_s = -math.inf  # the client logged in long ago
+            client.send(ApiKey.SASL_HANDSHAKE, 1, shake)
+            client.send(ApiKey.METADATA, 12, metadata)
+            client.send(ApiKey.SASL_AUTHENTICATE, 2, show)
+            assert (await client.answer(17, 1))[1].error_code == 0
+            assert await client.reader.read(1) == b"", "closed"
+        assert "API key 3 is not served before the client has logged in" in broker.lines[-1]
 
 
 async def test_a_client_that_does_not_log_in_again_is_let_go(tmp_path: Path) -> None:

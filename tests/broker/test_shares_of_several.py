@@ -36,9 +36,10 @@ from app.wire.apis.share_acknowledge import AcknowledgementBatch as Said
 from app.wire.apis.share_acknowledge import AcknowledgePartition, AcknowledgeTopic, ShareAcknowledgeRequest
 from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.broker.test_cluster import member, unfenced, until
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
 
 GROUP = "workers"
 STATE, OFFSETS = "__share_group_state", "__consumer_offsets"

@@ -12,10 +12,10 @@ import pytest
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.reassignments import ReassignmentAsked
 from app.units import PartitionIndex, TopicIdPartition
-from tests.broker.test_cluster import until
 from tests.broker.test_readers import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.several import until
 
 TOPIC, BROKER = 2, 4
 BATCHES, VALUE = 8, b"x" * 500_000

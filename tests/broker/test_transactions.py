@@ -34,10 +34,10 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from tests.broker.test_cluster import member, unfenced
-from tests.broker.test_cluster import until as until_within
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
 from tests.transactions.world import filtered
 
 NOW = 1_700_000_000_000
@@ -56,10 +56,6 @@ AGAIN = frozenset(
     }
 )
 """Refusals after which clients try again."""
-
-
-async def until(what: Any) -> None:
-    await until_within(what, 60.0)
 
 
 class Cluster:

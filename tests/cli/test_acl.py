@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from app.cli import main
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.metadata.cluster import SECURITY_LEVEL
 from app.security.acls import AclFilter
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.commands import Firn, runner
 from tests.support.several import unfenced, until
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Firn = Callable[..., Awaitable[Done]]
 
 
 @pytest.fixture
@@ -43,17 +26,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 
 @pytest.fixture
 def firn(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Firn:
-    """Runs a command beside the broker's loop and answers what it printed."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
-    monkeypatch.setenv("FIRN_BOOTSTRAP", broker.bootstrap)
-
-    async def run(*arguments: str) -> Done:
-        capfd.readouterr()
-        code = await asyncio.to_thread(main, arguments)
-        out, err = capfd.readouterr()
-        return Done(code, out, err)
-
-    return run
+    return runner(capfd, monkeypatch, broker.bootstrap)
 
 
 def rules(broker: RunningBroker) -> int:

@@ -8,10 +8,9 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,21 +25,9 @@ from app.records.builder import build_batch
 from app.settings import load
 from app.units import PartitionIndex, SegmentId, TimestampMs, TopicId
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.commands import Firn, runner
 
 NOW_MS = TimestampMs(1_700_000_000_000)
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Firn = Callable[..., Awaitable[Done]]
 
 
 @pytest.fixture
@@ -51,17 +38,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 
 @pytest.fixture
 def firn(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Firn:
-    """Runs a command beside the broker's loop and answers what it printed."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
-    monkeypatch.setenv("FIRN_BOOTSTRAP", broker.bootstrap)
-
-    async def run(*arguments: str) -> Done:
-        capfd.readouterr()
-        code = await asyncio.to_thread(main, arguments)
-        out, err = capfd.readouterr()
-        return Done(code, out, err)
-
-    return run
+    return runner(capfd, monkeypatch, broker.bootstrap)
 
 
 async def test_lines_go_in_and_come_out(firn: Firn, tmp_path: Path) -> None:

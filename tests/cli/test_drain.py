@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from app.broker.running import note_running
-from app.cli import main
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from tests.broker.test_node import produce
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Firn = Callable[..., Awaitable[Done]]
+from tests.support.commands import Firn, runner
 
 
 @pytest.fixture
 def firn(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Firn:
-    """Runs a command beside the broker's loop and returns what it printed."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
-
-    async def run(*arguments: str) -> Done:
-        capfd.readouterr()
-        code = await asyncio.to_thread(main, arguments)
-        out, err = capfd.readouterr()
-        return Done(code, out, err)
-
-    return run
+    return runner(capfd, monkeypatch)
 
 
 async def fill(broker: RunningBroker) -> None:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from app.cli import main
 from app.errors import ErrorCode
 from tests.broker.test_share_groups import ACCEPT, REJECT, configure, workers
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.commands import Firn, runner
 
 READ_S_MAX = 30
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Firn = Callable[..., Awaitable[Done]]
 
 
 @pytest.fixture
@@ -42,17 +26,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 
 @pytest.fixture
 def firn(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Firn:
-    """Runs a command beside the broker's loop and answers what it printed."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
-    monkeypatch.setenv("FIRN_BOOTSTRAP", broker.bootstrap)
-
-    async def run(*arguments: str) -> Done:
-        capfd.readouterr()
-        code = await asyncio.to_thread(main, arguments)
-        out, err = capfd.readouterr()
-        return Done(code, out, err)
-
-    return run
+    return runner(capfd, monkeypatch, broker.bootstrap)
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from app.cli import main
 from app.cli.commands import application
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.handlers.authorising import TABLE
-from app.handlers.callers import Caller, KnownRights
 from app.metadata.cluster import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.callers import Everybody
 from tests.support.several import unfenced, until
 
 NOBODY = "User:nobody"
@@ -74,20 +74,6 @@ TELL_LESS: Final = {"topic list": (), "group list": (), "tier status": ()}
 """Lists without what one may not see."""
 
 
-class Everybody:
-    """A doorkeeper that takes everybody for one user, except when it is told otherwise."""
-
-    def __init__(self, known: KnownRights) -> None:
-        self._known = known
-        self.principal = "User:admin"
-
-    def admit(self, listener: str, host: str, port: int) -> Caller:
-        return Caller(self._known.of(self.principal, host), listener, host, port)
-
-    def renew(self, caller: Caller) -> Caller:
-        return Caller(self._known.of(caller.principal, caller.host), caller.listener, caller.host, caller.port)
-
-
 def commands() -> Iterator[tuple[str, str]]:
     """Name of each command, and of the one that it is another spelling of."""
 
@@ -130,8 +116,8 @@ async def test_no_command_does_anything_for_a_user_without_rights(
         await until(lambda: unfenced(broker))
         for name in (TOPIC, "__consumer_offsets"):
             await broker.create_topic(name)
-        everybody = Everybody(broker.node.context.rights)
-        broker.node.context.doorkeeper = everybody  # type: ignore[assignment]
+        everybody = Everybody(broker.node.context.rights, "User:admin")
+        broker.node.context.doorkeeper = everybody
         async with talk(broker.port) as admin:
             await admin.produce(9, [(TOPIC, [(0, batch(value=VALUE))])])
         everybody.principal = NOBODY

@@ -6,7 +6,7 @@ import asyncio
 import json
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,8 @@ import pytest
 from app.cli import main
 from app.client.security import client_security, read_settings
 from tests.broker.test_delegation_tokens import RIGHTS, SASL, broker_with_tokens
-from tests.cli.test_acl import Done
 from tests.support.broker import RunningBroker
-
-Firn = Callable[..., Awaitable[Done]]
+from tests.support.commands import Done, Firn
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from app.handlers.callers import PLAINTEXT
 from tests.handlers.conversation import Talk, talk
 from tests.handlers.fakes import Bench
 
@@ -26,7 +27,7 @@ async def start() -> AsyncIterator[Callable[..., Any]]:
         async def begin(**settings: Any) -> Bench:
             bench = Bench(**settings)
             bound = socket.create_server(("127.0.0.1", 0))
-            bench.port = await bench.server.listen(bound)
+            bench.port = await bench.server.listen(bound, bench.server.make, PLAINTEXT)
             stack.push_async_callback(bench.server.close)
             return bench
 

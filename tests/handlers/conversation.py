@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any
 
+from app.errors import ErrorCode
 from app.records.builder import build_batch
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame
@@ -90,3 +91,9 @@ async def talk(port: int) -> AsyncIterator[Talk]:
 def batch(count: int = 1, *, value: bytes = b"value", timestamp: int = 1_700_000_000_000, **fields: Any) -> bytes:
     """A record batch of ``count`` records."""
     return build_batch([(timestamp + i, None, value, ()) for i in range(count)], **fields)
+
+
+async def produce_one(client: Talk) -> ErrorCode:
+    """What the broker answers to one record for ``t-0``."""
+    answer = await client.produce(9, [("t", [(0, batch())])])
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)

@@ -10,6 +10,7 @@ import pytest
 
 from app.handlers.callers import Caller, Quotas, Rights
 from app.handlers.fetch_fan_out import FanOut, FetchKind
+from app.metadata.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
@@ -21,6 +22,7 @@ from tests.handlers.test_fetch import ask, only, request
 from tests.handlers.test_fetch_fan_out import asked
 from tests.handlers.test_produce import produce
 from tests.handlers.test_sending import on_disk
+from tests.support.quotas import NotedQuotas
 
 HELLO = ApiVersionsRequest("test", "1.0")
 FETCH, PRODUCE = 1, 0
@@ -227,30 +229,20 @@ async def test_a_connection_that_rests_may_end(start, connect, monkeypatch):
     assert bench.lines == []
 
 
-class Free(Throttling):
-    """So many bytes are free at any time; what is charged one by one is throttled."""
-
-    def __init__(self, free: int) -> None:
-        super().__init__(PRODUCE, 250)
-        self.free = free
-
-    def free_bytes(self, caller: Caller, client_id: str | None) -> int:
-        return self.free
-
-    def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
-        super().charge(caller, client_id, api_key, size_bytes)
-        return 0 if api_key != PRODUCE or size_bytes <= self.free else 250
-
-
-async def test_requests_that_need_not_wait_are_charged_together_before_anything_else_is(start, connect):
-    bench = await start()
+async def noted(bench: Bench, connect: Any) -> tuple[Talk, NotedQuotas, int]:
+    """A client whose Produce requests go the short way, its quotas, and the size of each of its requests."""
     bench.logs.add("t")
     client = await connect(bench)
     await one(client, bench, PRODUCE, 9)  # the long way
-    quotas = bench.context.quotas = Free(1 << 20)
+    quotas = bench.context.quotas = NotedQuotas()
     await one(client, bench, PRODUCE, 9)
-    [(_, _, _, size)] = quotas.charged
+    [(_, size)] = quotas.charged
     quotas.charged.clear()
+    return client, quotas, size
+
+
+async def test_each_request_is_charged_for_all_its_bytes_whatever_way_it_goes(start, connect):
+    client, quotas, size = await noted(await start(), connect)
     for _ in range(3):
         client.send_produce(9, [("t", [(0, batch(1))])])
     client.send(ApiKey.API_VERSIONS, 3, HELLO)
@@ -258,32 +250,17 @@ async def test_requests_that_need_not_wait_are_charged_together_before_anything_
         client.send_produce(9, [("t", [(0, batch(1))])])
     for key, version in ((PRODUCE, 9), (PRODUCE, 9), (PRODUCE, 9), (18, 3), (PRODUCE, 9), (PRODUCE, 9)):
         assert (await client.answer(key, version))[1].throttle_time_ms == 0
-    assert [(key, of) for _, _, key, of in quotas.charged if key == PRODUCE] == [
-        (PRODUCE, 3 * size),
-        (PRODUCE, 2 * size),
-    ]
-    assert [key for _, _, key, _ in quotas.charged] == [PRODUCE, 18, PRODUCE]
+    assert [key for key, _ in quotas.charged] == [PRODUCE] * 3 + [18] + [PRODUCE] * 2
+    assert {of for key, of in quotas.charged if key == PRODUCE} == {size}
 
 
-async def test_a_request_beyond_what_is_free_is_charged_by_itself_and_told_to_wait(start, connect):
+async def test_a_request_beyond_the_limit_is_told_to_wait_on_the_short_way(start, connect):
     bench = await start()
-    bench.logs.add("t")
-    client = await connect(bench)
-    await one(client, bench, PRODUCE, 9)  # the long way
-    quotas = bench.context.quotas = Free(1 << 20)
-    await one(client, bench, PRODUCE, 9)
-    [(_, _, _, size)] = quotas.charged
-    quotas.charged.clear()
-    quotas.free = 2 * size + size // 2
+    client, quotas, size = await noted(bench, connect)
+    quotas.follow({QuotaEntity("ANONYMOUS", None, None): {"producer_byte_rate": 2.5 * size}})
     for _ in range(3):
         client.send_produce(9, [("t", [(0, batch(1))])])
-    for _ in range(3):
-        assert (await client.answer(PRODUCE, 9))[1].throttle_time_ms == 0
-    assert [of for _, _, _, of in quotas.charged] == [
-        2 * size,
-        size,
-    ]  # the first two were paid for before the third was asked for
-    quotas.charged.clear()
-    quotas.free = size - 1
-    assert (await client.produce(9, [("t", [(0, batch(1))])])).throttle_time_ms == 250
-    assert [of for _, _, _, of in quotas.charged] == [size]
+    assert [(await client.answer(PRODUCE, 9))[1].throttle_time_ms for _ in range(3)] == [0, 0, 200]
+    other = await connect(bench)
+    assert (await other.produce(9, [("t", [(0, batch(1))])])).throttle_time_ms == 600
+    assert quotas.charged == [(PRODUCE, size)] * 4

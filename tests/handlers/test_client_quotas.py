@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from app.metadata.buckets import AHEAD_S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,38 +61,117 @@ def test_a_client_that_waits_as_told_gets_its_rate_and_one_sample(key, rate, req
         clock.now_s += pause_s
 
 
-@given(st.integers(1_000, 10_000_000), st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 0.3)), max_size=40))
-def test_what_is_free_is_never_waited_for_if_it_is_charged_together(rate, requests) -> None:
-    made, clock = quotas({of_user("u"): {"producer_byte_rate": float(rate), "request_percentage": 20.0}})
-    for size, pause_s in requests:
+TURNS = st.lists(st.tuples(st.lists(st.integers(10, 200_000), max_size=9), st.floats(0, 0.3)), max_size=20)
+
+
+@given(st.integers(1_000, 10_000_000), TURNS)
+def test_small_requests_wait_as_if_each_looked_at_the_clock(rate, turns) -> None:
+    limits = {of_user("u"): {"producer_byte_rate": float(rate)}}
+    (made, clock), (exact, other_clock) = quotas(limits), quotas(limits)
+    who, began_s, sent = caller(), clock.now_s, 0
+    for sizes, pause_s in turns:
         made.begin()
-        free = made.free_bytes(caller(), "c")
-        assert free <= rate
-        clock.now_s += 0.01  # a turn of the loop
-        assert made.charge(caller(), "c", PRODUCE, min(size, free)) == 0 or free == 0
+        for size in sizes:
+            sent += size
+            told_ms = made.produced(who, "c", size)
+            wait_ms = exact.charge(who, "c", PRODUCE, size)
+            assert told_ms <= wait_ms + 1  # rounded up
+            # Only a bucket that filled to the brim meanwhile has let more pass.
+            assert told_ms >= wait_ms - AHEAD_S * 1000 - 1
+            assert told_ms or sent <= rate * (clock.now_s - began_s + 1 + AHEAD_S) + rate * 1e-6
         made.end()
         clock.now_s += pause_s
+        other_clock.now_s += pause_s
 
 
-def test_nothing_is_free_in_debt_or_with_hardly_any_time_left() -> None:
-    made, clock = quotas({of_user("u"): {"producer_byte_rate": 1000.0}, of_user("v"): {"request_percentage": 20.0}})
-    made.charge(caller("u"), "c", PRODUCE, 1001)
-    assert made.free_bytes(caller("u"), "c") == 0
-    assert made.free_bytes(caller("v"), "c") == client_quotas.FREE_BYTES_MAX
+@given(st.integers(1_000, 10_000_000), st.lists(st.integers(10, 20_000), min_size=1, max_size=200))
+def test_a_burst_of_small_requests_is_counted_to_the_byte(rate, sizes) -> None:
+    made, _ = quotas({of_user("u"): {"producer_byte_rate": float(rate)}})
+    who = caller()
     made.begin()
-    clock.now_s += 0.11
-    made.spent(caller("v"), "c")
-    assert made.free_bytes(caller("v"), "c") == 0
-    assert made.free_bytes(caller("w"), "c") == client_quotas.FREE_BYTES_MAX
+    for size in sizes:
+        made.produced(who, "c", size)
+    made.end()
+    assert made.charge(who, "c", PRODUCE, rate) == pytest.approx(sum(sizes) / rate * 1000, abs=1)
+
+
+def test_small_requests_that_fit_look_at_no_clock() -> None:
+    made, clock = quotas({of_user("u"): {"producer_byte_rate": 1e6}})
+    who, looks = caller(), 0
+
+    def look() -> float:
+        nonlocal looks
+        looks += 1
+        return clock.now_s
+
+    def turns() -> int:
+        nonlocal looks
+        looks = 0
+        for _ in range(20):
+            made.begin()
+            assert [made.produced(who, "c", 100) for _ in range(5)] == [0] * 5
+            made.end()
+        return looks
+
+    made.produced(who, "c", 100)
+    made.now_s = look
+    assert turns() == 0, "10 KB of the 15 KB that were taken ahead"
+    assert turns() == 1
+    made.follow({of_user("u"): {"producer_byte_rate": 1e9, "request_percentage": 20.0}})
+    turns()
+    clock.now_s += 1  # it fills
+    turns()
+    assert turns() == 40, "with a limit of time, two in a turn"
+
+
+def test_the_time_of_a_produce_request_is_told_with_the_next_request() -> None:
+    made, clock = quotas({of_user("u"): {"request_percentage": 10.0, "producer_byte_rate": 1e9}})
+    who = caller()
+    made.begin()
+    assert made.produced(who, "c", 100) == 0
+    clock.now_s += 0.15
+    assert made.produced(who, "c", 100) == 0
+    made.end()
+    made.begin()
+    assert made.produced(who, "c", 100) == 500, "0.05 s above the 0.1 s that a second brings"
+    made.end()
+    clock.now_s += 0.5
+    assert made.produced(who, "c", 100) == 0
+
+
+def test_each_pays_for_its_own_requests_and_its_own_time() -> None:
+    made, clock = quotas(
+        {
+            of_user(""): {"producer_byte_rate": 1000.0, "request_percentage": 10.0},
+            of_user("u", "d"): {"producer_byte_rate": 500.0},
+        }
+    )
+    user, other = caller("u"), caller("v")
+    made.begin()
+    assert [made.produced(user, "c", 400) for _ in range(2)] == [0, 0]
+    assert made.produced(other, "c", 900) == 0
+    assert made.produced(user, "d", 400) == 0
+    assert made.produced(user, "c", 300) == 100
+    assert made.charge(other, "c", PRODUCE, 200) == 100
+    assert made.produced(user, "d", 200) == 200
+    made.end()
+    clock.now_s += 2
+    made.begin()
+    assert made.produced(user, "d", 10) == 0
+    clock.now_s += 0.2
+    assert made.produced(other, "c", 10) == 0
+    made.end()
+    assert made.charge(other, "c", METADATA, 1) == 0
+    assert made.charge(user, "d", METADATA, 1) == 1000
 
 
 def test_a_busy_client_has_its_rate_within_5_percent_over_30_seconds() -> None:
     for size in (100, 16_384, 1_048_576):
         made, clock = quotas({of_user("u"): {"producer_byte_rate": 1_000_000.0}})
-        sent = 0
+        who, sent = caller(), 0
         while clock.now_s < 1030:
             sent += size
-            clock.now_s += max(made.charge(caller(), "c", PRODUCE, size) / 1000, size / 50e6)
+            clock.now_s += max(made.produced(who, "c", size) / 1000, size / 50e6)
         assert 0.95 < sent / 30e6 < 1.05 + size / 30e6
 
 
@@ -196,7 +276,8 @@ def test_an_address_opens_so_many_connections_a_second() -> None:
 
 def test_a_changed_limit_keeps_what_was_taken_and_no_debt_beyond_a_sample() -> None:
     made, _ = quotas({of_user("u"): {"producer_byte_rate": 1000.0}})
-    assert made.charge(caller(), "c", PRODUCE, 1_001_000) == 1_000_000
+    assert [made.produced(caller(), "c", 10) for _ in range(100)] == [0] * 100
+    assert made.charge(caller(), "c", PRODUCE, 1_000_000) == 1_000_000
     made.follow({of_user("u"): {"producer_byte_rate": 2000.0}})
     assert made.charge(caller(), "c", PRODUCE, 0) == 1000
     made.follow({})

@@ -13,7 +13,6 @@ import httpx
 
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.handlers.authorising import TABLE
-from app.handlers.callers import Caller, KnownRights
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -22,6 +21,7 @@ from app.wire.apikeys import ApiKey
 from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.callers import Everybody
 from tests.support.routes import served_routes
 from tests.support.several import unfenced, until
 
@@ -47,20 +47,6 @@ NEED_NO_RIGHT = {
 """Routes that are answered to everybody; they tell nothing of topics."""
 
 
-class Everybody:
-    """A doorkeeper that takes everybody for one user, except when it is told otherwise."""
-
-    def __init__(self, known: KnownRights) -> None:
-        self._known = known
-        self.principal = NOBODY
-
-    def admit(self, listener: str, host: str, port: int) -> Caller:
-        return Caller(self._known.of(self.principal, host), listener, host, port)
-
-    def renew(self, caller: Caller) -> Caller:
-        return Caller(self._known.of(caller.principal, caller.host), caller.listener, caller.host, caller.port)
-
-
 def state_of(broker: RunningBroker) -> Any:
     image = broker.node.context.image
     return image.topics_by_id, image.broker_configs, image.acls, broker.log(TOPIC).log_end_offset
@@ -76,8 +62,7 @@ async def application(path: Path) -> AsyncIterator[tuple[RunningBroker, Any, htt
     ) as broker:
         await until(lambda: unfenced(broker))
         await broker.create_topic(TOPIC)
-        doorkeeper = broker.node.context.doorkeeper = Everybody(broker.node.context.rights)  # type: ignore[assignment]
-        doorkeeper.principal = "User:admin"  # type: ignore[attr-defined]
+        doorkeeper = broker.node.context.doorkeeper = Everybody(broker.node.context.rights, "User:admin")
         async with talk(broker.port) as admin:
             await admin.produce(9, [(TOPIC, [(0, batch(value=VALUE))])])
         doorkeeper.principal = NOBODY  # type: ignore[attr-defined]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import WAIT_S, Brokers, brokers_running
+from tests.support.cluster import WAIT_S, Brokers, brokers_running, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -32,14 +31,6 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 @pytest.fixture
 def tools(jvm: JavaProgram, brokers: Brokers) -> Tools:
     return Tools(jvm, brokers)  # type: ignore[arg-type] # it has a bootstrap, too
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
-    return found
 
 
 def said(tools: Tools, tool: str, *arguments: object) -> str:

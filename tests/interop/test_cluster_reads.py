@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from app.configs.broker import RACK_AWARE_SELECTOR
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running
+from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -35,14 +35,6 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 @pytest.fixture
 def tools(jvm: JavaProgram, brokers: Brokers) -> Tools:
     return Tools(jvm, brokers)  # type: ignore[arg-type] # it has a bootstrap, too
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
-    return found
 
 
 def places(tools: Tools, *flags: str) -> dict[str, list[int]]:

@@ -240,11 +240,13 @@ class Writing:
         check_numbers(bootstrap, self.topic, self.acknowledged, self.client)
 
 
-def until(holds: Any, what: str) -> None:
+def until(holds: Callable[[], Any], what: str) -> Any:
+    """Wait for a state. Returns: what ``holds`` returned."""
     end = time.monotonic() + WAIT_S
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < end, what
         time.sleep(0.05)
+    return found
 
 
 def seen(admin: AdminClient) -> ClusterMetadata:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from app.configs.broker import NODE_ID_AUTO
-from app.machine.runtime import ThreadPool
+from app.machine.runtime import SystemClock, ThreadPool
+from app.metadata.cluster import ClusterImage
+from app.metadata.follower import MetadataFollower
 from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker, running_broker
 
@@ -39,6 +41,17 @@ async def cluster_on(path: Path, count: int = 3, **more: Any) -> AsyncIterator[l
         for broker in brokers:
             await until(lambda broker=broker: len(unfenced(broker)) == count)
         yield brokers
+
+
+async def image_of(path: Path) -> ClusterImage:
+    """The cluster by its bucket, ``path/store``, as who has no key reads it."""
+    pool = ThreadPool(1)
+    store = DirectoryStore(path / "store", pool)
+    await store.open()
+    try:
+        return await MetadataFollower(store, SystemClock()).cluster()
+    finally:
+        pool.close()
 
 
 async def until(holds: Callable[[], Any], wait_s: float = 60.0) -> None:

@@ -24,7 +24,7 @@ async def test_the_kernel_probes_accepted_connections_that_are_idle() -> None:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     told: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
-    listener = Listener(bound, lambda: Accepted(told), Faults(lambda line: None))
+    listener = Listener(bound, lambda: Accepted(told), Faults(lambda line: None), "PLAINTEXT")
     await listener.start()
     _, writer = await asyncio.open_connection(*bound.getsockname())
     transport = cast(asyncio.Transport, await told)

@@ -56,11 +56,14 @@ class Taker:
         self.rests_after = rests_after
         self.transport: Any = None
         self.rests = False
+        self.ends = 0
+        """How often it was told of its end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
-    def connection_lost(self, exc: BaseException | None) -> None: ...
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.ends += 1
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.buffer
@@ -87,6 +90,7 @@ class Server:
     def __init__(self) -> None:
         self.arrivals = Arrivals(arrivals_max=10, timeout_ms=60_000)
         self.tls_scratch = scratch()
+        self.broken: list[str] = []
 
     def admit(self, connection: Taker, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
         return True
@@ -95,6 +99,9 @@ class Server:
 
     def handshake_failed(self, listener: str, host: str, why: str) -> None:
         raise AssertionError(why)
+
+    def tls_broken(self, host: str, why: str) -> None:
+        self.broken.append(why)
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +113,11 @@ class Conversation:
     """A client's TLS in memory, and a link that has shaken hands with it."""
 
     def __init__(self, folder: Path, taker: Taker) -> None:
-        self.raw, self.taker = Raw(), taker
+        self.raw, self.taker, self.server = Raw(), taker, Server()
         theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         theirs.load_cert_chain(folder / "broker.pem")
         theirs.num_tickets = 0
-        self.link = TlsLink(Server(), theirs, taker, lambda _, arrival: arrival.over())
+        self.link = TlsLink(self.server, theirs, taker, lambda _, arrival: arrival.over())
         self.link.connection_made(self.raw)  # type: ignore[arg-type]
         self.received, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         own = ssl.create_default_context(cafile=str(folder / "ca.pem"))
@@ -179,3 +186,40 @@ async def test_the_clients_end_is_noticed_behind_its_last_bytes(folder: Path) ->
     conversation.pass_on(last + conversation.outgoing.read())
     assert taker.taken == b"last"
     assert conversation.raw.aborted
+
+
+class Answering(Taker):
+    """Answers what it takes, and ends behind ``last``."""
+
+    def buffer_updated(self, nbytes: int) -> None:
+        super().buffer_updated(nbytes)
+        self.transport.write(b"answer")
+        if self.taken.endswith(b"last"):
+            self.transport.abort()
+
+
+async def test_tls_that_breaks_is_told_once_even_behind_bytes_that_are_answered(folder: Path) -> None:
+    taker = Answering(1 << 18)
+    conversation = Conversation(folder, taker)
+    conversation.pass_on(conversation.encrypted(b"asked") + b"no record of TLS")
+    assert taker.taken == b"asked"
+    assert conversation.server.broken == ["wrong version number"]
+    assert conversation.raw.aborted
+
+
+async def test_tls_that_breaks_behind_bytes_that_ended_the_connection_is_no_further_reason(folder: Path) -> None:
+    conversation = Conversation(folder, Answering(1 << 18))
+    conversation.pass_on(conversation.encrypted(b"last") + b"no record of TLS")
+    assert conversation.server.broken == []
+    assert conversation.raw.aborted
+
+
+async def test_a_connection_whose_tls_breaks_ends_at_once_and_has_no_time_for_another_reason(folder: Path) -> None:
+    taker = Taker(1 << 18)
+    conversation = Conversation(folder, taker)
+    conversation.pass_on(b"no record of TLS")
+    assert conversation.server.broken == ["wrong version number"]
+    assert taker.ends == 1
+    conversation.link.resume_writing()
+    conversation.link.connection_lost(None)  # as the loop says in its next turn
+    assert taker.ends == 1

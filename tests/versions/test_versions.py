@@ -14,15 +14,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from app.errors import CorruptionError
-from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata import cluster
 from app.metadata.cluster import ClusterRecord
 from app.metadata.features import FeatureAsked
-from app.metadata.follower import MetadataFollower
 from app.metadata.log_format import ValueDecoder
-from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced, until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records
 
 ARCHIVE = Path(__file__).parent / "one_broker.tar.xz"
@@ -121,14 +118,3 @@ async def test_it_becomes_a_cluster_that_others_join_and_the_old_version_refuses
     monkeypatch.setattr(cluster, "CLUSTERS", ValueDecoder(ClusterRecord, 1, "cluster"))  # what the old version knows
     with pytest.raises(CorruptionError, match="format version 2, a format version from the future"):
         await image_of(old)
-
-
-async def image_of(path: Path) -> cluster.ClusterImage:
-    """The cluster by its bucket."""
-    pool = ThreadPool(1)
-    store = DirectoryStore(path / "store", pool)
-    await store.open()
-    try:
-        return await MetadataFollower(store, SystemClock()).cluster()
-    finally:
-        pool.close()
