@@ -6,12 +6,13 @@ import asyncio
 import json
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from app.cli import main
+from app.cli.session import use_client_config
 from app.client.security import client_security, read_settings
 from tests.broker.test_delegation_tokens import RIGHTS, SASL, broker_with_tokens
 from tests.support.broker import RunningBroker
@@ -27,7 +28,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 @pytest.fixture
 def firn(
     broker: RunningBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Firn:
+) -> Iterator[Firn]:
     """Runs a command as a user, or with a file of settings, beside the broker's loop."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
     monkeypatch.setenv("FIRN_BOOTSTRAP", f"127.0.0.1:{broker.node.ports[SASL]}")
@@ -44,7 +45,8 @@ def firn(
         out, err = capfd.readouterr()
         return Done(code, out, err)
 
-    return run
+    yield run
+    use_client_config(None)
 
 
 async def test_a_token_is_made_used_renewed_and_expired(firn: Firn, tmp_path: Path) -> None:
