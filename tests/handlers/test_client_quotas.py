@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from app.metadata.buckets import AHEAD_S
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.buckets import AHEAD_S
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers import client_quotas
