@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -54,7 +54,10 @@ s3-servers: ## Build s3s-fs and MinIO for measurements of a replay from S3 (need
 	@tools/s3-servers.sh "$(CURDIR)/.cache/s3-servers"
 
 test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minutes)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not ci' $(ARGS)
+
+test-ci: $(VENV)/.test system-packages kafka-libs ## The tests of the same kinds that take seconds each (ten minutes)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'ci and not slow' $(ARGS)
 
 spark-connector: kafka-libs
 	@$(BIN)/python -c 'from loadtests.spark_read import fetch_connector; fetch_connector()' || \

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 import app
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +87,7 @@ def _imports() -> Iterator[tuple[str, str]]:
                     yield path.relative_to(ROOT).as_posix(), name
 
 
+@pytest.mark.ci
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     distributions = metadata.packages_distributions()
     least, used = _needs_of(None), {"httptools"}  # which uvicorn imports for app/http/connections.py

@@ -79,6 +79,7 @@ async def fill(log: PartitionLog, batches: int) -> None:
     await log.flush()
 
 
+@pytest.mark.ci
 async def test_a_log_is_compacted_by_the_process_which_then_ends(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, said):
         await fill(log, 500)
@@ -93,6 +94,7 @@ async def test_a_log_is_compacted_by_the_process_which_then_ends(tmp_path: Path)
         assert process.process_id == 0
 
 
+@pytest.mark.ci
 async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_does_it_all(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, said):
         await fill(log, 500)
@@ -110,6 +112,7 @@ async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_do
         assert newest(await committed(log, await seen_in(log))) == before
 
 
+@pytest.mark.ci
 async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.broker.cleaning.ALIVE_ASK_S", 0.05)
     monkeypatch.setattr("app.broker.cleaning.ALIVE_ANSWER_S", 0.2)
@@ -122,6 +125,7 @@ async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch:
         assert process.process_id == 0
 
 
+@pytest.mark.ci
 async def test_closing_in_the_midst_of_a_round_leaves_a_log_that_opens_clean(tmp_path: Path) -> None:
     async with beside(tmp_path) as (log, process, cleaner, _):
         await fill(log, 500)

@@ -88,6 +88,7 @@ async def test_aiokafka_gets_back_what_it_sent(tmp_path: Path):
         assert sorted(found) == sorted((n % 2, n // 2, f"value {n}".encode()) for n in range(100))
 
 
+@pytest.mark.ci
 async def test_records_that_librdkafka_sends_without_timestamps_are_not_taken_for_records_of_1970(tmp_path: Path):
     """librdkafka, asked for timestamp -1, says in the batch's header that the greatest timestamp is 0."""
     looks = {"log_retention_check_interval_ms": 100, "remote_log_manager_task_interval_ms": 100}

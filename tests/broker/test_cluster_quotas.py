@@ -111,6 +111,7 @@ async def test_redis_gives_out_what_the_model_does(redis: RedisServer) -> None:
         await tokens.close()
 
 
+@pytest.mark.ci
 async def test_brokers_lease_share_and_go_on_without_redis(tmp_path: Path, redis: RedisServer) -> None:
     async with sharing(tmp_path, redis) as brokers:
         for broker in brokers:

@@ -99,6 +99,7 @@ class Ahead(SystemClock):
         return TimestampMs(super().now_ms() + 3_600_000)
 
 
+@pytest.mark.ci
 async def test_clocks_an_hour_apart_are_told_with_the_figure_and_nothing_rests_on_them(tmp_path: Path) -> None:
     async with cluster_on(tmp_path, 2) as (first, second), broker_on(tmp_path, "b3", clock=Ahead()) as third:
         await until(lambda: unfenced(first) == [1, 2, 3])

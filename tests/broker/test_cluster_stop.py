@@ -35,6 +35,7 @@ async def test_a_cluster_of_one_stops_without_waiting(tmp_path: Path) -> None:
     assert complaints(only) == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 1, 3)])
 async def test_brokers_that_stop_one_after_another_wait_for_nobody_at_last(
     tmp_path: Path, order: tuple[int, ...]
@@ -57,6 +58,7 @@ async def test_brokers_that_stop_together_wait_for_nobody(tmp_path: Path) -> Non
     assert [line for one in brokers for line in one.lines if NOT_LET in line] == []
 
 
+@pytest.mark.ci
 async def test_a_broker_whose_controller_was_killed_waits_for_no_other(tmp_path: Path) -> None:
     killed = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.cluster_process", str(tmp_path), "1", str(free_port())),
@@ -109,6 +111,7 @@ class Writing:
         await asyncio.to_thread(self._thread.join, 90)
 
 
+@pytest.mark.ci
 async def test_leaders_move_in_one_change_before_their_broker_stops(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         first, third = [await stack.enter_async_context(broker_on(tmp_path, name)) for name in ("a", "c")]

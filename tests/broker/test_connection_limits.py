@@ -270,6 +270,7 @@ async def half_open(port: int, count: int, stack: AsyncExitStack) -> None:
                 await loop.sock_sendall(client, CLIENT_HELLO_START)
 
 
+@pytest.mark.ci
 async def test_5000_half_open_handshakes_cost_bounded_memory_and_keep_nobody_out(tmp_path: Path, folder: Path) -> None:
     settings = security(listener("SSL", folder)) | {"security": {"firn.authentication.timeout.ms": "600000"}}
     with open_files(HALF_OPEN + 3000):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from app.coordinator.topics import CONSUMER_OFFSETS, partition_for
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
@@ -119,6 +121,7 @@ def groups_of(cluster: Cluster, count: int = 6) -> list[str]:
     return sorted(found.values())
 
 
+@pytest.mark.ci
 async def test_committed_offsets_and_lists_move_with_the_coordinator(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         cluster = Cluster(tmp_path, stack)
@@ -186,6 +189,7 @@ async def everybody_answers_for_itself(cluster: Cluster, groups: Sequence[str]) 
     assert sorted(listed) == sorted(groups)
 
 
+@pytest.mark.ci
 async def test_members_of_every_protocol_go_on_with_their_epochs_at_the_new_coordinator(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         cluster = Cluster(tmp_path, stack)
@@ -281,6 +285,7 @@ async def test_members_of_every_protocol_go_on_with_their_epochs_at_the_new_coor
         assert await cluster.committed("classic") == 7
 
 
+@pytest.mark.ci
 async def test_internal_topics_get_more_replicas_as_brokers_join(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         cluster = Cluster(tmp_path, stack)

@@ -202,6 +202,7 @@ async def test_a_start_on_an_empty_directory_says_up_to_which_offset_each_topic_
         assert [(one.topic, one.partitions, one.offsets) for one in told.back] == [("a", 2, 14), ("b", 1, 5)]
 
 
+@pytest.mark.ci
 @pytest.mark.faults
 async def test_the_broker_of_a_data_directory_is_asked_and_drained_whatever_it_advertises_and_systemd_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -88,6 +88,7 @@ def kept() -> list[object]:
     return [one for one in gc.get_objects() if isinstance(one, Connection | ConnectionCore | TlsLink)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_of_a_connection_waits_for_a_garbage_collection(tmp_path: Path, kind: str) -> None:
     folder = certificates(tmp_path / "c") if kind.endswith("SSL") else None

@@ -133,6 +133,7 @@ async def test_a_broker_tells_unasked_that_a_fault_is_over_and_that_another_goes
         monkeypatch.undo()
 
 
+@pytest.mark.ci
 async def test_a_store_that_takes_no_segment_is_told_once_for_each_partition(tmp_path: Path) -> None:
     store = MemoryStore()
     async with running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:

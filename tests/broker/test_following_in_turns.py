@@ -52,6 +52,7 @@ def turns_of(brought: list[tuple[int, int, int]]) -> list[int]:
     return list(counts.values())
 
 
+@pytest.mark.ci
 async def test_a_failover_of_many_partitions_lets_others_have_the_loop(
     tmp_path: Path, brought: list[tuple[int, int, int]]
 ) -> None:

@@ -158,6 +158,7 @@ SCHEDULES: dict[str, tuple[Callable[[Schedule], Awaitable[list[str]]], Callable[
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", SCHEDULES)
 async def test_what_comes_late_counts_for_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play, _ = SCHEDULES[name]

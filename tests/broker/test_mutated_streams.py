@@ -635,6 +635,7 @@ async def feed(world: World, kind: str, known: bool, users: tuple[str, ...], see
 FEW, MANY, OF_EACH_BROKER = 120, 125_000, 12_500
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 async def test_mutated_streams_change_nothing_keep_nothing_and_end_for_a_reason(
     tmp_path: Path, folder: Path, kind: str
@@ -840,6 +841,7 @@ async def throw(world: World, kind: str, known: bool, users: tuple[str, ...], se
     return tally
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 async def test_mutated_streams_over_sockets_disturb_nobody(tmp_path: Path, folder: Path, kind: str) -> None:
     async with world_of(tmp_path, folder) as world:

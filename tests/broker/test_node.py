@@ -166,6 +166,7 @@ async def test_records_roll_tier_leave_the_disk_and_come_back_byte_for_byte(tmp_
         assert (await fetch_all(client, "t", end=81))[: len(sent)] == sent
 
 
+@pytest.mark.ci
 async def test_retention_by_time_is_looked_at_as_often_as_its_interval_says(tmp_path: Path):
     async with running_broker(tmp_path, log_retention_check_interval_ms=50) as broker:
         await broker.create_topic("t", 1, retention_ms="1")

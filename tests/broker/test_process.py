@@ -128,6 +128,7 @@ async def gone(process: psutil.Process) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.ci
 async def test_sigterm_stops_in_order_and_takes_the_children_along(tmp_path: Path):
     async with broker(tmp_path) as running:
         async with talk(running.port) as client:
@@ -144,6 +145,7 @@ async def test_sigterm_stops_in_order_and_takes_the_children_along(tmp_path: Pat
         assert len(await fetch_all(client, "t", end=3)) > 0
 
 
+@pytest.mark.ci
 async def test_after_kill_9_nothing_acknowledged_is_gone_and_no_child_is_left(tmp_path: Path):
     async with broker(tmp_path) as running:
         store = running.store_process()
@@ -195,6 +197,7 @@ def test_a_child_that_begins_after_its_parent_has_gone_ends_at_once():
     assert (done.returncode, done.stdout) == (1, b""), done
 
 
+@pytest.mark.ci
 async def test_a_killed_store_process_is_replaced_and_nobody_notices(tmp_path: Path):
     async with broker(tmp_path) as running, talk(running.port) as client:
         await make_topic(client, "t", retention_ms="-1")
@@ -217,6 +220,7 @@ async def test_a_killed_store_process_is_replaced_and_nobody_notices(tmp_path: P
                 assert processes <= {"broker", "store"}
 
 
+@pytest.mark.ci
 async def test_a_store_that_cannot_be_opened_is_told_in_one_sentence(tmp_path: Path):
     (tmp_path / "file").write_text("not a directory")
     running = await start(tmp_path, store_url=f"file://{tmp_path}/file/store")
@@ -226,6 +230,7 @@ async def test_a_store_that_cannot_be_opened_is_told_in_one_sentence(tmp_path: P
     assert "Traceback" not in errors.decode()
 
 
+@pytest.mark.ci
 async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: Path):
     async with broker(tmp_path) as old, broker(tmp_path, data_dir=str(tmp_path / "other"), take_over=True):
         assert old.process.stdout is not None
@@ -235,6 +240,7 @@ async def test_a_broker_whose_place_is_taken_exits_with_one_sentence(tmp_path: P
     assert "taken over" in told["error"]
 
 
+@pytest.mark.ci
 async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -43,6 +43,7 @@ class Asker:
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mute", [False, True])
 async def test_ids_are_given_when_the_controller_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute: bool

@@ -219,6 +219,7 @@ async def test_a_follower_serves_no_more_than_its_own_high_watermark_and_its_log
         assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.ci
 async def test_at_read_committed_a_follower_stops_at_its_last_stable_offset_and_names_aborted_transactions(
     tmp_path: Path,
 ) -> None:
@@ -249,6 +250,7 @@ async def test_at_read_committed_a_follower_stops_at_its_last_stable_offset_and_
 # --- epochs and hints ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_a_follower_compares_epochs_and_names_the_leader(tmp_path: Path) -> None:
     async with three(tmp_path) as cluster:
         await cluster.fill(batch(3))
@@ -312,6 +314,7 @@ async def test_old_versions_producers_and_searches_are_for_the_leader_alone(tmp_
                 assert answer.topics[0].partitions[0].error_code == code
 
 
+@pytest.mark.ci
 async def test_share_groups_are_told_who_leads(tmp_path: Path) -> None:
     async with three(tmp_path) as cluster:
         near, leader_id = cluster.followers[0], cluster.leader.node.config.node_id
@@ -334,6 +337,7 @@ async def test_share_groups_are_told_who_leads(tmp_path: Path) -> None:
 # --- KIP-207 ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_until_the_high_watermark_reaches_the_start_of_the_epoch_the_end_is_not_told(tmp_path: Path) -> None:
     async with three(tmp_path) as cluster:
         await cluster.fill(batch(3), batch(2, timestamp=1_700_000_001_000))

@@ -122,6 +122,7 @@ async def left_in_cycles(work: Callable[[], Awaitable[None]]) -> list[Exception]
             gc.enable()
 
 
+@pytest.mark.ci
 async def test_a_refused_produce_leaves_no_error_that_holds_its_records(tmp_path: Path) -> None:
     async with prepared_broker(tmp_path) as (_, client):
         assert await left_in_cycles(lambda: refuse_all(client)) == []
@@ -291,6 +292,7 @@ async def hold_rss(client: Talk, rounds: int) -> None:
     assert rss_bytes() - before < 100 * MIB
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size as Linux counts it")
 async def test_refusals_of_what_decompresses_far_leave_memory_as_it_was(tmp_path: Path) -> None:
     async with prepared_broker(tmp_path) as (_, client):

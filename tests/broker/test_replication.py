@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.broker.partitions import LOGS_AT_ONCE
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
@@ -16,6 +18,7 @@ from tests.support.quotas import NotedQuotas
 from tests.support.several import unfenced, until
 
 
+@pytest.mark.ci
 async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
@@ -42,6 +45,7 @@ async def test_what_is_acknowledged_is_on_all_in_sync(tmp_path: Path) -> None:
                 await until(lambda log=log: log.high_watermark == 3)
 
 
+@pytest.mark.ci
 async def test_preferred_leaders_lead_again_when_their_broker_is_back(tmp_path: Path) -> None:
     settings = {"leader_imbalance_check_interval_seconds": 1, "broker_heartbeat_interval_ms": 100}
     async with AsyncExitStack() as stack:
@@ -57,6 +61,7 @@ async def test_preferred_leaders_lead_again_when_their_broker_is_back(tmp_path: 
         assert 2 in {one.leader for one in partitions()}
 
 
+@pytest.mark.ci
 async def test_partitions_whose_logs_are_made_later_are_followed_too(tmp_path: Path) -> None:
     count = 2 * LOGS_AT_ONCE
     async with AsyncExitStack() as stack:

@@ -566,6 +566,7 @@ async def upsert(
     assert [(one.user, one.error_code) for one in answer.results] == [(user, 0)]
 
 
+@pytest.mark.ci
 async def test_a_signed_token_lets_librdkafka_in_until_it_expires(tmp_path: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))

@@ -138,6 +138,7 @@ def test_an_abstract_address_is_reached() -> None:
     made.socket.close()
 
 
+@pytest.mark.ci
 @pytest.mark.faults
 async def test_a_broker_tells_when_it_starts_serves_and_stops(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

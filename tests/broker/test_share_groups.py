@@ -221,6 +221,7 @@ async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path:
             assert await b.get() == [(2, 4, 2)]
 
 
+@pytest.mark.ci
 async def test_time_is_limited_unless_it_is_renewed(tmp_path: Path) -> None:
     async with running_broker(tmp_path, group_share_record_lock_duration_ms=5000) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")

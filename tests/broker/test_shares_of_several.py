@@ -280,6 +280,7 @@ def kept_by(made: Cluster, node_id: int) -> Any:
     return made.brokers[node_id - 1].node.shares.state(made.key)
 
 
+@pytest.mark.ci
 async def test_records_are_shared_where_three_brokers_have_a_part_each(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
         await made.produce(10)
@@ -297,6 +298,7 @@ async def test_records_are_shared_where_three_brokers_have_a_part_each(tmp_path:
         assert not made.brokers[2].node.shares.keys(lambda _: True)
 
 
+@pytest.mark.ci
 async def test_what_is_held_too_long_goes_to_another(tmp_path: Path) -> None:
     async with cluster(tmp_path, group_share_record_lock_duration_ms=1000) as made, workers(made, "a", "b") as (a, b):
         await made.produce(2)
@@ -306,6 +308,7 @@ async def test_what_is_held_too_long_goes_to_another(tmp_path: Path) -> None:
         assert await b.say(0, 1, ACCEPT) is ErrorCode.NONE
 
 
+@pytest.mark.ci
 async def test_progress_is_kept_when_the_leader_of_the_topic_moves_and_what_was_acquired_is_free(
     tmp_path: Path,
 ) -> None:
@@ -326,6 +329,7 @@ async def test_progress_is_kept_when_the_leader_of_the_topic_moves_and_what_was_
         assert all(first != 1 for first, _, _ in await a.get()), "done is done"
 
 
+@pytest.mark.ci
 async def test_what_an_old_leader_writes_does_not_count(tmp_path: Path) -> None:
     """It was paused, and does not know of the new one (H1)."""
     async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
@@ -354,6 +358,7 @@ def _accepted(first: int, end: int) -> Any:
     return [Acknowledgement(first, end, [ACCEPT])]
 
 
+@pytest.mark.ci
 async def test_progress_is_kept_when_the_share_coordinator_moves(tmp_path: Path) -> None:
     """To a broker that is neither leader nor group coordinator, to the leader, and away from it (H6)."""
     async with cluster(tmp_path) as made, workers(made, "a") as (a,):
@@ -370,6 +375,7 @@ async def test_progress_is_kept_when_the_share_coordinator_moves(tmp_path: Path)
         await made.until_start_is(12, lag=0)
 
 
+@pytest.mark.ci
 async def test_members_and_progress_are_kept_when_the_group_coordinator_moves(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made, workers(made, "a") as (a,):
         await made.produce(4)
@@ -381,6 +387,7 @@ async def test_members_and_progress_are_kept_when_the_group_coordinator_moves(tm
         await made.until_start_is(4, lag=0)
 
 
+@pytest.mark.ci
 async def test_operators_set_and_delete_progress_that_another_broker_keeps(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made, workers(made, "a") as (a,):
         await made.produce(6)

@@ -80,6 +80,7 @@ async def moving(tmp_path: Path) -> AsyncIterator[Moved]:
         yield moved
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("replicas", ["*", "0:1,0:2,0:3"])
 async def test_a_leader_sends_a_throttled_replica_no_more_than_its_rate(tmp_path: Path, replicas: str) -> None:
     async with moving(tmp_path) as moved:
@@ -101,6 +102,7 @@ async def test_a_leader_sends_a_throttled_replica_no_more_than_its_rate(tmp_path
         assert log.log_end_offset == BATCHES + 1
 
 
+@pytest.mark.ci
 async def test_a_follower_asks_for_no_more_than_its_rate(tmp_path: Path) -> None:
     async with moving(tmp_path) as moved:
         name = str(moved.third.node.config.node_id)

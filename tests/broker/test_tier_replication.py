@@ -147,6 +147,7 @@ async def tier(found: Brokers, topic: str) -> None:
     await tier_everything(leader, topic)
 
 
+@pytest.mark.ci
 async def test_t3_followers_drop_what_the_tier_has_and_the_next_leader_reads_everything(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2, 3) as found:
         await found.create("t", 3)
@@ -168,6 +169,7 @@ async def test_t3_followers_drop_what_the_tier_has_and_the_next_leader_reads_eve
         assert await read_all(following, "t", END + 10) == list(range(0, END + 10, 10))
 
 
+@pytest.mark.ci
 async def test_t3_a_follower_without_entries_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with brokers(tmp_path, 1, 2) as found:
         await found.create("t", 2)
@@ -225,6 +227,7 @@ async def test_entries_reach_followers_without_a_request_to_the_store(tmp_path: 
         assert view(follower, "t").to_cache() == manifest.to_cache() or view(follower, "t").entries == manifest.entries
 
 
+@pytest.mark.ci
 async def test_a_restarted_follower_knows_its_tier_again_and_begins_where_it_began(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2, 3) as found:
         await found.create("t", 3)
@@ -308,6 +311,7 @@ async def test_a_far_behind_replica_begins_at_the_tiered_end(tmp_path: Path) -> 
         await until(lambda: node_id in found.image("t").isr)
 
 
+@pytest.mark.ci
 async def test_records_are_deleted_when_the_replicas_in_sync_begin_there(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2) as found:
         for topic, enable in (("t", "true"), ("u", "false")):
@@ -359,6 +363,7 @@ class DiesWithEntry:
         return await self._put(key, data, *args, **more)
 
 
+@pytest.mark.ci
 async def test_t6_a_leader_dies_at_each_step_of_an_upload(tmp_path: Path) -> None:
     """The next leader finishes or withdraws the copy, and no record is lost, doubled, or tiered twice (INV-4)."""
     async with brokers(tmp_path, 1, 2) as found:
@@ -404,6 +409,7 @@ async def test_t6_a_leader_dies_at_each_step_of_an_upload(tmp_path: Path) -> Non
             assert not [one for one in tiering.status() if one.topic == topic and one.faults]
 
 
+@pytest.mark.ci
 async def test_t2_the_leader_after_a_clean_stop_needs_no_store(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2) as found:
         topic = await found.create_led_by(2, 2)
@@ -452,6 +458,7 @@ async def test_t2_an_unclean_leader_takes_no_record_before_it_has_read_the_manif
         assert await read_all(new, topic, 50) == [0, 10, 20, 30, 40]
 
 
+@pytest.mark.ci
 async def test_a3_a_replica_cuts_away_what_an_unclean_election_has_given_up(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1, 2) as found:
         topic = await found.create_led_by(2, 2, remote_storage_enable="false", unclean_leader_election_enable="true")
@@ -481,6 +488,7 @@ async def test_a3_a_replica_cuts_away_what_an_unclean_election_has_given_up(tmp_
         assert await read_all(new, topic, 30) == [0, 10, 20]
 
 
+@pytest.mark.ci
 async def test_t2_a_leader_that_does_not_know_its_log_start_reads_the_manifest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -582,6 +590,7 @@ async def test_a_follower_reads_what_is_in_the_tier_only(tmp_path: Path) -> None
         assert plain.partitions == []
 
 
+@pytest.mark.ci
 async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         found = Brokers(tmp_path, stack)
@@ -611,6 +620,7 @@ async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tm
             await until(lambda log=followed: (log.log_start_offset, log.local_log_start_offset) == (3, 3))
 
 
+@pytest.mark.ci
 async def test_t12_a_broker_that_has_lost_its_disk_goes_on_at_the_tiered_end(tmp_path: Path) -> None:
     """It is elected although it may lack records; those in the tier it does not lose, and their offsets it does not give again."""
     async with brokers(tmp_path, 1, 2) as found:

@@ -297,6 +297,7 @@ async def test_a_transaction_over_three_brokers_commits_and_aborts(tmp_path: Pat
         assert await committed_offset(of, group) == 12
 
 
+@pytest.mark.ci
 async def test_a_topic_that_is_deleted_in_a_transaction_is_not_waited_for(tmp_path: Path) -> None:
     async with cluster(tmp_path) as of:
         await of.create("gone", 1)
@@ -336,6 +337,7 @@ class Held:
         monkeypatch.setattr(transaction_calls, "write_markers", held)
 
 
+@pytest.mark.ci
 async def test_the_next_coordinator_goes_on_between_the_decision_and_the_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +360,7 @@ async def test_the_next_coordinator_goes_on_between_the_decision_and_the_markers
         assert await committed_offset(of, group) == 5
 
 
+@pytest.mark.ci
 async def test_markers_find_the_leader_that_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(tmp_path) as of:
         producer = Producer(of, name_on(of, TRANSACTION_STATE.name, 1), FIRST_PROTOCOL)
@@ -378,6 +381,7 @@ async def test_markers_find_the_leader_that_comes_next(tmp_path: Path, monkeypat
             assert of.committed("t", index) == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "answer", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TRANSACTION_COORDINATOR_FENCED, None]
 )
@@ -410,6 +414,7 @@ async def test_a_marker_is_sent_until_the_leader_has_it(
             await until(lambda index=index: of.committed("t", index) == [b"v"])
 
 
+@pytest.mark.ci
 async def test_a_late_batch_is_refused_though_the_coordinator_had_agreed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +444,7 @@ async def test_a_late_batch_is_refused_though_the_coordinator_had_agreed(
         assert of.leader("t", index).log("t", index).producers.guards == {}
 
 
+@pytest.mark.ci
 async def test_a_coordinator_that_was_replaced_has_no_say(tmp_path: Path) -> None:
     """Its markers are refused (X7), and so is what it lets begin (V3)."""
     async with cluster(tmp_path) as of:
@@ -461,6 +467,7 @@ async def test_a_coordinator_that_was_replaced_has_no_say(tmp_path: Path) -> Non
         assert of.open("t", index) == {}
 
 
+@pytest.mark.ci
 async def test_a_marker_for_a_topic_of_another_id_is_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as of:
         client = await of.talk(of.leader("t", 0))
@@ -475,6 +482,7 @@ async def test_a_marker_for_a_topic_of_another_id_is_refused(tmp_path: Path) -> 
             assert answer.markers[0].topics[0].partitions[0].error_code == code
 
 
+@pytest.mark.ci
 async def test_each_broker_speaks_for_what_it_leads(tmp_path: Path) -> None:
     """What is described and listed; and partitions of which the coordinator knows another topic (X5)."""
     async with cluster(tmp_path) as of:

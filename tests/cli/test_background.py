@@ -26,6 +26,7 @@ def firn(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.ci
 def test_a_broker_in_the_background_is_started_once_and_stopped_in_order(tmp_path: Path) -> None:
     data, kafka = tmp_path / "data", f"127.0.0.1:{free_port()}"
     serve = ("serve", "--background", "--data-dir", str(data), "--listen", kafka, "--http", "off")
@@ -66,6 +67,7 @@ def test_a_broker_in_the_background_is_started_once_and_stopped_in_order(tmp_pat
             assert f"{data} is in use by a process that this command cannot see" in refused.stderr
 
 
+@pytest.mark.ci
 def test_a_broker_that_cannot_start_in_the_background_says_why(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

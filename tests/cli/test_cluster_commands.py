@@ -27,6 +27,7 @@ async def told(capfd: Capture, broker: RunningBroker, *arguments: str) -> Any:
     return json.loads(capfd.readouterr().out)
 
 
+@pytest.mark.ci
 async def test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store(tmp_path: Path, capfd: Capture) -> None:
     async with cluster_on(tmp_path, broker_rack="r1") as brokers:
         await brokers[0].node.membership.controller.create_topic("t", 6, {}, 3)

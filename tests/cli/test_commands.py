@@ -68,6 +68,7 @@ async def test_produce_tells_programs_what_it_did(firn: Firn, tmp_path: Path) ->
     }
 
 
+@pytest.mark.ci
 async def test_produce_tells_the_brokers_reason_before_it_gives_up(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +390,7 @@ async def test_words_that_users_of_kafka_type_are_understood(firn: Firn, broker:
     assert "There is no group g." in (await firn("group", "rm", "g", "--yes")).err
 
 
+@pytest.mark.ci
 async def test_an_archive_of_a_topic_of_which_nothing_is_tiered_says_so(firn: Firn, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("1\n2\n")
     await firn("produce", "t", str(tmp_path / "lines"))

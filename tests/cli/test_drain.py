@@ -63,6 +63,7 @@ async def test_a_drain_names_what_stays_on_the_disk_alone(firn: Firn, tmp_path: 
         assert "local (remote.storage.enable=false; " in done.err
 
 
+@pytest.mark.ci
 async def test_a_drain_that_is_not_whole_in_time_ends_with_3_and_says_what_is_left(firn: Firn, tmp_path: Path) -> None:
     store = MemoryStore()
     async with running_broker(tmp_path, store=store) as broker:
@@ -95,6 +96,7 @@ async def test_a_drain_that_is_not_whole_in_time_ends_with_3_and_says_what_is_le
         assert (again.code, again.json["drained"]) == (0, True)
 
 
+@pytest.mark.ci
 async def test_a_broker_that_stops_while_it_drains_has_not_drained(firn: Firn, tmp_path: Path) -> None:
     store = MemoryStore()
     async with running_broker(tmp_path, store=store) as broker:

@@ -81,6 +81,7 @@ def test_another_distribution_that_wrote_over_firns_app_is_told_of(tmp_path: Pat
     assert f"The package 'app' is {place}," in done.stderr
 
 
+@pytest.mark.ci
 def test_a_broker_serves_in_a_folder_with_an_app_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_program(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -53,6 +53,7 @@ async def consumed(broker: RunningBroker, capfd: Capture, count: int) -> int:
     return len(capfd.readouterr().out.splitlines())
 
 
+@pytest.mark.ci
 async def test_a_topic_moves_and_its_records_with_it(tmp_path: Path, capfd: Capture) -> None:
     async with cluster_on(tmp_path) as brokers:
         first, second, _ = brokers
@@ -93,6 +94,7 @@ async def test_a_move_that_is_under_way_is_shown_and_cancelled(tmp_path: Path, c
         assert (await told(capfd, first, "topic", "move", "t", "--cancel"))["cancelled"] == []
 
 
+@pytest.mark.ci
 async def test_a_move_goes_on_when_its_command_is_interrupted_and_it_says_how_to_cancel_it(
     tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ async def test_wrong_moves_are_refused_in_a_sentence_and_change_nothing(tmp_path
         assert first.node.cluster.image.topic("u") is None
 
 
+@pytest.mark.ci
 async def test_a_drained_broker_has_nothing_left_and_a_new_one_gets_its_share(tmp_path: Path, capfd: Capture) -> None:
     async with cluster_on(tmp_path) as brokers:
         first = brokers[0]

@@ -146,6 +146,7 @@ def test_serve_greets_works_and_stops_in_order(tmp_path: Path) -> None:
         pytest.fail("the HTTP process outlived its broker")
 
 
+@pytest.mark.ci
 def test_serve_starts_with_the_stock_file_of_kafka_and_names_what_means_nothing(tmp_path: Path) -> None:
     stock = Path(__file__).with_name("stock_server.properties").read_text()
     port = free_port()
@@ -190,6 +191,7 @@ sys.exit(main(["topic", "list"]))
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="it reads the command lines of processes")
 def test_a_broker_keeps_its_secrets_out_of_lines_and_titles_and_writes_an_audit_log(tmp_path: Path) -> None:
     canary, plain, secured = "hunter2-canary", free_port(), free_port()

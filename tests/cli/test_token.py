@@ -49,6 +49,7 @@ def firn(
     use_client_config(None)
 
 
+@pytest.mark.ci
 async def test_a_token_is_made_used_renewed_and_expired(firn: Firn, tmp_path: Path) -> None:
     file = tmp_path / "token.properties"
     made = await firn("bob", "token", "create", "--renewer", "User:alice", "--lifetime-hours", "2", "--out", str(file))

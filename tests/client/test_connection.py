@@ -293,6 +293,7 @@ async def test_an_address_where_nothing_listens_is_named() -> None:
         await open_connection("127.0.0.1", port)
 
 
+@pytest.mark.ci
 async def test_frames_of_every_size_arrive_whole() -> None:
     async with scripted_broker() as broker:
 

@@ -78,12 +78,14 @@ async def acknowledgements(path: Path, durability: str) -> Verdict:
         return acknowledged_too_early(lines, data_dir, f"{data_dir}/t-0", client_port)
 
 
+@pytest.mark.ci
 async def test_nothing_is_acknowledged_before_its_bytes_and_names_are_synced(tmp_path: Path) -> None:
     verdict = await acknowledgements(tmp_path, "disk")
     assert verdict.acknowledged == BATCHES
     assert not verdict.too_early, verdict.too_early[:5]
 
 
+@pytest.mark.ci
 async def test_the_check_finds_acknowledgements_that_are_too_early(tmp_path: Path) -> None:
     """With ``memory`` they are: if the check said nothing then, it would not look."""
     verdict = await acknowledgements(tmp_path, "memory")

@@ -171,6 +171,7 @@ def run_pipeline(path: Path, protocol: str, *, kills: int, broker_kills: int, se
             reader.close()
 
 
+@pytest.mark.ci
 def test_a_pipeline_passes_everything_on_once_whatever_is_killed(tmp_path: Path) -> None:
     run_pipeline(tmp_path, "range", kills=2, broker_kills=1, seed=1)
 

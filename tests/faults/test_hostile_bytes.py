@@ -248,6 +248,7 @@ async def fuzz(path: Path, count: int, seed: int) -> Tally:
     return tally
 
 
+@pytest.mark.ci
 async def test_mutated_requests_of_every_api_get_an_error_or_a_close_with_one_line(tmp_path: Path) -> None:
     await fuzz(tmp_path, FEW, 11)
 
@@ -257,6 +258,7 @@ async def test_tens_of_thousands_of_mutated_requests(tmp_path: Path) -> None:
     await fuzz(tmp_path, MANY, 12)
 
 
+@pytest.mark.ci
 async def test_topics_made_and_deleted_again_and_again_leave_no_memory_behind(tmp_path: Path) -> None:
     with attacked(tmp_path) as broker:
         grown: list[int] = []
@@ -293,6 +295,7 @@ async def closed_by_the_broker(port: int, data: bytes) -> bool:
             await writer.wait_closed()
 
 
+@pytest.mark.ci
 async def test_frames_of_impossible_size_random_bytes_and_other_protocols_close_with_one_line(tmp_path: Path) -> None:
     chance = random.Random(13)
     with attacked(tmp_path) as broker:
@@ -318,6 +321,7 @@ async def test_frames_of_impossible_size_random_bytes_and_other_protocols_close_
         check_log(broker, closed)
 
 
+@pytest.mark.ci
 async def test_requests_cut_off_anywhere_end_with_the_client_and_leave_no_line(tmp_path: Path) -> None:
     chance = random.Random(14)
     with attacked(tmp_path) as broker:
@@ -340,6 +344,7 @@ async def test_requests_cut_off_anywhere_end_with_the_client_and_leave_no_line(t
         check_log(broker, 0)
 
 
+@pytest.mark.ci
 async def test_a_request_that_comes_byte_by_byte_is_served(tmp_path: Path) -> None:
     chance = random.Random(15)
     with attacked(tmp_path) as broker:

@@ -41,6 +41,7 @@ async def connections(port: int, count: int) -> AsyncIterator[list[socket.socket
             one.close()
 
 
+@pytest.mark.ci
 async def test_a_thousand_idle_connections_cost_little_and_disturb_nobody(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         async with link(broker.port) as connection:
@@ -53,6 +54,7 @@ async def test_a_thousand_idle_connections_cost_little_and_disturb_nobody(tmp_pa
                 assert broker.resident_bytes - before < IDLE_GROWTH_BYTES_MAX
 
 
+@pytest.mark.ci
 async def test_half_sent_requests_take_no_more_memory_than_is_set_for_them(tmp_path: Path) -> None:
     """Eight clients send all but the last byte of a request of 20 MB, of which there is room for one at a time."""
     settings = {"queued.max.request.bytes": FRAMES_BYTES_MAX, "message.max.bytes": 32 * MIB}
@@ -88,6 +90,7 @@ async def test_half_sent_requests_take_no_more_memory_than_is_set_for_them(tmp_p
                     client.close()
 
 
+@pytest.mark.ci
 async def test_a_client_that_never_reads_is_not_read_either_and_costs_one_buffer(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         async with link(broker.port) as connection:
@@ -127,6 +130,7 @@ async def test_a_client_that_never_reads_is_not_read_either_and_costs_one_buffer
                 assert broker.resident_bytes - before < len(clients) * 3 * MIB + 16 * MIB
 
 
+@pytest.mark.ci
 async def test_idle_and_stuck_clients_are_let_go(tmp_path: Path) -> None:
     """Those that say nothing, that sent half a request, and that do not read."""
     with serving(tmp_path, settings={"connections.max.idle.ms": 6_000}) as broker:

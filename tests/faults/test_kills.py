@@ -128,6 +128,7 @@ async def test_a_killed_broker_has_lost_doubled_and_reordered_nothing(tmp_path: 
     await kill_brokers(tmp_path, FEW, 1)
 
 
+@pytest.mark.ci
 async def test_a_killed_store_process_disturbs_no_producer_and_loses_nothing(tmp_path: Path) -> None:
     await kill_store_processes(tmp_path, FEW, 2)
 

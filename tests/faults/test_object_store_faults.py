@@ -100,6 +100,7 @@ async def produce_through(path: Path, s3_port: int, faults: list[Fault], seed: i
         assert await connection.offset("t", 0, EARLIEST_LOCAL) > 0
 
 
+@pytest.mark.ci
 async def test_producers_and_hot_readers_do_not_notice_and_copies_resume(tmp_path: Path, s3_port: int) -> None:
     await produce_through(tmp_path, s3_port, [Fault.DOWN, Fault.LOST_ANSWERS], 21)
 

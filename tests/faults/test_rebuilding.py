@@ -159,6 +159,7 @@ async def check_producer_state(connection: Link, producer: Producer, end: int) -
     assert (following.error_code, following.base_offset) == (0, end)
 
 
+@pytest.mark.ci
 async def test_after_a_kill_with_take_over(tmp_path: Path) -> None:
     await rebuild(tmp_path, take_over=True, killed=True)
 

@@ -66,6 +66,7 @@ async def test_signals_at_any_moment_of_starting_end_it_cleanly(tmp_path: Path) 
         assert len(await read_log(broker.port, "t", 0)) == 3
 
 
+@pytest.mark.ci
 async def test_killed_children_are_started_again(tmp_path: Path) -> None:
     http_port = free_port()
     with serving(tmp_path, http=f"127.0.0.1:{http_port}") as broker:
@@ -116,6 +117,7 @@ BAD_FLAGS = (
 )
 
 
+@pytest.mark.ci
 def test_bad_flags_are_refused_in_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
     def refused(flag: tuple[str, str, str]) -> tuple[str, str]:
         name, value, words = flag
@@ -127,6 +129,7 @@ def test_bad_flags_are_refused_in_one_sentence_with_exit_code_2(tmp_path: Path) 
             assert words in sentence
 
 
+@pytest.mark.ci
 def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -140,6 +143,7 @@ def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "d" / "meta.properties").exists()
 
 
+@pytest.mark.ci
 def test_bad_topics_and_configs_are_refused_with_exit_code_2(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         for arguments, words in (
@@ -153,6 +157,7 @@ def test_bad_topics_and_configs_are_refused_with_exit_code_2(tmp_path: Path) -> 
             assert words in refusal_of("topic", *arguments, "-b", broker.bootstrap, code=2)
 
 
+@pytest.mark.ci
 def test_a_path_that_cannot_be_a_data_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere")):
@@ -184,6 +189,7 @@ def serve_refused(broker: Served, code: int) -> str:
     return refusal_of("serve", *QUIET, "--data-dir", str(broker.data_dir), "--store", broker.store, code=code)
 
 
+@pytest.mark.ci
 def test_a_damaged_meta_properties_is_told_in_one_sentence(tmp_path: Path) -> None:
     broker = stopped_broker(tmp_path, 1)
     for damage in (b"", b"\0\xff\xfe", b"version=1\nnode.id=one\n", b"version=1\n"):
@@ -191,6 +197,7 @@ def test_a_damaged_meta_properties_is_told_in_one_sentence(tmp_path: Path) -> No
         assert "meta.properties" in serve_refused(broker, 1)
 
 
+@pytest.mark.ci
 def test_a_damaged_entry_of_the_cluster_log_is_told_in_one_sentence(tmp_path: Path) -> None:
     broker = stopped_broker(tmp_path, 1)
     entries = sorted((tmp_path / "store" / "cluster" / "log").iterdir())

@@ -26,6 +26,7 @@ OFFLINE = ("--http", "off", "--listen", "127.0.0.1:0")
 TIERED = {"segment.bytes": "1048576", "retention.ms": "-1"}
 
 
+@pytest.mark.ci
 async def test_one_directory_one_node_id_one_broker_and_a_take_over_stops_the_old_one(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     old_dir, new_dir = tmp_path / "data", tmp_path / "other"

@@ -148,6 +148,7 @@ def test_offsets_that_are_named_are_gone_at_once_and_the_others_stay(bench: Shar
     assert bench.committed() == {("u", 0): 5}
 
 
+@pytest.mark.ci
 def test_offsets_of_which_one_record_cannot_name_all_are_gone_at_once_too() -> None:
     bench = ShardBench()
     for topic in ("t", "u"):

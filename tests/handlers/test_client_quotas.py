@@ -165,6 +165,7 @@ def test_each_pays_for_its_own_requests_and_its_own_time() -> None:
     assert made.charge(user, "d", METADATA, 1) == 1000
 
 
+@pytest.mark.ci
 def test_a_busy_client_has_its_rate_within_5_percent_over_30_seconds() -> None:
     for size in (100, 16_384, 1_048_576):
         made, clock = quotas({of_user("u"): {"producer_byte_rate": 1_000_000.0}})

@@ -180,6 +180,7 @@ async def test_an_unknown_api_versions_version_is_answered_in_version_0(start, c
     assert (await client.ask(ApiKey.API_VERSIONS, 4, HELLO)).error_code == 0
 
 
+@pytest.mark.ci
 async def test_a_client_that_never_reads_is_not_served_without_bound(start, connect):
     bench = await start()
     client = await connect(bench)

@@ -625,6 +625,7 @@ async def _die_everywhere(power: bool, stride: int) -> int:
     return number
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "loss of power"])
 async def test_a_death_at_many_operations_of_a_compaction_loses_nothing(power: bool) -> None:
     assert await _die_everywhere(power, 7) > 60, "there was hardly anything to do"

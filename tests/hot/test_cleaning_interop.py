@@ -129,6 +129,7 @@ async def opened(data_dir: str, clock: ManualClock) -> tuple[LogManager, Partiti
     return manager, log
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_kafkas_own_cleaner_makes_the_same_of_the_same_log(tmp_path: Path, seed: int) -> None:
     now = time.time_ns() // 1_000_000

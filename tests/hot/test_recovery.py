@@ -374,6 +374,7 @@ def flips_of(fs: SimFileSystem, path: str) -> Iterator[None]:
     replace_file(fs, path, content, durable=True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("synced", [0, 7, 14])
 async def test_a_flipped_bit_in_the_leader_epochs_is_found_whichever_it_is(synced: int) -> None:
     fs = sim()

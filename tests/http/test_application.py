@@ -158,6 +158,7 @@ async def test_settings_of_a_topic_are_read_set_and_set_back(http: httpx.AsyncCl
         ("POST", "{cluster}/topics/" + "a" * 40_000 + "/records", b"{}", 400, 40002),
     ],
 )
+@pytest.mark.ci
 async def test_errors_have_the_rest_proxys_shape(
     http: httpx.AsyncClient, cluster: str, method: str, path: str, body: bytes | None, status: int, code: int
 ) -> None:

@@ -306,6 +306,7 @@ async def test_a_user_that_does_not_exist_costs_the_logins_and_hashes_of_a_wrong
 # --- nobody is served as somebody else --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", range(5))
 async def test_callers_who_take_turns_are_never_mixed(http: Secured, seed: int) -> None:
     """Requests of four callers and wrong ones, begun and ended in any order, while callers are put out and ended between."""
@@ -352,6 +353,7 @@ async def test_callers_who_take_turns_are_never_mixed(http: Secured, seed: int) 
     assert writers <= {f"User:{name}" for name in own} | {"User:ANONYMOUS"}
 
 
+@pytest.mark.ci
 async def test_every_broker_of_a_cluster_knows_whose_requests_come(tmp_path: Path) -> None:
     """Partitions of a topic are led by two brokers. Both let one caller write, and not the other."""
     doors = (listener("PLAINTEXT"), listener("SASL_PLAINTEXT", mechanisms="PLAIN,SCRAM-SHA-512"))
@@ -476,6 +478,7 @@ async def test_a_caller_whose_connection_must_be_opened_again_after_its_removal_
     assert caller.ended
 
 
+@pytest.mark.ci
 async def test_who_has_left_is_forgotten_and_its_connections_close(tmp_path: Path) -> None:
     async with secured(tmp_path, limits=CallerLimits(idle_s=0.05)) as http:
         await http.add_user("carol")
@@ -517,6 +520,7 @@ async def test_a_request_under_way_is_checked_again_and_ends_with_its_credential
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_credentials_that_are_refused_leave_nothing_behind(tmp_path: Path) -> None:
     async with secured(tmp_path, limits=CallerLimits(callers_max=3, login_wait_s=60)) as http:
         await http.add_user("carol")
@@ -584,6 +588,7 @@ async def test_logins_of_one_address_wait_for_one_another_and_not_for_ever(tmp_p
         guess.cancel()
 
 
+@pytest.mark.ci
 async def test_a_guess_takes_as_long_as_the_broker_says(tmp_path: Path) -> None:
     async with secured(tmp_path, delay_ms=400) as http:
         await http.add_user("carol")
@@ -672,6 +677,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return certificates(tmp_path_factory.mktemp("tls") / "c")
 
 
+@pytest.mark.ci
 async def test_a_token_is_a_caller_until_it_expires(tmp_path: Path, folder: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))

@@ -99,6 +99,7 @@ async def broker_port() -> int:
     return free_port()
 
 
+@pytest.mark.ci
 async def test_readiness_is_told_beside_a_thousand_silent_connections(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(running_broker(tmp_path))

@@ -227,6 +227,7 @@ def test_without_a_certificate_http_is_plain() -> None:
 # --- whole processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_firn_http_serves_https_by_itself(tmp_path: Path, folder: Path) -> None:
     port = free_port()
     async with running_broker(tmp_path) as broker:

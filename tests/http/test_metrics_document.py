@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.http.application import create_app
@@ -51,6 +52,7 @@ def in_program() -> dict[str, str]:
     return found
 
 
+@pytest.mark.ci
 def test_every_metric_is_documented_with_its_type_and_every_documented_one_exists() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == in_program()
 

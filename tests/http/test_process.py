@@ -132,6 +132,7 @@ async def test_a_client_that_leaves_takes_back_nothing_that_was_accepted(http: H
     writer.close()
 
 
+@pytest.mark.ci
 async def test_a_client_that_never_reads_its_receipts_stops_being_read(http: Http, broker: RunningBroker) -> None:
     _, writer = await begin_stream(http, broker)
     records = as_chunk(b'{"value":{"data":1}}\n' * 500)
@@ -197,6 +198,7 @@ def test_without_logins_nothing_of_tls_and_logins_is_imported() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
+@pytest.mark.ci
 async def test_an_address_in_use_is_said_in_one_sentence(http: Http, broker: RunningBroker) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.http", "--bootstrap", broker.bootstrap, "--listen", f"127.0.0.1:{http.port}"),
@@ -254,6 +256,7 @@ async def test_that_a_fault_is_over_is_told_without_another_request(
     assert re.match(r"over after \d+ s: reaching a broker failed ", lines[1])
 
 
+@pytest.mark.ci
 async def test_every_process_of_a_broker_shows_its_cpu_and_memory(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "serve", "-d", str(tmp_path / "data"), "--listen", "127.0.0.1:0"),

@@ -55,6 +55,7 @@ async def read(consumer: AIOKafkaConsumer, topic: str, offset: int, count: int) 
     return [await asyncio.wait_for(consumer.getone(), TIMEOUT_S) for _ in range(count)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 async def test_records_come_back_as_they_went(
@@ -129,6 +130,7 @@ async def test_topics_and_configs_are_administered(quiet: Served) -> None:
         await asyncio.wait_for(admin.close(), TIMEOUT_S)
 
 
+@pytest.mark.ci
 async def test_a_group_that_subscribes_waits_without_wearing_the_broker_out(quiet: Served) -> None:
     create_topic(quiet.port, "aio-group")
     consumer = AIOKafkaConsumer("aio-group", bootstrap_servers=quiet.bootstrap, group_id="g")

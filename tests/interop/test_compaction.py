@@ -56,6 +56,7 @@ def read_all(firn: Served, topic: str, isolation: str) -> list[tuple[bytes | Non
         consumer.close()
 
 
+@pytest.mark.ci
 def test_clients_read_the_newest_record_of_every_key_of_a_compacted_topic(firn: Served) -> None:
     create_topic(firn.port, "table", configs=CONFIGS)
     producer = Producer(

@@ -237,6 +237,7 @@ def test_history_is_read_back_whole_from_the_store(quiet: Served, cold: list[byt
     assert [message.timestamp()[1] for message in found] == [MIDDAY + 1000 * n for n in range(len(cold))]
 
 
+@pytest.mark.ci
 def test_reading_starts_at_any_offset_of_either_tier(quiet: Served, cold: list[bytes], local_start: int) -> None:
     for start in {1, local_start // 2, local_start - 1, local_start, len(cold) - 1}:
         assert values(read(quiet, "cold", start)) == cold[start:]
@@ -400,6 +401,7 @@ def test_the_cluster_is_described(quiet: Served, admin: AdminClient) -> None:
 # --- what is not there yet --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_a_group_waits_for_its_coordinator_without_wearing_the_broker_out(quiet: Served) -> None:
     create_topic(quiet.port, "subscribed")
     with consumer(quiet) as client:

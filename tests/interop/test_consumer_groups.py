@@ -169,6 +169,7 @@ def described(firn: Served, group: str) -> Any:
     return found
 
 
+@pytest.mark.ci
 def test_librdkafka_members_share_a_topic_commit_and_resume(firn: Served) -> None:
     create_topic(firn.port, "rd", 6)
     values = [f"v{number}" for number in range(600)]
@@ -194,6 +195,7 @@ def test_librdkafka_members_share_a_topic_commit_and_resume(firn: Served) -> Non
     again.close()
 
 
+@pytest.mark.ci
 def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "mixed", 4)
     one = Java(java, firn, "mixed-group", "group.protocol=consumer", "group.remote.assignor=range")
@@ -211,6 +213,7 @@ def test_the_java_consumer_shares_a_topic_with_librdkafka(firn: Served, java: Ja
     other.close()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
 def test_java_consumers_of_the_classic_protocol_share_a_topic_and_hand_it_over(
     firn: Served, java: JavaProgram, assignor: str
@@ -238,6 +241,7 @@ def test_java_consumers_of_the_classic_protocol_share_a_topic_and_hand_it_over(
         reader.close()
 
 
+@pytest.mark.ci
 def test_kafkas_tools_describe_reset_and_dump_a_group(firn: Served, jvm: JavaProgram) -> None:
     create_topic(firn.port, "tooled", 2)
     produce(firn, "tooled", 2, values := [f"v{number}" for number in range(20)])
@@ -280,6 +284,7 @@ def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: 
     reader.close()
 
 
+@pytest.mark.ci
 def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "static", 4)
     settings = ("group.protocol=consumer", "group.instance.id=i1")
@@ -317,6 +322,7 @@ def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(fir
     old.close()
 
 
+@pytest.mark.ci
 def test_groups_are_found_again_by_a_broker_that_starts_anew(tmp_path: Path) -> None:
     values = [f"v{number}" for number in range(100)]
     settings = {

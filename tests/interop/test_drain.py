@@ -105,6 +105,7 @@ async def test_a_producer_waits_while_a_broker_drains_and_goes_on_when_that_is_t
         store.faults = []
 
 
+@pytest.mark.ci
 async def test_a_producer_goes_on_with_a_broker_that_starts_on_an_empty_directory_after_a_drain(tmp_path: Path) -> None:
     port = free_port()
     async with contextlib.AsyncExitStack() as clients:

@@ -124,6 +124,7 @@ def owned_once(*members: Member) -> Callable[[], bool]:
 # --- librdkafka -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_librdkafka_shares_partitions_hands_them_over_and_reads_all_once(
     quiet: Served, topic: str, strategy: str
@@ -232,6 +233,7 @@ def kafka_python_consumer(firn: Served, topic: str, **settings: object) -> Any:
     return consumer
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("kafka_python_leftovers")
 def test_kafka_python_commits_with_metadata_and_goes_on(quiet: Served, topic: str) -> None:
     def made() -> Any:
@@ -265,6 +267,7 @@ def test_kafka_python_commits_with_metadata_and_goes_on(quiet: Served, topic: st
     second.close()
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("kafka_python_leftovers")
 def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Served, topic: str) -> None:
     stopping = [threading.Event() for _ in range(3)]
@@ -317,6 +320,7 @@ def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Serv
 # --- the Java client and Kafka's tools --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_the_java_client_reads_in_a_group_and_goes_on(tools: Tools, topic: str) -> None:
     arguments = ("--topic", topic, "--group", "java", "--from-beginning", "--timeout-ms", 8000)
     out = tools(CONSUMER, *arguments, "--max-messages", RECORDS)

@@ -40,6 +40,7 @@ def consumed(tools: Tools, topic: str, offset: int | str, count: int, *more: obj
     )
 
 
+@pytest.mark.ci
 def test_settings_that_kafka_takes_are_taken_kept_and_described(tools: Tools) -> None:
     broker = ("--entity-type", "brokers", "--entity-name", 1)
     name = "sasl.kerberos.min.time.before.relogin"
@@ -111,6 +112,7 @@ def test_configs_of_topics_and_brokers_are_described_and_altered(tools: Tools) -
     assert tools.run(CONFIGS, "--bootstrap-server", tools.firn.bootstrap, *unknown).code == 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_records_go_in_and_come_out(tools: Tools, codec: str) -> None:
     topic = f"console-{codec}"
@@ -150,6 +152,7 @@ def cold(jvm: JavaProgram, firn: Served) -> int:
     return wait_until_cold(firn, "cold")
 
 
+@pytest.mark.ci
 def test_history_is_read_from_the_store(tools: Tools, cold: int) -> None:
     assert cold > 0
     lines = consumed(tools, "cold", 0, 6000).splitlines()

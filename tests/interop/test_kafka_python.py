@@ -60,6 +60,7 @@ def read(consumer: KafkaConsumer, topic: str, offset: int, count: int) -> list[A
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("codec", [None, "gzip", "lz4", "zstd"])
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 def test_records_come_back_as_they_went(
@@ -77,12 +78,14 @@ def test_records_come_back_as_they_went(
     assert list(found[7].headers) == [("n", b"7")]
 
 
+@pytest.mark.ci
 def test_no_acks_are_stored_too(quiet: Served, consumer: KafkaConsumer) -> None:
     create_topic(quiet.port, "kp-acks-0")
     send(quiet, "kp-acks-0", [b"a", b"b"], acks=0, enable_idempotence=False)
     assert [record.value for record in read(consumer, "kp-acks-0", 0, 2)] == [b"a", b"b"]
 
 
+@pytest.mark.ci
 def test_history_is_read_and_found_by_time_in_the_store(quiet: Served, consumer: KafkaConsumer) -> None:
     create_topic(quiet.port, "kp-cold", configs=COLD_CONFIGS)
     chance = random.Random(3)
@@ -98,6 +101,7 @@ def test_history_is_read_and_found_by_time_in_the_store(quiet: Served, consumer:
         assert (found[partition].offset, found[partition].timestamp) == (n, MIDDAY + n)
 
 
+@pytest.mark.ci
 def test_topics_and_configs_are_administered(quiet: Served) -> None:
     admin = KafkaAdminClient(bootstrap_servers=quiet.bootstrap)
     try:
@@ -127,6 +131,7 @@ def members(firn: Served, group_id: str) -> int:
         admin.close()
 
 
+@pytest.mark.ci
 def test_a_group_that_subscribes_waits_without_wearing_the_broker_out(quiet: Served) -> None:
     create_topic(quiet.port, "kp-group")
     consumer = KafkaConsumer("kp-group", bootstrap_servers=quiet.bootstrap, group_id="g")

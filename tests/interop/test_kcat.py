@@ -35,6 +35,7 @@ def kcat(firn: Served, *arguments: object, given: str | bytes = b"", code: int =
     return done.stdout.decode() if code == 0 else done.stderr.decode()
 
 
+@pytest.mark.ci
 def test_lines_go_in_and_come_out(quiet: Served) -> None:
     create_topic(quiet.port, "lines")
     kcat(quiet, "-P", "-t", "lines", given="one\ntwo\nthree\n")
@@ -73,6 +74,7 @@ def test_the_cluster_is_listed(quiet: Served) -> None:
     assert 'topic "listed" with 3 partitions' in kcat(quiet, "-L", "-t", "listed")
 
 
+@pytest.mark.ci
 def test_offsets_are_asked_for_by_time_in_both_tiers(quiet: Served) -> None:
     create_topic(quiet.port, "cold", configs=COLD_CONFIGS)
     value = b"x" * 100_000

@@ -171,6 +171,7 @@ def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java
     worker("close")
 
 
+@pytest.mark.ci
 def test_kafkas_own_tool_describes_and_resets_share_groups(firn: Served, java: JavaProgram, jvm: JavaProgram) -> None:
     create_topic(firn.port, "tool", 1)
     configure(firn, "described", share_auto_offset_reset="earliest")

@@ -111,6 +111,7 @@ def committed_offset(firn: Served, group: str, topic: str) -> int:
         consumer.close()
 
 
+@pytest.mark.ci
 def test_the_java_client_speaks_the_second_protocol(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "java", 2)
     producer = JavaProducer(java, "p", quiet, "java-tx")
@@ -131,6 +132,7 @@ def test_the_java_client_speaks_the_second_protocol(java: JavaProgram, quiet: Se
     producer("close")
 
 
+@pytest.mark.ci
 def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "javaoffsets", 1)
     producer = JavaProducer(java, "p", quiet, "java-offsets-tx")
@@ -144,6 +146,7 @@ def test_offsets_of_a_java_transaction_count_only_if_it_is_committed(java: JavaP
     producer("close")
 
 
+@pytest.mark.ci
 def test_a_second_java_producer_fences_the_first(java: JavaProgram, quiet: Served) -> None:
     create_topic(quiet.port, "javafence", 1)
     first = JavaProducer(java, "first", quiet, "fence-tx")
@@ -162,6 +165,7 @@ def test_a_second_java_producer_fences_the_first(java: JavaProgram, quiet: Serve
     second("close")
 
 
+@pytest.mark.ci
 def test_librdkafka_commits_aborts_and_is_fenced(quiet: Served) -> None:
     create_topic(quiet.port, "rdkafka", 1)
     settings = {"bootstrap.servers": quiet.bootstrap, "transactional.id": "rdkafka-tx"}
@@ -188,6 +192,7 @@ def test_librdkafka_commits_aborts_and_is_fenced(quiet: Served) -> None:
     assert len(consumed(quiet, "rdkafka", 200)) == 200
 
 
+@pytest.mark.ci
 def test_read_committed_is_the_same_from_the_tier(quiet: Served) -> None:
     create_topic(quiet.port, "coldtx", 1, COLD_CONFIGS)
     producer = confluent_kafka.Producer({"bootstrap.servers": quiet.bootstrap, "transactional.id": "cold-tx"})
@@ -240,6 +245,7 @@ async def test_aiokafka_commits_offsets_with_records(quiet: Served) -> None:
     assert committed_offset(quiet, "aio-group", "aiotx") == 3
 
 
+@pytest.mark.ci
 def test_kafkas_tools_list_describe_find_and_abort_transactions(
     jvm: JavaProgram, java: JavaProgram, quiet: Served
 ) -> None:

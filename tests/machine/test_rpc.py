@@ -392,6 +392,7 @@ async def test_an_upload_of_a_restarted_store_process_is_gone() -> None:
         await again
 
 
+@pytest.mark.ci
 async def test_a_call_that_fails_keeps_nothing_of_what_it_carried_until_a_garbage_collection() -> None:
     async def refuse(payload: bytes) -> bytes:
         raise StorageUnavailable("the store is away")

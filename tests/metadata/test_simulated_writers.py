@@ -38,6 +38,7 @@ def test_writers_over_a_bad_store_agree(script: Script) -> None:
     run_script(script)
 
 
+@pytest.mark.ci
 def test_long_runs_agree_and_are_worth_something() -> None:
     acknowledged = fenced = late_seals = 0
     for seed in range(SEEDS):
@@ -171,6 +172,7 @@ def found_within(seeds: int, factory: LogFactory = NumberedLog, *, start: int = 
     pytest.fail(f"the planted fault was not found within {seeds} seeds")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_a_wrong_append_rule_is_found(attempt: type[AppendAttempt], monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbered_log.AppendAttempt is append_attempt.AppendAttempt
@@ -178,6 +180,7 @@ def test_a_wrong_append_rule_is_found(attempt: type[AppendAttempt], monkeypatch:
     found_within(SEEDS_TO_FIND)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("factory", LOGS)
 def test_a_wrong_log_is_found(factory: LogFactory) -> None:
     # A late seal and a reader at its very number are rare: start near a seed that has both.

@@ -20,6 +20,7 @@ def part(store: ObjectStore, letter: bytes, extra: int = 0) -> bytes:
     return letter * (max(store.part_bytes_min, 10) + extra)
 
 
+@pytest.mark.ci
 async def test_what_was_put_is_read_back(store: ObjectStore) -> None:
     await store.put("a/b/c.seg", b"hello")
     assert await store.get("a/b/c.seg") == b"hello"
@@ -195,6 +196,7 @@ async def test_an_upload_may_have_one_small_part(store: ObjectStore) -> None:
     assert await store.get("small") == b"x"
 
 
+@pytest.mark.ci
 async def test_parts_may_have_different_sizes_and_come_in_any_order(store: ObjectStore) -> None:
     for turn, order in enumerate(([3, 1, 2], [2, 3, 1], [1, 3, 2], [3, 2, 1])):
         parts = {1: part(store, b"a", 7), 2: part(store, b"b"), 3: b"the end"}

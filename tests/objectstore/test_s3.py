@@ -119,6 +119,7 @@ async def test_a_write_whose_answer_was_lost_finds_itself() -> None:
             await store.put_if_absent("k", b"x")
 
 
+@pytest.mark.ci
 async def test_a_server_that_does_not_answer_ends_with_the_deadline() -> None:
     async with scripted(HANG, deadline_s=1.5, attempt_timeout_s=0.5) as (server, store, _):
         with pytest.raises(StorageUnavailable, match="no response in time"):
@@ -136,6 +137,7 @@ async def test_a_server_that_is_away_is_told() -> None:
     await store.close()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("status", "code", "mend"),
     [

@@ -94,6 +94,7 @@ def wheels(archive: Path) -> set[str]:
         return {name.removeprefix("wheels/") for name in packed.getnames() if name.startswith("wheels/")}
 
 
+@pytest.mark.ci
 def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tmp_path: Path, packages: Path) -> None:
     root = checkout(tmp_path / "checkout", packages)
     head = commit_all_again(root)
@@ -148,6 +149,7 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     assert (tmp_path / "installed/app/COMMIT").read_text() == f"{head}\n"
 
 
+@pytest.mark.ci
 def test_packages_of_spark_jobs_are_without_spark_which_workers_have(tmp_path: Path, packages: Path) -> None:
     root = checkout(tmp_path / "checkout", packages)
     done = pack(root, packages, "--arch", "x86_64", "--spark")
@@ -189,6 +191,7 @@ def test_another_clone_another_time_and_another_machine_give_the_same_bytes(tmp_
     assert gzip.decompress(archives[0])[:7] == b"VERSION"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("breaking", "words"),
     [

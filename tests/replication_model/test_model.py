@@ -18,6 +18,7 @@ def _described(result: Result) -> str:
     return "\n".join([f"seed {result.seed}: {result.violation}", *lines])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_nothing_acknowledged_is_lost_and_everything_works_again(first: int) -> None:
     acked = 0
@@ -40,6 +41,7 @@ def test_a_seed_is_all_there_is_to_a_run() -> None:
     assert run_seed(7, trace=True).lines == run_seed(7, trace=True).lines
 
 
+@pytest.mark.ci
 def test_seeds_do_every_kind_of_fault() -> None:
     done = {kind for seed in range(15) for kind in run_seed(seed).faults}
     assert len(done) == 23

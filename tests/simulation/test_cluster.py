@@ -101,6 +101,7 @@ def test_no_invariant_of_a_cluster_breaks_in_many_runs(start: int) -> None:
     assert len({kind for outcome in outcomes for kind in outcome.faults}) > len(FAULTS) // 2
 
 
+@pytest.mark.ci
 def test_moves_that_wait_for_their_share_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = 0
     let_move = FetchSession.let_move
@@ -140,6 +141,7 @@ def test_the_chosen_seed_of_a_cluster(chosen_seed: int | None) -> None:
     assert outcome.violation is None, describe(outcome)
 
 
+@pytest.mark.ci
 def test_a_seed_of_a_cluster_gives_the_same_trace_again_in_another_process_and_hash_order() -> None:
     here = run_seed(4).trace_hash
     program = "from tests.cluster_simulation.world import run_seed\nprint(run_seed(4).trace_hash)"

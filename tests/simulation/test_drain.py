@@ -425,6 +425,7 @@ def played(seed: int) -> Outcome:
     return run_seed(seed, script=a_drain, topic_defaults=SETTINGS)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("start", range(0, SEEDS, 7))
 def test_after_a_drain_an_empty_directory_has_every_acknowledged_record(start: int) -> None:
     for seed in range(start, start + 7):
@@ -543,6 +544,7 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]]]
 """Each rule of the decision, taken back: how, and seeds of which one at least finds it. Rule 6 has its order from rules 4 and 5."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_rule_that_is_taken_back_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seeds = PLANTED[name]

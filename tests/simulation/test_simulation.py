@@ -73,6 +73,7 @@ def test_the_chosen_seed(chosen_seed: int | None) -> None:
     assert outcome.violation is None, describe(outcome)
 
 
+@pytest.mark.ci
 def test_a_seed_gives_the_same_trace_again_in_another_process_and_hash_order() -> None:
     seeds = (3, 24)
     here = [run_seed(seed).trace_hash for seed in seeds]
@@ -93,6 +94,7 @@ def test_a_seed_gives_the_same_trace_again_in_another_process_and_hash_order() -
     assert len(set(here)) == len(seeds)
 
 
+@pytest.mark.ci
 def test_runs_do_what_they_are_for_and_no_invariant_breaks() -> None:
     outcomes = run_seeds(0, COUNTED_SEEDS)
     assert sum(outcome.acks for outcome in outcomes) > 500

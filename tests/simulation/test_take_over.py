@@ -164,6 +164,7 @@ def played(seed: int) -> Outcome:
     return run_seed(seed, script=a_take_over, topic_defaults=SETTINGS)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("start", range(0, SEEDS, len(STORIES)))
 def test_after_a_take_over_only_one_broker_acknowledges(start: int) -> None:
     for seed in range(start, start + len(STORIES)):
@@ -211,6 +212,7 @@ OLD_BEHAVIOUR: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int, str]] 
 """How each is planted, within how many seeds it is found, and by which rule."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", OLD_BEHAVIOUR)
 def test_the_old_behaviour_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seeds, invariant = OLD_BEHAVIOUR[name]

@@ -677,6 +677,7 @@ def test_bad_records_do_not_get_among_those_of_a_topic_of_that_name(topic: Topic
         archive_parquet(topic.store, "t_bad", other, ProcessRunner(1))
 
 
+@pytest.mark.ci
 def test_topics_of_which_one_has_the_name_of_the_others_bad_records_share_a_target(
     topic: Topic, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ async def archive_into_lake(tmp_path: Path, store: S3Store, endpoint: str, more:
     return await asyncio.to_thread(archive, "--store", source, "--to", target)
 
 
+@pytest.mark.ci
 async def test_files_are_encrypted_as_the_address_says(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +103,7 @@ async def test_what_an_ended_attempt_has_left_of_a_part_is_removed_and_nothing_e
         assert re.fullmatch(rf"lake/t/date=2023-11-14/{part}-[0-9a-f]{{32}}\.parquet", made)
 
 
+@pytest.mark.ci
 async def test_an_iceberg_table_is_written_and_read_by_the_same_address(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +190,7 @@ async def test_a_right_that_is_missing_is_named_in_a_sentence(
             assert "\n" not in told
 
 
+@pytest.mark.ci
 async def test_of_a_part_that_fails_nothing_is_sent(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

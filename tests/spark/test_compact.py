@@ -207,6 +207,7 @@ async def tiered(broker: RunningBroker, beyond: int) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("by_key", [False, True])
 async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_path: Path, by_key: bool) -> None:
     settings = {"remote_log_manager_task_interval_ms": 50}
@@ -237,6 +238,7 @@ async def test_a_broker_that_comes_back_serves_the_new_segments_and_goes_on(tmp_
         assert (await consumed(broker.port))[: len(after)] == after
 
 
+@pytest.mark.ci
 async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_or_the_other(tmp_path: Path) -> None:
     settings = {"remote_log_manager_task_interval_ms": 50}
     async with running_broker(tmp_path, **settings) as broker:
@@ -261,6 +263,7 @@ async def test_beside_a_running_cluster_the_leader_swaps_and_consumers_see_one_o
                 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("offline", [True, False])
 async def test_a_run_of_which_something_expires_under_the_job_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool

@@ -172,6 +172,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.ci
 @settings(max_examples=5, **DRAWN)
 @given(lives=lives, append_time=st.booleans())
 def test_a_drawn_topic_reads_with_its_tail_as_a_client_consumes_it(lives: list[list[Step]], append_time: bool) -> None:

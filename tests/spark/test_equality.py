@@ -150,6 +150,7 @@ async def _tier(path: Path, drawn: Drawn, *, chunk_bytes: int, compression: str,
     return Topic(path, "drawn", topic_id)
 
 
+@pytest.mark.ci
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     drawn=drawn_partitions(),

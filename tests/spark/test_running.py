@@ -63,6 +63,7 @@ def temporary() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("number", "everybody", "code"),
     [(signal.SIGKILL, False, -signal.SIGKILL), (signal.SIGINT, True, 130), (signal.SIGINT, False, 130)],

@@ -74,6 +74,7 @@ def values(start: int, end: int) -> list[tuple[int, bytes]]:
     return [(n, b"%d" % n) for n in range(start, end)]
 
 
+@pytest.mark.ci
 async def test_a_bucket_in_s3_reads_as_a_directory_does(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str
 ) -> None:
@@ -94,6 +95,7 @@ async def test_a_bucket_in_s3_reads_as_a_directory_does(
         await asyncio.to_thread(check)
 
 
+@pytest.mark.ci
 async def test_a_stream_over_s3_reads_history_and_goes_on_where_it_was(
     tmp_path: Path, aws_credentials: None, moto_endpoint: str
 ) -> None:
@@ -191,6 +193,7 @@ async def test_a_server_that_is_not_there_is_named(aws_credentials: None, monkey
     assert "in s3://bucket/cluster: " in told
 
 
+@pytest.mark.ci
 async def test_a_bucket_without_a_cluster_is_named(aws_credentials: None, moto_endpoint: str) -> None:
     async with opened_s3(moto_endpoint) as store:
         told = await refused(f"s3://{store.location.bucket}/elsewhere?endpoint={moto_endpoint}", ConfigError)

@@ -223,6 +223,7 @@ async def check(tmp_path: Path, seed: int) -> None:
         assert Counter(await committed(broker)) == Counter(values(0, RECORDS)), seed
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", [0])
 async def test_a_stream_that_is_killed_or_held_up_after_any_request_writes_everything_once(
     tmp_path: Path, seed: int

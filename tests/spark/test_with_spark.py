@@ -113,6 +113,7 @@ def collected(frame: DataFrame) -> list[Row]:
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
+@pytest.mark.ci
 def test_the_format_is_found_by_its_name_and_reads_what_is_there(spark: SparkSession, topic: Topic) -> None:
     frame = (
         spark.read.format("firn")

@@ -109,6 +109,7 @@ def test_records_without_timestamps_stay_for_the_retention_and_go_after_it(
     run_world(tmp_path, scenario, config=config, retention_interval_ms=CHECK_MS)
 
 
+@pytest.mark.ci
 def test_a_maximum_of_1970_over_records_without_timestamps_is_stored_as_none(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         batch = librdkafka_without_timestamps()
@@ -255,6 +256,7 @@ def _of_the_future(tiered: bool) -> example:
     return example(batches=[batch] * 8, tiered=tiered, append_time=False, checked=False, restart_after=12)
 
 
+@pytest.mark.ci
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=BATCHES,

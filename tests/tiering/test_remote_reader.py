@@ -476,6 +476,7 @@ def test_a_reader_without_a_window_does_not_look_at_all_others_each_time_it_want
     run_world(tmp_path, scenario)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("first_byte_s", "least_share"), [(0.0, 0.9), (0.02, 0.9), (0.1, 0.8)])
 def test_one_reader_that_starts_over_and_over_gets_nearly_what_the_store_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_byte_s: float, least_share: float

@@ -385,6 +385,7 @@ async def test_a_request_that_is_given_up_keeps_nothing_of_what_it_carried(monke
         gc.enable()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key_prefix", ["", "data/"])
 def test_an_upload_that_fails_keeps_no_buffer_until_a_garbage_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_prefix: str
@@ -408,6 +409,7 @@ def test_an_upload_that_fails_keeps_no_buffer_until_a_garbage_collection(
     _run(main)
 
 
+@pytest.mark.ci
 def test_a_read_in_pieces_that_fails_keeps_none_of_them_until_a_garbage_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

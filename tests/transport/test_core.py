@@ -170,6 +170,7 @@ def expected(ways: list[int]) -> bytes:
     )
 
 
+@pytest.mark.ci
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_however_bytes_come_and_answers_get_ready_they_leave_once_and_in_order(data: st.DataObject) -> None:

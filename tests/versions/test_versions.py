@@ -97,6 +97,7 @@ async def one(path: Path, **more: Any) -> AsyncIterator[RunningBroker]:
         yield broker
 
 
+@pytest.mark.ci
 async def test_it_opens_and_serves_without_a_hands_turn(old: Path) -> None:
     for _ in range(2):
         async with one(old) as broker:
@@ -105,6 +106,7 @@ async def test_it_opens_and_serves_without_a_hands_turn(old: Path) -> None:
             await check(broker)
 
 
+@pytest.mark.ci
 async def test_it_becomes_a_cluster_that_others_join_and_the_old_version_refuses_it(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -389,6 +389,7 @@ def answer_to_follower(version: int, chance: random.Random, *, full: bool, unkno
     return reference.encode(subject, message, unknown).data
 
 
+@pytest.mark.ci
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, (1 << 32) - 1), version=followers_versions)
 def test_a_follower_reads_responses_whole_and_mutated_as_the_codec_reads_them(seed: int, version: int) -> None:
@@ -427,6 +428,7 @@ def test_hostile_counts_and_lengths_of_a_response_are_refused_by_a_follower(vers
             fetch.decode_fetched(version, memoryview(data))
 
 
+@pytest.mark.ci
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), version=followers_versions)
 def test_a_follower_reads_what_a_leader_writes(data: st.DataObject, version: int) -> None:

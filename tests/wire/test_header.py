@@ -204,6 +204,7 @@ def test_the_advertised_keys_are_those_of_the_table_in_order() -> None:
 # --- what is generated ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_the_committed_modules_are_what_the_script_writes() -> None:
     check = subprocess.run(
         [sys.executable, ROOT / "tools" / "generate_wire.py", "--check"], capture_output=True, text=True, check=False

@@ -93,6 +93,7 @@ def test_a_string_longer_than_an_int16_can_say_is_refused_anywhere(key: int, is_
                 assert "bytes" not in refusal_of(subject, data)
 
 
+@pytest.mark.ci
 @by_message
 def test_a_hostile_count_or_length_anywhere_is_refused_before_anything_is_allocated(key: int, is_request: bool) -> None:
     for subject in reference.subjects(key, is_request):

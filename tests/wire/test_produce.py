@@ -226,6 +226,7 @@ nodes = st.builds(
 )
 
 
+@pytest.mark.ci
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), version=versions)
 def test_a_response_equals_the_codecs(data: st.DataObject, version: int) -> None:

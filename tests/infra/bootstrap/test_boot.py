@@ -56,6 +56,7 @@ def took_over(world: World) -> bool:
 # --- all goes well
 
 
+@pytest.mark.ci
 def test_a_blank_volume_is_attached_formatted_mounted_and_the_broker_started_in_this_order(world: World) -> None:
     world.boot().run()
     programs = [command[0] if command[0] != "systemctl" else " ".join(command[:2]) for command in world.machine.ran]

@@ -121,6 +121,7 @@ async def tiered_topic(broker: RunningBroker, name: str) -> None:
     await tier_everything(broker, name)
 
 
+@pytest.mark.ci
 async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_more(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_
     assert touched == set(BROKER_PREFIXES) - {layout.WAL_PREFIX}  # no write-ahead log yet; its keys are defined
 
 
+@pytest.mark.ci
 async def test_a_write_that_is_not_conditional_or_not_a_brokers_is_refused_by_the_bucket(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ async def test_a_condition_on_the_prefix_alone_would_forbid_to_know_that_an_obje
             await store.get("cluster/log/none")
 
 
+@pytest.mark.ci
 async def test_a_topic_is_named_by_its_name_or_its_id_and_both_print_the_same(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
