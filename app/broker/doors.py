@@ -22,6 +22,7 @@ from app.configs.listeners import (
     own_of,
 )
 from app.errors import ConfigError
+from app.handlers.callers import ANONYMOUS
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
 from app.metadata.cluster import ClusterImage
@@ -30,7 +31,7 @@ from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules
 from app.security.sasl import LoggedIn, Mechanism, PlainServer
 from app.security.scram import (
-    NO_SHAPES,
+    NO_IMITATIONS,
     NONCE_BYTES,
     SECRET_BYTES,
     ScramCredential,
@@ -82,6 +83,14 @@ class Doors:
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
         }
 
+        self.brokers = brokers_of(config)
+        """The principals of brokers, as far as this broker knows them."""
+        between = self.by_listener.get(config.inter_broker_listener)
+        if between is not None and between.certificates is not None and not config.served[0].protocol.sasl:
+            own = between.principal_of(between.certificates.own)
+            if own not in (None, ANONYMOUS):
+                self.brokers |= {own}
+
     @classmethod
     def check(cls, config: BrokerConfig) -> None:
         """Raises: ConfigError if the doors of these settings cannot be made."""
@@ -127,7 +136,7 @@ class Doors:
             find,
             nonce=b64encode(secrets.token_bytes(NONCE_BYTES)).decode(),
             secret=self._image().scram_secret or self._start_secret,
-            shapes=self._image().scram_shapes.get(scram, NO_SHAPES),
+            shapes=self._image().imitated_shapes.get(scram, NO_IMITATIONS),
             tokens=find_token,
             token_secret=self._token_secrets.salt_secret if self._token_secrets is not None else b"",
         )

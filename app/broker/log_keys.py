@@ -33,7 +33,7 @@ def with_log_keys(config: BrokerConfig) -> BrokerConfig:
                 if is_open_to_others(stat.S_IMODE(found.st_mode), found.st_uid):
                     raise ConfigError(
                         f"{LOCATION} {location} has the key of the cluster log, and others than its owner can read or change it: "
-                        f"run `chmod 600 {location}`."
+                        f"run `chmod 600 {location}`, or give a mounted secret the mode 0400 or 0440."
                     )
                 text = file.read()
         except OSError as error:

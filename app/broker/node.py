@@ -462,11 +462,14 @@ class Node:
         )
         if self._doors is not None:
             from app.broker import first_users
-            from app.broker.doors import brokers_of
 
-            self.context.brokers = brokers_of(config)
+            self.context.brokers = self._doors.brokers
             self.context.users_due = first_users.are_left(around.fs, config.data_dir)
             self.server.secure(self._doors.by_listener)
+        elif config.super_users:
+            from app.security.authorizer import split_super_users
+
+            self.context.brokers = split_super_users(config.super_users)
         if around.new_tokens is not None and config.firn_quota_scope == "cluster":
             from app.broker.quota_tokens import QuotaTokens
 

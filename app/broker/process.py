@@ -63,9 +63,9 @@ TRUST: Final = (
     "ssl.truststore.location",
     "ssl.truststore.password",
     "ssl.truststore.certificates",
-    "firn.ssl.crl.location",
 )
-"""Settings of a listener that say whom to trust: the HTTP process knows the broker by them."""
+"""Settings of a listener that say whom to trust: the HTTP process knows the broker by them. Its list of revoked certificates is not
+among them: it may be of the clients' authority alone, and would then have every other certificate refused."""
 
 
 class Broker:

@@ -190,8 +190,7 @@ class Audit:
             return
         if request.api_key in COUNTED:
             what = _change(Outcome.DONE, request, changes)
-            line = self._counted_changes.note(what, now_ms, request.correlation_id, changes=changes)
-            self._put(line, important=True)
+            self._put(self._counted_changes.note(what, now_ms, request.correlation_id, changes=changes))
             return
         what = _change(Outcome.DONE, request)
         for portion in portions(changes):
@@ -270,11 +269,11 @@ class Audit:
                 self._allowed,
             ):
                 for line in tally.close():
-                    self._log.put(line, important=tally is self._counted_changes)
+                    self._log.put(line, important=False)
 
-    def _put(self, line: bytes | None, *, important: bool = False) -> None:
+    def _put(self, line: bytes | None) -> None:
         if line is not None and self._log is not None:
-            self._log.put(line, important=important)
+            self._log.put(line, important=False)
 
 
 def _changed_nothing(changes: Sequence[Mapping[str, Any]]) -> bool:

@@ -7,6 +7,7 @@ Nothing here is imported unless a listener or a client uses TLS.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,8 @@ def tls_settings(
     )
 
 
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
 Read = tuple[bytes, bytes, bytes]
 """Identity, trust, revoked."""
 
@@ -230,6 +233,12 @@ class Certificates:
         self._found = read(settings)
         self.context = new_context(settings, self._found, server=server)
         """For the next connection."""
+
+    @property
+    def own(self) -> bytes | None:
+        """The certificate that others are shown, as DER; None if there is none."""
+        found = _CERTIFICATE.search(self._found[0])
+        return None if found is None else ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
 
     def look(self) -> bool:
         """Read the files, and use what is new. Returns whether something was. May block.

@@ -43,7 +43,7 @@ from app.metadata.log_format import (
 )
 from app.security.acls import Acl, Acls, Pattern, Rule
 from app.security.delegation import DelegationToken
-from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted
+from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted, imitated
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
@@ -531,6 +531,8 @@ class ClusterImage:
     """By name and mechanism (``ScramMechanism``)."""
     scram_shapes: Mapping[int, Mapping[SaltShape, int]] = field(default_factory=dict, repr=False)
     """By mechanism, the shapes of salts of ``scram_users``, with the number of users."""
+    imitated_shapes: Mapping[int, tuple[SaltShape, ...]] = field(default_factory=dict, repr=False)
+    """By mechanism, the shapes that names without a user have."""
     scram_secret: bytes = field(default=b"", repr=False)
     tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
     """Delegation tokens by id, those that have ended and were not swept yet among them."""
@@ -637,6 +639,7 @@ class ImageDraft:
         self._group_configs_owned = False
         self._scram_users: Mapping[str, Mapping[int, ScramCredential]] = base.scram_users
         self._scram_shapes: Mapping[int, Mapping[SaltShape, int]] = base.scram_shapes
+        self._scram_shapes_before, self._imitated_shapes = base.scram_shapes, base.imitated_shapes
         self._scram_secret = base.scram_secret
         self._tokens: dict[str, DelegationToken] = base.tokens  # type: ignore[assignment]
         self._tokens_owned = False
@@ -775,6 +778,11 @@ class ImageDraft:
             acl_count=self._acl_count,
             scram_users=self._scram_users,
             scram_shapes=self._scram_shapes,
+            imitated_shapes=(
+                self._imitated_shapes
+                if self._scram_shapes is self._scram_shapes_before
+                else {mechanism: imitated(shapes) for mechanism, shapes in self._scram_shapes.items()}
+            ),
             scram_secret=self._scram_secret,
             tokens=self._tokens,
         )

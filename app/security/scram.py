@@ -13,7 +13,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ SECRET_BYTES: Final = 32
 """What the salts of users who do not exist are made of."""
 MESSAGE_BYTES_MAX: Final = 16_384
 SHAPES_MAX: Final = 64
-"""Shapes of salts that are imitated: those of the most users. Each costs a login some microsecond."""
+"""Shapes of salts that are imitated. Each costs a login some microsecond."""
 SHAPE_BYTES_MAX: Final = 1024
 """Longer salts are imitated by shorter ones."""
 _CLIENT_FIRST: Final = re.compile(
@@ -137,6 +137,8 @@ _JAVA_BITS: Final = 130
 DEFAULT_SHAPE: Final = SaltShape(Alphabet.ALL, SALT_BYTES, ITERATIONS_MIN)
 """While there is no user. Delegation tokens always have it."""
 NO_SHAPES: Final[Mapping[SaltShape, int]] = MappingProxyType({})
+NO_IMITATIONS: Final = (DEFAULT_SHAPE,)
+"""Where nobody has a user."""
 
 
 def shape_of(credential: ScramCredential) -> SaltShape:
@@ -164,24 +166,27 @@ def counted(
     return counts
 
 
+def imitated(shapes: Iterable[SaltShape]) -> tuple[SaltShape, ...]:
+    """The shapes that names without a user have, beside users with these. With more than ``SHAPES_MAX`` some are left out, always
+    the same ones, however many users have them."""
+    return tuple(heapq.nsmallest(SHAPES_MAX, shapes)) or NO_IMITATIONS
+
+
 def nobody(
     mechanism: ScramMechanism,
     secret: bytes,
     user: str,
-    shapes: Mapping[SaltShape, int] = NO_SHAPES,
+    shapes: Collection[SaltShape] = NO_IMITATIONS,
 ) -> ScramCredential:
     """In place of the credential of a user who does not exist. No proof fits it.
 
-    ``secret`` must stay the same, and be the same on all brokers, because the salt of a user who exists does. ``shapes``: of all
-    users of the mechanism, with the number of users. A name keeps its shape when others come and go, but for few names.
+    ``secret`` must stay the same, and be the same on all brokers, because the salt of a user who exists does. ``shapes``: those
+    that are ``imitated``. A name keeps its shape when others come and go, but for few names.
     """
     known = hmac.digest(secret, mechanism.sasl_name.encode() + b"\0" + user.encode(), "sha512")
     stored_key = hmac.digest(secret, b"stored\0" + known, mechanism.digest)
     server_key = hmac.digest(secret, b"server\0" + known, mechanism.digest)
-    candidates: Iterable[SaltShape] = shapes or (DEFAULT_SHAPE,)
-    if len(shapes) > SHAPES_MAX:
-        candidates = heapq.nlargest(SHAPES_MAX, shapes, key=lambda one: (shapes[one], one))
-    shape = max(candidates, key=lambda one: hmac.digest(secret, b"shape\0%d,%d,%d\0" % one + known, "sha256"))
+    shape = max(shapes, key=lambda one: hmac.digest(secret, b"shape\0%d,%d,%d\0" % one + known, "sha256"))
     # A salt may show all of ``known``: what follows it must not follow from it.
     more = hashlib.shake_256(hmac.digest(secret, b"more\0" + known, "sha512"))
     return ScramCredential(
@@ -239,7 +244,7 @@ class ScramServer:
         *,
         nonce: str,
         secret: bytes,
-        shapes: Mapping[SaltShape, int] = NO_SHAPES,
+        shapes: Collection[SaltShape] = NO_IMITATIONS,
         tokens: Callable[[str], TokenCredential | None] = lambda _: None,
         token_secret: bytes = b"",
     ) -> None:

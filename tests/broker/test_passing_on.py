@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.broker.control_link import KafkaControlLink
-from app.broker.doors import brokers_of, inter_broker_dial
+from app.broker.doors import Doors, brokers_of, inter_broker_dial
 from app.broker.first_users import FirstUser, write_first_users
 from app.broker.places import KafkaPlaces
 from app.client.connection import open_connection
@@ -19,13 +19,14 @@ from app.errors import ErrorCode
 from app.handlers.callers import ANONYMOUS, Caller, Rights
 from app.handlers.passing_on import may_speak_for
 from app.machine.files import PosixFileSystem
+from app.metadata.cluster import ClusterImage
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.envelope import EnvelopeRequest
 from app.wire.framing import request_frame
 from app.wire.principal import encode_principal
-from tests.support.secured import listener, security
+from tests.support.secured import certificates, listener, security
 from tests.support.several import broker_on, unfenced, until
 
 SASL = "SASL_PLAINTEXT"
@@ -78,6 +79,12 @@ def test_without_an_authorizer_only_brokers_speak_for_others(
 )
 def test_brokers_are_superusers_and_whom_a_broker_logs_in_as(settings: dict[str, Any], expected: set[str]) -> None:
     assert brokers_of(BrokerConfig(**settings)) == expected
+
+
+def test_brokers_with_one_certificate_know_each_other_by_its_subject(tmp_path: Path) -> None:
+    own = listener("SSL", certificates(tmp_path / "c"), ssl_client_auth="required")
+    config = BrokerConfig(**security(own), super_users="User:e")
+    assert Doors(config, ClusterImage).brokers == {"User:CN=broker", "User:e"}
 
 
 async def test_who_shares_the_listener_of_the_brokers_does_not_speak_for_others(tmp_path: Path) -> None:

@@ -360,8 +360,8 @@ async def test_http_knows_the_broker_by_its_listeners_truststore_and_has_no_othe
         (tmp_path / "crl.pem").write_bytes(revocations(folder))
         handed = {
             "SSL_TRUSTSTORE_CERTIFICATES": (folder / "ca.pem").read_text().strip(),
-            "SSL_CRL_LOCATION": str(tmp_path / "crl.pem"),
         }
+        secrets["FIRN_SSL_CRL_LOCATION"] = str(tmp_path / "crl.pem")  # checks clients, and is not for HTTP
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("FIRN_", "AWS_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "serve", "--config", str(config)),

@@ -24,6 +24,7 @@ from app.security.scram import (
     ScramServer,
     counted,
     credential_of,
+    imitated,
     nobody,
     salted_password,
     shape_of,
@@ -135,47 +136,52 @@ def test_the_shape_of_a_salt_is_its_length_its_alphabet_and_the_iterations(
     ],
 )
 def test_users_who_do_not_exist_have_the_shapes_of_those_who_do(shapes: list[SaltShape]) -> None:
-    found = Counter(shape_of(nobody(SHA_512, SECRET, name, dict.fromkeys(shapes, 1))) for name in NAMES)
+    found = Counter(shape_of(nobody(SHA_512, SECRET, name, shapes)) for name in NAMES)
     assert found.keys() == set(shapes)
     assert min(found.values()) > len(NAMES) / len(shapes) / 2, "all of them about as often"
 
 
 def test_salts_of_java_are_as_long_as_javas() -> None:
-    lengths = Counter(len(nobody(SHA_512, SECRET, name, {JAVA: 1}).salt) for name in NAMES)
+    lengths = Counter(len(nobody(SHA_512, SECRET, name, (JAVA,)).salt) for name in NAMES)
     assert 0.5 < lengths[25] / len(NAMES) < 0.7
     assert 0.3 < lengths[26] / len(NAMES) < 0.5
 
 
 def test_where_all_users_have_the_default_shape_the_salt_is_the_hmac_of_the_name() -> None:
-    for shapes in ({}, {DEFAULT_SHAPE: 3}):
+    for shapes in (imitated(()), (DEFAULT_SHAPE,)):
         found = nobody(SHA_512, SECRET, "x", shapes)
         assert found.salt == hmac.digest(SECRET, b"SCRAM-SHA-512\0x", "sha512")[:24]
         assert found.iterations == ITERATIONS_MIN
 
 
 def test_a_salt_stays_when_users_come_and_go_and_few_change_with_a_new_shape() -> None:
-    shapes = {JAVA: 1, OF_LIBRDKAFKA: 1, DEFAULT_SHAPE: 1}
+    shapes = (JAVA, OF_LIBRDKAFKA, DEFAULT_SHAPE)
     before = {name: nobody(SHA_512, SECRET, name, shapes).salt for name in NAMES}
-    assert before == {name: nobody(SHA_512, SECRET, name, dict.fromkeys(reversed(shapes), 7)).salt for name in NAMES}
+    assert before == {name: nobody(SHA_512, SECRET, name, shapes[::-1]).salt for name in NAMES}
     new = JAVA._replace(iterations=8192)
-    after = {name: nobody(SHA_512, SECRET, name, {**shapes, new: 1}) for name in NAMES}
+    after = {name: nobody(SHA_512, SECRET, name, (*shapes, new)) for name in NAMES}
     changed = [name for name in NAMES if shape_of(after[name]) == new]
     assert len(NAMES) / 8 < len(changed) < len(NAMES) / 2
     assert all(after[name].salt == before[name] for name in NAMES if name not in changed)
 
 
 def test_a_salt_longer_than_a_digest_is_not_told_by_its_beginning() -> None:
-    salt = nobody(SHA_512, SECRET, "x", {SaltShape(Alphabet.ALL, 200, 4096): 1}).salt
-    other = nobody(SHA_512, b"t" * 32, "x", {SaltShape(Alphabet.ALL, 200, 4096): 1}).salt
+    salt = nobody(SHA_512, SECRET, "x", (SaltShape(Alphabet.ALL, 200, 4096),)).salt
+    other = nobody(SHA_512, b"t" * 32, "x", (SaltShape(Alphabet.ALL, 200, 4096),)).salt
     assert len(salt) == len({*zip(salt, other, range(200), strict=True)}) == 200
     assert len({salt[at : at + 8] for at in range(192)}) == 192, "nothing is repeated"
 
 
-def test_shapes_of_many_users_are_imitated_if_there_are_too_many() -> None:
-    shapes = {SaltShape(Alphabet.ALL, length, 4096): 1 for length in range(1, 500)}
-    usual = {SaltShape(Alphabet.ALL, length, 4096): 2 for length in range(500, 500 + SHAPES_MAX)}
-    found = {shape_of(nobody(SHA_512, SECRET, name, shapes | usual)) for name in NAMES}
-    assert found <= usual.keys()
+def test_of_too_many_shapes_the_same_ones_are_imitated_whoever_has_them() -> None:
+    shapes = [SaltShape(Alphabet.ALL, length, 4096) for length in range(1, 500)]
+    found = imitated(shapes)
+    assert len(found) == SHAPES_MAX
+    assert (
+        found
+        == imitated(reversed(shapes))
+        == imitated(shapes + [one._replace(iterations=9999) for one in shapes[400:]])
+    )
+    assert set(imitated(shapes[:SHAPES_MAX])) == set(shapes[:SHAPES_MAX])
 
 
 def test_users_are_counted_by_shape() -> None:
