@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from app.broker.connection_limits import admission_limits
 from app.broker.followers import FetchLink, Followers
 from app.broker.high_watermarks import HighWatermarks
 from app.broker.in_sync_sets import InSyncSets
@@ -27,7 +28,6 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
-from app.configs.connection_limits import admission_limits
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator

@@ -10,7 +10,6 @@ from app.configs.broker import BrokerConfig
 from app.configs.listeners import split_prefixed
 from app.configs.numbers import INT_MAX
 from app.configs.values import invalid_value
-from app.transport.admission import AdmissionLimits
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 ADDRESSES_MAX: Final = 10_000
@@ -61,19 +60,3 @@ def by_listener(broker: BrokerConfig, setting: str) -> Mapping[str, int]:
         if parts is not None and parts[1] == setting:
             given[parts[0]] = int(text)
     return given
-
-
-def admission_limits(broker: BrokerConfig, descriptors_max: int) -> AdmissionLimits:
-    """How many connections a broker has, and how many a second. ``descriptors_max``: files and sockets that it may have open."""
-    bearable = max(16, descriptors_max // 2)
-    return AdmissionLimits(
-        connections_max=min(broker.max_connections, bearable),
-        protected=broker.inter_broker_listener if len(broker.served) > 1 else None,
-        protected_max=bearable,
-        of_listener=by_listener(broker, "max.connections"),
-        of_address=broker.max_connections_per_ip,
-        of_addresses=connections_by_address(broker.max_connections_per_ip_overrides),
-        rate=broker.max_connection_creation_rate,
-        rates=by_listener(broker, "max.connection.creation.rate"),
-        window_s=broker.quota_window_size_seconds,
-    )

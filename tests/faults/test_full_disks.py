@@ -19,6 +19,7 @@ from tests.support.small_disk import fill, put_ballast, small_file_system
 LOCAL_ONLY = {"remote.storage.enable": "false", "segment.bytes": "1048576", "retention.ms": "-1"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "least_bytes",
     [

@@ -142,6 +142,7 @@ async def never_wrong(connection: Link, producer: Producer, offset: int, seconds
     return met
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("fault", [Fault.FLIPPED, pytest.param(Fault.TRUNCATED, marks=pytest.mark.slow)])
 async def test_damaged_answers_of_the_store_never_reach_a_client(tmp_path: Path, s3_port: int, fault: Fault) -> None:
     async with behind_a_proxy(tmp_path, s3_port, 23) as (broker, proxy), link(broker.port) as connection:

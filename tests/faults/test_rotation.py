@@ -88,6 +88,7 @@ def ended_between(brokers: Brokers) -> dict[tuple[int, int], int]:
     return dict(brokers.links.ended)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("between", "restarted"),
     [

@@ -25,6 +25,7 @@ from tests.support.ports import free_port
 QUIET = ("--http", "off", "--listen", "127.0.0.1:0")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 async def test_a_signal_stops_it_in_order_while_producers_run(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as broker:

@@ -352,6 +352,7 @@ REFUSED = {
 """What each client calls a login that has failed."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("client", "listener", "mechanism"),
     [

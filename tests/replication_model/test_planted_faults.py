@@ -11,6 +11,7 @@ QUICK_SEEDS = 60
 """Faults that need more seeds are left to the slow tests."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if one.seeds > QUICK_SEEDS else ()) for name, one in PLANTED.items()],

@@ -156,6 +156,7 @@ def test_a_seed_of_a_cluster_gives_the_same_trace_again_in_another_process_and_h
     assert ran.stdout.split() == [here]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in PLANTED])
 def test_a_fault_planted_into_a_cluster_is_found_by_the_checker_meant_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch

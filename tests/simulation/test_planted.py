@@ -22,6 +22,7 @@ RARE = frozenset(
 """Found too late for the default suite; run with the slow seeds."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow if one in RARE else ()) for one in PLANTED])
 def test_a_planted_fault_is_found_by_the_checker_meant_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[name]
