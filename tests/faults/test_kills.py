@@ -65,13 +65,13 @@ async def more_acknowledged(producers: list[Producer], batches: int) -> None:
 
 
 async def check(broker: Served, producers: list[Producer]) -> None:
-    """Every record is there; most of them come from the store; and the bucket is sound."""
+    """Every record is there; some come from the store; and the bucket is sound."""
+    async with link(broker.port) as connection, asyncio.timeout(90):
+        while not sum([await connection.offset(TOPIC, n, EARLIEST_LOCAL) for n in range(PARTITIONS)]):
+            await asyncio.sleep(0.1)  # a busy machine copies later than it acknowledges
     for producer in producers:
         assert await check_all_kept(broker.port, producer) == producer.records
         assert not producer.refusals
-    async with link(broker.port) as connection:
-        local = [await connection.offset(TOPIC, n, EARLIEST_LOCAL) for n in range(PARTITIONS)]
-    assert sum(local) > 0, "nothing was tiered"
     await asyncio.to_thread(broker.stop)
     verified = await asyncio.to_thread(firn, "verify", "--store", broker.store, "--json")
     assert verified.returncode == 0, verified.stdout + verified.stderr
