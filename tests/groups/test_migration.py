@@ -62,6 +62,8 @@ class OldConsumer:
         self.owned: frozenset[int] = frozenset()
         self.joining: Reply[Any] | None = None
         self.syncing: Reply[Any] | None = None
+        self.refused = False
+        """For want of a protocol that all know."""
 
     def send_join(self) -> None:
         self.syncing = None
@@ -103,6 +105,7 @@ class OldConsumer:
             self._obey(ErrorCode(answer.error_code))
             return
         self.member_id, self.generation = answer.member_id, answer.generation_id
+        self.refused = False
         assignments = []
         if answer.leader == self.member_id:
             assignments = assign_cooperatively(answer.members)
@@ -136,6 +139,7 @@ class OldConsumer:
             case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
                 # A coordinator that has just loaded a classic group knows one protocol of each member, until they join again.
                 self.owned, self.generation = frozenset(), -1
+                self.refused = True
             case _:
                 raise AssertionError(code)
 

@@ -146,6 +146,12 @@ class MigrationMachine(RuleBasedStateMachine):
             for number in range(len(self.clients)):
                 self.live(number)
             self.bench.advance(STEP_MS)
+        if any(client.refused for client in self.old):
+            # As with Kafka, only that helps where nobody else comes or goes: a group that was loaded knows one protocol of each
+            # member until they join again.
+            for client in self.old:
+                if client.generation >= 0 and client.joining is None:
+                    client.send_join()
         if self.clients:
             settle(self.bench, self.old, self.new)
             check_owned_once(self.old, self.new)
@@ -188,6 +194,20 @@ def test_a_member_whose_protocol_a_coordinator_that_was_just_loaded_does_not_kno
     machine.the_coordinator_starts_again()
     machine.all_go_on(rounds=1)
     machine.all_go_on(rounds=1)
+    machine.teardown()
+
+
+def test_who_does_not_know_the_protocol_of_a_loaded_group_joins_when_the_others_join_again() -> None:
+    machine = MigrationMachine()
+    machine.one_of_the_classic_protocol_comes(number=0, protocols=(RANGE, COOPERATIVE))
+    machine.all_go_on(rounds=1)
+    machine.time_passes(passed_ms=9000)
+    machine.all_go_on(rounds=2)
+    machine.the_coordinator_starts_again()
+    machine.one_of_the_classic_protocol_comes(number=0, protocols=(COOPERATIVE,))
+    machine.one_goes_on(number=1)
+    machine.one_goes_on(number=1)
+    assert machine.old[1].refused
     machine.teardown()
 
 
