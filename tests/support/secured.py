@@ -53,7 +53,7 @@ def add_certificate(folder: Path, name: str, *hosts: str, subject: str = "") -> 
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)  # type: ignore[arg-type, union-attr]
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)  # type: ignore[arg-type]
     )
     if hosts:
         names = [x509.IPAddress(ipaddress.ip_address(host)) for host in hosts]
