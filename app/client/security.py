@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -202,10 +203,10 @@ class Reach:
         if certificates is None:
             await loop.create_connection(protocol, host, port)
             return
-        try:
+        with suppress(ConfigError):
+            # As listeners do, which tell of it: what was read before is used until the file is mended. Somebody may be writing it,
+            # and brokers that did not reach each other meanwhile would lead nothing any more.
             await asyncio.to_thread(certificates.look)
-        except ConfigError as error:
-            raise OSError(str(error)) from None
         await loop.create_connection(
             protocol, host, port, ssl=certificates.context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
         )

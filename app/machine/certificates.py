@@ -152,7 +152,9 @@ def new_context(settings: TlsSettings, found: Read, *, server: bool) -> ssl.SSLC
         context.check_hostname = False
     if settings.ciphers:
         _set_ciphers(context, settings.ciphers)
-    if identity:
+    # What was named and is empty is refused like anything else that is no PEM: somebody is just writing it. Without the list nobody
+    # would be revoked, and a client without its truststore would trust all authorities of the system.
+    if settings.identity:
         what = ", ".join(part.name for part in settings.identity)
         path, close = _as_file(identity)
         try:
@@ -167,16 +169,14 @@ def new_context(settings: TlsSettings, found: Read, *, server: bool) -> ssl.SSLC
             ) from None
         finally:
             close()
-    if trust:
+    if settings.trust is not None:
         try:
             context.load_verify_locations(cadata=trust.decode("ascii", "replace"))
         except (ssl.SSLError, ValueError):
-            assert settings.trust is not None
             raise ConfigError(f"{settings.trust.name} has no certificate that can be read; it must be PEM.") from None
     elif not server:
         context.load_default_certs()
-    if revoked:
-        assert settings.revoked is not None
+    if settings.revoked is not None:
         path, close = _as_file(revoked)
         try:
             context.load_verify_locations(cafile=path)

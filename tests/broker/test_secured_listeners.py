@@ -152,6 +152,18 @@ async def test_a_revoked_certificate_is_refused_from_the_next_connection_on(tmp_
         await connection.close()
 
 
+async def test_a_list_of_revoked_certificates_that_is_past_its_time_lets_nobody_in(
+    tmp_path: Path, folder: Path
+) -> None:
+    (tmp_path / "crl.pem").write_bytes(revocations(folder, days=-1))
+    kind = listener("SSL", folder, ssl_client_auth="required", firn_ssl_crl_location=tmp_path / "crl.pem")
+    async with running_broker(tmp_path, **security(kind)) as broker:
+        with pytest.raises(BrokerUnavailable):
+            await open_connection(
+                "localhost", broker.node.ports["SSL"], dial=dialer(folder, "SSL", certificate="client")
+            )
+
+
 async def test_new_connections_get_the_new_certificate_and_old_ones_stay(tmp_path: Path) -> None:
     old, new = certificates(tmp_path / "old"), certificates(tmp_path / "new")
     used = tmp_path / "broker.pem"
@@ -170,6 +182,28 @@ async def test_new_connections_get_the_new_certificate_and_old_ones_stay(tmp_pat
         for connection in (before, after):
             await connection.request(ApiKey.METADATA, MetadataRequest(topics=[]))
             await connection.close()
+
+
+@pytest.mark.parametrize("setting", ["ssl.keystore.location", "ssl.truststore.location", "firn.ssl.crl.location"])
+async def test_a_file_that_somebody_is_writing_keeps_no_client_from_a_broker(
+    tmp_path: Path, folder: Path, setting: str
+) -> None:
+    """Brokers are clients of each other."""
+    files = {
+        "ssl.keystore.location": "client.pem",
+        "ssl.truststore.location": "ca.pem",
+        "firn.ssl.crl.location": "list.pem",
+    }
+    (folder / "list.pem").write_bytes(revocations(folder))
+    texts = {"security.protocol": "SSL"}
+    for name, file in files.items():
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+        texts[name] = str(tmp_path / file)
+    dial = SecureDialer(client_security(texts))
+    async with running_broker(tmp_path, **security(listener("SSL", folder, ssl_client_auth="required"))) as broker:
+        (tmp_path / files[setting]).write_bytes(b"")
+        connection = await open_connection("localhost", broker.node.ports["SSL"], dial=dial)
+        await connection.close()
 
 
 async def test_scram_users_are_added_log_in_and_are_removed(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -48,7 +48,7 @@ class Group:
 class Member:
     """A consumer in a thread: it reads, commits each batch and waits for the acknowledgement, and asks for what is committed."""
 
-    def __init__(self, bootstrap: str, group: Group, number: int) -> None:
+    def __init__(self, bootstrap: str, group: Group, number: int, client: Mapping[str, Any]) -> None:
         self._group = group
         self._number = number
         settings = dict(PROTOCOLS[group.name])
@@ -64,6 +64,7 @@ class Member:
                 "socket.timeout.ms": 3_000,
                 "reconnect.backoff.max.ms": 200,
                 **settings,
+                **client,
             }
         )
         self._stop = threading.Event()
@@ -129,10 +130,11 @@ class Groups:
     name = "consumer groups"
     between_brokers = False
 
-    def __init__(self, bootstrap: str, writing: Writing) -> None:
+    def __init__(self, bootstrap: str, writing: Writing, *, client: Mapping[str, Any] | None = None) -> None:
+        """``client``: settings with which members get in."""
         self.groups = [Group(name) for name in PROTOCOLS]
         self._writing = writing
-        self._members = [Member(bootstrap, group, number) for group in self.groups for number in (1, 2)]
+        self._members = [Member(bootstrap, group, number, client or {}) for group in self.groups for number in (1, 2)]
 
     def more(self) -> Callable[[], bool]:
         """Whether every group has committed more of every partition since this call."""

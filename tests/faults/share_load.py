@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -85,7 +85,7 @@ class Book:
 class Member:
     """A thread with a share consumer."""
 
-    def __init__(self, bootstrap: str, name: str, book: Book, rng: random.Random) -> None:
+    def __init__(self, bootstrap: str, name: str, book: Book, rng: random.Random, client: Mapping[str, Any]) -> None:
         self._name, self._book, self._rng = name, book, rng
         self._stop = threading.Event()
         self.refusals = 0
@@ -97,6 +97,7 @@ class Member:
                 "reconnect.backoff.max.ms": 200,
                 "socket.timeout.ms": 5_000,
                 "log_level": 0,
+                **client,
             }
         )
         self._consumer.subscribe(["t"])
@@ -160,16 +161,27 @@ class Shares:
     name = "the share group"
     between_brokers = True  # its leaders write to its coordinators
 
-    def __init__(self, bootstrap: str, writing: Writing, seed: int) -> None:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+    def __init__(
+        self,
+        bootstrap: str,
+        writing: Writing,
+        seed: int,
+        *,
+        client: Mapping[str, Any] | None = None,
+        admin: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``client``: settings with which members get in. ``admin``: those of who may change the group's settings."""
+        administers = AdminClient({"bootstrap.servers": bootstrap, **(admin or {})})
         resource = ConfigResource(ResourceType.GROUP, GROUP)
         resource.add_incremental_config(
             ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
         )
-        admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+        administers.incremental_alter_configs([resource])[resource].result(WAIT_S)
         self.book = Book()
         self._writing = writing
-        self._members = [Member(bootstrap, name, self.book, random.Random(f"{seed}{name}")) for name in ("a", "b", "c")]
+        self._members = [
+            Member(bootstrap, name, self.book, random.Random(f"{seed}{name}"), client or {}) for name in ("a", "b", "c")
+        ]
 
     def more(self) -> Callable[[], bool]:
         """Whether records of every partition were accepted since this call."""

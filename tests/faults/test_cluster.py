@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.faults import share_load, transaction_load
+from tests.faults import every_load, transaction_load
 from tests.faults.client_loads import TXN_PARTITIONS, AioWriting, JavaProducers
-from tests.faults.group_load import Groups
-from tests.faults.share_load import Shares
-from tests.faults.transaction_load import Transactions
+from tests.faults.every_load import EveryLoad
 from tests.interop.java_programs import running
 from tests.support.cluster import Writing, brokers_running, create_topics
 from tests.support.cluster_faults import Faults
@@ -23,46 +21,21 @@ from tests.support.cluster_faults import Faults
 pytestmark = pytest.mark.faults
 
 SETTINGS = {"replica_lag_time_max_ms": 2_000, "leader_imbalance_check_interval_seconds": 2}
-SHORT = {
-    "broker_heartbeat_interval_ms": 250,
-    "broker_session_timeout_ms": 1_500,
-    "group_initial_rebalance_delay_ms": 0,
-    "group_consumer_heartbeat_interval_ms": 500,
-    "group_consumer_min_heartbeat_interval_ms": 500,
-    "group_share_heartbeat_interval_ms": 500,
-    "group_share_min_heartbeat_interval_ms": 500,
-}
-"""So that the default suite waits less."""
 
 
 def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transactions_go_on(tmp_path: Path) -> None:
-    settings = SETTINGS | SHORT | share_load.SETTINGS | transaction_load.SETTINGS
-    with brokers_running(tmp_path, proxied=True, settings=settings) as brokers:
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        create_topics(admin, "t")
-        create_topics(admin, "txn", "copy", partitions=transaction_load.PARTITIONS)
-        writing = Writing(brokers.bootstrap, pace_s=0.04)
-        groups = Groups(brokers.bootstrap, writing)
-        shares = Shares(brokers.bootstrap, writing, seed=1)
-        transactions = Transactions(brokers.bootstrap, seed=1)
-        faults = Faults(brokers, random.Random(1), [writing, groups, shares, transactions])
-        shares.book.phase = faults.phase
+    with brokers_running(tmp_path, proxied=True, settings=every_load.SETTINGS) as brokers:
+        load = EveryLoad(brokers, seed=1)
+        faults = Faults(brokers, random.Random(1), load.loads)
+        load.shares.book.phase = faults.phase
         try:
             quick = [faults.reset, faults.lose_the_bucket, faults.cut_one_way, faults.all_lose_the_bucket]
             once = [fault for fault in faults.all() if fault != faults.stop]  # each broker is stopped in its turn
             faults.run([*once, *quick, *quick], 20)
-            writing.finish()
-            groups.finish()
-            shares.finish()
-            transactions.finish()
+            load.finish()
         finally:
-            for load in (groups, shares, transactions):
-                load.stop()
-            writing.finish()
-        writing.check(brokers.bootstrap)
-        groups.check()
-        shares.check()
-        transactions.check()
+            load.stop()
+        load.check()
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""Certificates and passwords of a secured cluster are changed while clients write: no connection ends that need not."""
+"""Certificates and passwords of a secured cluster are changed, and certificates revoked, while clients write: no connection ends
+that need not."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,25 +13,42 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from tests.faults.test_cluster import SETTINGS, SHORT
+from app.client.connection import KafkaConnection
+from app.errors import ErrorCode
+from app.wire.apikeys import ApiKey
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from tests.faults.every_load import SHORT
+from tests.faults.test_cluster import SETTINGS
 from tests.support.cluster import NODES, Brokers, Writing, brokers_running, create_topics, until, wait_until_whole
-from tests.support.secured import certificates
-from tests.support.secured_cluster import DONE_S, ITERATIONS, Security, allow, lets_in, shown_certificate
+from tests.support.secured import add_certificate, revocations
+from tests.support.secured_cluster import (
+    DONE_S,
+    ITERATIONS,
+    Security,
+    all_certificates,
+    allow,
+    connected,
+    lets_in,
+    refusal_of,
+    shown_certificate,
+    take_all,
+)
 
 pytestmark = pytest.mark.faults
 
 READ_AGAIN = "has read its certificates again"
+GOES_ON = "goes on with its old certificates"
 
 
 class Client:
     """A writer, and what it counts of its own connections."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, user: str = "app", topic: str = "t") -> None:
         self._ends: dict[int, int] = {}
-        self._nodes = {f"127.0.0.1:{port}": node for node, port in brokers.ports.items()}
+        self._nodes = {address: node for node, address in brokers.addresses.items()}
         told = {"statistics.interval.ms": 100, "stats_cb": self._count}
         self._told = 0
-        self.writing = Writing(brokers.bootstrap, pace_s=0.01, client={**brokers.client, **told})
+        self.writing = Writing(brokers.bootstrap, topic, pace_s=0.01, client={**brokers.client_of(user), **told})
         self._brokers = brokers
 
     def _count(self, text: str) -> None:
@@ -47,10 +66,39 @@ class Client:
         return dict(self._ends)
 
     def finish(self) -> None:
-        """And read with what gets in now."""
+        """And look at all that it wrote."""
         self.writing.finish()
-        self.writing.client = self._brokers.client
-        self.writing.check(self._brokers.bootstrap)
+        self.writing.check(self._brokers.bootstrap, self._brokers.client_of("admin"))
+
+
+class Open:
+    """A connection to each broker by a user's certificate."""
+
+    def __init__(self, runner: asyncio.Runner, brokers: Brokers, security: Security, user: str) -> None:
+        self._runner = runner
+        addresses = brokers.addresses.values()
+
+        async def connect() -> list[KafkaConnection]:
+            return [await connected(address, security, user, "", protocol="SSL") for address in addresses]
+
+        self._connections = runner.run(connect())
+
+    def told(self, topic: str) -> set[int]:
+        """How the brokers answer who asks for a topic."""
+
+        async def ask() -> set[int]:
+            asked = MetadataRequest([MetadataRequestTopic(name=topic)])
+            answers = [await one.request(ApiKey.METADATA, asked) for one in self._connections]
+            return {found.error_code for answer in answers for found in answer.topics}
+
+        return self._runner.run(ask())
+
+    def close(self) -> None:
+        async def close() -> None:
+            for one in self._connections:
+                await one.close()
+
+        self._runner.run(close())
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -98,15 +146,15 @@ def ended_between(brokers: Brokers) -> dict[tuple[int, int], int]:
     ],
 )
 def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: str, restarted: Sequence[int]) -> None:
-    security = Security(tmp_path / "tls", between=between)
-    new = certificates(tmp_path / "new")
+    security = Security(tmp_path / "tls", "app", between=between)
+    new = all_certificates(tmp_path / "new")
     both = tmp_path / "both.pem"
     both.write_bytes((security.folder / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes())
     security.authority = both
     with brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers:
         admin = brokers.admin
         create_topics(admin, "t")
-        allow(admin, "t")
+        allow(admin, "t", security.principal("app"))
         client = Client(brokers)
         try:
             client.writing.wait_for_more()
@@ -118,18 +166,20 @@ def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: s
             if between == "SSL":  # else nobody is asked for a certificate, and who asks for one looks before
                 wait_until_read_again(brokers, seen)
                 seen = times_read_again(brokers)
-            replace_file(security.folder / "broker.pem", (new / "broker.pem").read_bytes())
+            for node in NODES:
+                own = security.certificate(f"broker-{node}")
+                replace_file(own, (new / own.name).read_bytes())
             wait_until_read_again(brokers, seen)
-            for port in (*brokers.ports.values(), *brokers.inner_ports.values()):
-                if between == "SASL_SSL" or port in brokers.ports.values():
-                    shown_certificate(port, new / "ca.pem")
+            for ports in (brokers.ports, brokers.inner_ports):
+                if between == "SASL_SSL" or ports is brokers.ports:
+                    for node, port in ports.items():
+                        shown_certificate(brokers.hosts[node], port, new / "ca.pem")
             client.writing.wait_for_more()
 
             # A client's password.
             old = security.passwords["app"]
             change_password(admin, security, "app", "app-new")
-            for port in brokers.ports.values():
-                address = f"127.0.0.1:{port}"
+            for address in brokers.addresses.values():
                 until(lambda address=address: lets_in(address, security, "app", "app-new"), "the new password is known")
                 assert not lets_in(address, security, "app", old)
             client.writing.wait_for_more()
@@ -152,8 +202,7 @@ def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: s
                 wait_until_whole(admin, f"broker {node} has started again")
                 client.writing.wait_for_more()
                 if between == "SASL_SSL":
-                    address = f"127.0.0.1:{brokers.ports[node]}"
-                    assert not lets_in(address, security, f"broker-{node}", old)
+                    assert not lets_in(brokers.addresses[node], security, f"broker-{node}", old)
                 lost = {
                     way: count - before.get(way, 0)
                     for way, count in ended_between(brokers).items()
@@ -166,3 +215,69 @@ def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: s
         finally:
             client.writing.finish()
         client.finish()
+
+
+REVOKED = "SSLV3_ALERT_CERTIFICATE_REVOKED"
+
+
+@pytest.mark.ci
+def test_a_certificate_is_revoked_under_load(tmp_path: Path) -> None:
+    """Nothing new is let in with it. What it has open goes on, until its rights are taken. Nobody else notices."""
+    security = Security(tmp_path / "tls", "app", "stolen", clients="SSL", between="SSL", revokes=True)
+    assert security.revoked is not None
+    with (
+        brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers,
+        asyncio.Runner() as runner,
+    ):
+        admin = brokers.admin
+        create_topics(admin, "t", "u")
+        allow(admin, "t", security.principal("app"))
+        allow(admin, "u", security.principal("stolen"))
+
+        def refusals(name: str) -> list[str]:
+            """What each broker says to a new connection."""
+            certificate = security.certificate(name)
+            return [refusal_of(address, security.authority, certificate) for address in brokers.addresses.values()]
+
+        clients = [Client(brokers, "app", "t"), Client(brokers, "stolen", "u")]
+        app, stolen = clients
+        try:
+            for client in clients:
+                client.writing.wait_for_more()
+            assert [refusals(name) for name in ("app", "stolen")] == [[""] * 3] * 2
+            open_ones = Open(runner, brokers, security, "stolen")
+            ends, between_brokers = [client.ends() for client in clients], ended_between(brokers)
+
+            seen = times_read_again(brokers)
+            replace_file(security.revoked, revocations(security.folder, "stolen"))
+            wait_until_read_again(brokers, seen)
+            assert refusals("stolen") == [REVOKED] * 3
+            assert refusals("app") == [""] * 3
+            add_certificate(security.folder, "stolen-2", subject="stolen")
+            assert refusals("stolen-2") == [""] * 3, "another one of the same name"
+            for client in clients:
+                client.writing.wait_for_more()
+            assert [client.ends() for client in clients] == ends, "open connections go on"
+            assert ended_between(brokers) == between_brokers
+
+            # A list that cannot be read lets nobody in again, and keeps nobody out.
+            stolen.finish()
+            replace_file(security.revoked, b"broken")
+            until(lambda: all(GOES_ON in brokers.lines(node) for node in NODES), "all brokers have met the broken list")
+            assert brokers.links is not None
+            brokers.links.reset(brokers.links.ports)
+            assert refusals("stolen") == [REVOKED] * 3
+            app.writing.wait_for_more()
+            wait_until_whole(admin, "brokers have reached each other with the old list")
+
+            # What its open connections can do ends with its rights.
+            assert open_ones.told("u") == {ErrorCode.NONE}
+            take_all(admin, security.principal("stolen"))
+            until(lambda: open_ones.told("u") == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}, "no broker lets it do more")
+            app.writing.wait_for_more()
+            assert app.ends() == ends[0]
+            open_ones.close()
+        finally:
+            for client in clients:
+                client.writing.finish()
+        app.finish()

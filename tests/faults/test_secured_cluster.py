@@ -1,26 +1,29 @@
-"""Broker processes of a secured cluster under clients: TLS and logins everywhere, rules, a proven cluster log, a Redis with a
-password and TLS.
+"""Broker processes of a secured cluster under clients: TLS and logins everywhere, a certificate for each broker, rules, a proven
+cluster log, a Redis with a password and TLS.
 
-The faults are those of ``test_cluster.py``.
+The faults and the clients are those of ``test_cluster.py``.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 from redis import Redis
 
+from tests.faults import every_load
+from tests.faults.every_load import RIGHTS, EveryLoad
 from tests.faults.http_load import CALLERS, HttpCallers
-from tests.faults.test_cluster import SETTINGS, SHORT
-from tests.support.cluster import NODES, Brokers, Writing, brokers_running, create_topics, until
+from tests.faults.strangers import STRANGER, Strangers
+from tests.support.cluster import NODES, Brokers, brokers_running, create_topics, until, wait_for_brokers
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
-from tests.support.secured import certificates
-from tests.support.secured_cluster import Security, allow, give_quota, lets_in
+from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota
 
 pytestmark = pytest.mark.faults
 
@@ -29,17 +32,22 @@ RATE = 50_000_000.0
 
 
 @contextmanager
-def secured(path: Path, *, between: str = "SASL_SSL") -> Iterator[tuple[Brokers, RedisServer, Security]]:
-    """Brokers, the Redis that they share, and what lets in. A topic ``t``, which the user ``app`` may use, within a quota."""
-    tls = certificates(path / "tls")
-    with redis_running(path, tls=tls) as redis:
-        security = Security(tls, between=between, redis=redis.url)
-        with brokers_running(path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers:
-            admin = brokers.admin
-            create_topics(admin, "t")
-            allow(admin, "t")
-            give_quota(brokers.bootstrap, security, "app", RATE)
+def secured(path: Path, *users: str, between: str = "SASL_SSL") -> Iterator[tuple[Brokers, RedisServer, Security]]:
+    """Brokers, the Redis that they share, and what lets in."""
+    security = Security(path / "tls", *users, between=between)
+    with redis_running(path, tls=security.folder) as redis:
+        security.redis = redis.url
+        with brokers_running(path, proxied=True, settings=every_load.SETTINGS, security=security) as brokers:
+            wait_for_brokers(brokers.admin)
             yield brokers, redis, security
+
+
+def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
+    """Give them the one right that they need. From their next starts on they are no superusers."""
+    between = Right(AclOperation.CLUSTER_ACTION, ResourceType.BROKER, "kafka-cluster")
+    for node in NODES:
+        give(brokers.admin, security.broker_principal(node), between)
+    security.brokers_are_super = False
 
 
 def hold_out(
@@ -50,34 +58,48 @@ def hold_out(
     count: int,
     seed: int,
 ) -> None:
-    """So many faults under a writer, and everything that it was told is there."""
-    writing = Writing(brokers.bootstrap, client=brokers.client)
-    faults = Faults(brokers, random.Random(seed), [writing])
+    """So many faults under clients of all kinds, and a stranger who tries to harm them. Everything that they were told is so."""
+    for user, rights in RIGHTS.items():
+        give(brokers.admin, security.principal(user), *rights)
+    give_quota(brokers.bootstrap, security, "writer", RATE)
+    load = EveryLoad(brokers, seed)
+    strangers = Strangers(brokers, security)
+    faults = Faults(brokers, random.Random(seed), [*load.loads, strangers])
+    load.shares.book.phase = faults.phase
     try:
         faults.run(kinds(faults), count)
         with Redis.from_url(redis.url) as client:
             until(lambda: client.keys("firn:*:quota:*"), "brokers lease the quota from Redis")
+        load.finish()
     finally:
-        writing.finish()
-    writing.check(brokers.bootstrap)
+        strangers.stop()
+        load.stop()
+    load.check()
+    strangers.check()
     said = "".join(brokers.lines(node) for node in NODES)
     assert [one for one in (PASSWORD, *security.passwords.values()) if one in said] == [], "no secret is logged"
-    assert not lets_in(brokers.bootstrap, security, "app", "wrong")
+    refused = sum((denied(brokers.path / f"broker-{node}") for node in NODES), Counter())
+    assert {*refused} <= {f"User:{STRANGER}", f"User:CN={STRANGER}"}, "each has the rights that it needs"
+    assert refused
 
 
-def test_all_that_was_acknowledged_is_kept_where_nobody_is_let_in_without_a_login(tmp_path: Path) -> None:
-    with secured(tmp_path) as (brokers, redis, security):
+@pytest.mark.ci
+def test_all_that_was_acknowledged_is_kept_where_nobody_may_do_more_than_it_needs(tmp_path: Path) -> None:
+    with secured(tmp_path, *RIGHTS, STRANGER) as (brokers, redis, security):
 
         def kinds(faults: Faults) -> Sequence[Fault]:
-            return [faults.kill_the_controller, faults.reset, faults.cut_one_way]
+            return [faults.kill_the_controller]
 
-        hold_out(brokers, redis, security, kinds, 3, seed=1)
+        hold_out(brokers, redis, security, kinds, 1, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("between", "seed"), [("SASL_SSL", 2), ("SSL", 3)])
 def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) -> None:
-    with secured(tmp_path, between=between) as (brokers, redis, security):
+    """Brokers that reach each other by certificates are no superusers: they have a rule instead."""
+    with secured(tmp_path, *RIGHTS, STRANGER, between=between) as (brokers, redis, security):
+        if between == "SSL":
+            make_brokers_like_others(brokers, security)
 
         def kinds(faults: Faults) -> Sequence[Fault]:
             def lose_redis() -> None:
@@ -91,18 +113,19 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
                 redis.stop()
                 redis.start()
 
-            return [*faults.all(), lose_redis, hang_redis]
+            others = [fault for fault in faults.all() if fault != faults.roll]
+            return [faults.roll, *others, lose_redis, hang_redis]
 
         hold_out(brokers, redis, security, kinds, 24, seed)
 
 
 @pytest.mark.slow
 def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path) -> None:
-    with secured(tmp_path) as (brokers, _, security):
+    with secured(tmp_path, *CALLERS) as (brokers, _, security):
         admin = brokers.admin
         create_topics(admin, *CALLERS.values())
         for user, topic in CALLERS.items():
-            allow(admin, topic, user)
+            allow(admin, topic, security.principal(user))
         callers = HttpCallers(tmp_path, brokers, security)
         faults = Faults(brokers, random.Random(4), [callers])
         try:

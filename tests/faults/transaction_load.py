@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -44,9 +44,11 @@ Lists = dict[tuple[int, str], list[str]]
 class Transactional(threading.Thread):
     """A thread with a transactional producer. A producer that fails for good is replaced by one with the same transactional id."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
+    def __init__(self, bootstrap: str, name: str, client: Mapping[str, Any]) -> None:
+        """``client``: settings with which it gets in."""
         super().__init__(name=name)
         self.bootstrap = bootstrap
+        self.client = client
         self.committed = 0
         self.failed: BaseException | None = None
         self.stopping = threading.Event()
@@ -73,6 +75,7 @@ class Transactional(threading.Thread):
                     "transactional.id": self.name,
                     "transaction.timeout.ms": 60_000,
                     "linger.ms": 2,
+                    **self.client,
                 }
             )
             self._call(self.producer.init_transactions, CALL_S)
@@ -147,8 +150,8 @@ def returned(call: Any, *arguments: Any) -> None:
 class Writer(Transactional):
     """Appends two values to each partition in every transaction."""
 
-    def __init__(self, bootstrap: str, name: str, seed: int) -> None:
-        super().__init__(bootstrap, name)
+    def __init__(self, bootstrap: str, name: str, seed: int, client: Mapping[str, Any]) -> None:
+        super().__init__(bootstrap, name, client)
         self._rng = random.Random(seed)
         self.history: list[Txn] = []
 
@@ -174,8 +177,8 @@ class Writer(Transactional):
 class Copier(Transactional):
     """Copies what is committed, with the offsets in the same transactions."""
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap, "copier")
+    def __init__(self, bootstrap: str, client: Mapping[str, Any]) -> None:
+        super().__init__(bootstrap, "copier", client)
         self._consumer: Consumer | None = None
         self.ends: dict[int, int] = {}
         """Up to where it has copied, by partition."""
@@ -201,11 +204,11 @@ class Copier(Transactional):
             metadata = self._consumer.consumer_group_metadata()
             self._call(returned, producer.send_offsets_to_transaction, offsets, metadata, CALL_S)
             if self.end(commit=True) is not Outcome.COMMITTED:
-                self._rewind()
+                self.leave()
         except KafkaException as error:
             if self.producer is not None:
                 self.give_up(error)
-            self._rewind()
+            self.leave()
 
     def _note(self, message: Any) -> None:
         self.ends[message.partition()] = message.offset()
@@ -220,6 +223,7 @@ class Copier(Transactional):
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                **self.client,
             }
         )
         try:
@@ -233,7 +237,8 @@ class Copier(Transactional):
             raise
         return consumer
 
-    def _rewind(self) -> None:
+    def leave(self) -> None:
+        """Close the consumer. The next one begins at what is committed."""
         self.ends.clear()
         if self._consumer is not None:
             self._consumer.close()
@@ -248,12 +253,13 @@ def ends_of(consumer: Consumer, topic: str) -> dict[int, int]:
     }
 
 
-def final(bootstrap: str, topic: str) -> tuple[Lists, dict[int, int]]:
-    """All that is committed, and the end of each partition, once nothing is open there.
+def final(bootstrap: str, topic: str, client: Mapping[str, Any] | None = None) -> tuple[Lists, dict[int, int]]:
+    """All that is committed, and the end of each partition, once nothing is open there. ``client``: settings with which a consumer
+    gets in.
 
     Nobody writes to it any more, but the markers of the last transactions may still come.
     """
-    settings = {"bootstrap.servers": bootstrap, "group.id": "final", "enable.auto.commit": False}
+    settings = {"bootstrap.servers": bootstrap, "group.id": "final", "enable.auto.commit": False, **(client or {})}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
     uncommitted = Consumer({**settings, "isolation.level": "read_uncommitted"})
     lists: Lists = defaultdict(list)
@@ -309,10 +315,22 @@ class Transactions:
     name = "librdkafka's transactional producers"
     between_brokers = True  # their coordinators write markers
 
-    def __init__(self, bootstrap: str, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        seed: int,
+        *,
+        writer: Mapping[str, Any] | None = None,
+        copier: Mapping[str, Any] | None = None,
+        reader: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``writer``, ``copier`` and ``reader``: settings with which each gets in; the last one reads both topics at the end."""
         self._bootstrap = bootstrap
-        self._writers = [Writer(bootstrap, f"writer-{number}", seed + number) for number in range(WRITERS)]
-        self._copier = Copier(bootstrap)
+        self._reader = reader
+        self._writers = [
+            Writer(bootstrap, f"writer-{number}", seed + number, writer or {}) for number in range(WRITERS)
+        ]
+        self._copier = Copier(bootstrap, copier or {})
         self._threads: list[Transactional] = [*self._writers, self._copier]
         self._lists: Lists = {}
         for one in self._threads:
@@ -336,7 +354,7 @@ class Transactions:
             for writer in self._writers:
                 writer.join(5 * WAIT_S)
             if not self._copier.stopping.is_set():
-                self._lists, ends = final(self._bootstrap, "txn")
+                self._lists, ends = final(self._bootstrap, "txn", self._reader)
                 until(lambda: self._copier.failed is not None or self._copier.ends == ends, f"all is copied to {ends}")
         finally:
             self.stop()
@@ -346,10 +364,11 @@ class Transactions:
             one.stopping.set()
         for one in self._threads:
             one.join(5 * WAIT_S)
+        self._copier.leave()
 
     def check(self) -> None:
         """After ``finish``."""
         assert [one.failed for one in self._threads] == [None] * len(self._threads)
         check_history([txn for writer in self._writers for txn in writer.history], self._lists)
-        copied = final(self._bootstrap, "copy")[0]
+        copied = final(self._bootstrap, "copy", self._reader)[0]
         assert copied == self._lists, "what was copied in transactions is there once, in order"

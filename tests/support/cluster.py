@@ -53,12 +53,15 @@ class Brokers:
         self.ports = {node_id: free_port() for node_id in nodes}
         self.inner_ports = self.ports if security is None else {node_id: free_port() for node_id in nodes}
         """Where brokers reach each other."""
+        self.hosts = {node_id: "127.0.0.1" if security is None else security.host(node_id) for node_id in nodes}
         self._security = security
         self.settings = settings
         self._redis = redis
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-        self.links = stack.enter_context(Links(self.inner_ports)) if proxied else None
+        self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
+        """Where clients reach each."""
+        self.bootstrap = ",".join(self.addresses.values())
+        self.links = stack.enter_context(Links(self.inner_ports, self.hosts)) if proxied else None
         if security is not None:
             for node_id in nodes:
                 security.prepare(path / f"broker-{node_id}" / "data")
@@ -66,13 +69,11 @@ class Brokers:
     @property
     def admin(self) -> AdminClient:
         """One that may do everything."""
-        more = {} if self._security is None else self._security.client("admin")
-        return AdminClient({"bootstrap.servers": self.bootstrap, **more})
+        return AdminClient({"bootstrap.servers": self.bootstrap, **self.client_of("admin")})
 
-    @property
-    def client(self) -> Mapping[str, Any]:
-        """Settings with which others get in."""
-        return {} if self._security is None else self._security.client("app")
+    def client_of(self, user: str) -> Mapping[str, Any]:
+        """Settings with which a user gets in: none where everybody does."""
+        return {} if self._security is None else self._security.client(user)
 
     def start(self, node_id: int) -> None:
         log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
@@ -189,6 +190,7 @@ class Writing:
             }
         )
         self._stop = threading.Event()
+        self._left = -1
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
@@ -199,7 +201,7 @@ class Writing:
                 self._produce(partition, number)
             number += 1
             self.producer.poll(self._pace_s)
-        self.producer.flush(WAIT_S)
+        self._left = self.producer.flush(WAIT_S)
 
     def _produce(self, partition: int, number: int) -> None:
         def done(error: Any, message: Any) -> None:
@@ -232,12 +234,13 @@ class Writing:
         self._stop.set()
         self._thread.join(2 * WAIT_S)
         assert not self._thread.is_alive()
-        assert len(self.producer) == 0, "all was acknowledged or refused"
+        assert self._left == 0, "all was acknowledged or refused"
 
-    def check(self, bootstrap: str) -> None:
-        """After ``finish``: all that was acknowledged is there once, in order."""
+    def check(self, bootstrap: str, client: Mapping[str, Any] | None = None) -> None:
+        """After ``finish``: all that was acknowledged is there once, in order. ``client``: settings with which it is read, if not
+        with those of the writer."""
         assert self.refused == []
-        check_numbers(bootstrap, self.topic, self.acknowledged, self.client)
+        check_numbers(bootstrap, self.topic, self.acknowledged, self.client if client is None else client)
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
@@ -291,9 +294,14 @@ def wait_until_whole(admin: AdminClient, after: str) -> None:
         raise AssertionError(f"{error}, but {lacking(admin)}") from None
 
 
+def wait_for_brokers(admin: AdminClient) -> None:
+    """Until all of them are in the cluster."""
+    until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
+
+
 def create_topics(admin: AdminClient, *names: str, partitions: int = PARTITIONS, **config: str) -> None:
     """Once all brokers are there: topics of factor 3 that need two in sync. ``config`` has ``_`` for ``.``."""
-    until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
+    wait_for_brokers(admin)
     settings = {"min.insync.replicas": "2"} | {name.replace("_", "."): value for name, value in config.items()}
     made = admin.create_topics([NewTopic(name, partitions, len(NODES), config=settings) for name in names])
     for one in made.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 PIECE_BYTES = 1 << 16
@@ -24,9 +24,10 @@ class Links:
     ``ports[a, b]`` is where broker ``a`` reaches broker ``b``.
     """
 
-    def __init__(self, brokers: dict[int, int]) -> None:
-        """``brokers``: the true port of each node id."""
+    def __init__(self, brokers: Mapping[int, int], hosts: Mapping[int, str]) -> None:
+        """``brokers``: the true port of each node id. ``hosts``: its address, where its proxies are, too."""
         self._brokers = brokers
+        self._hosts = hosts
         self.ports: dict[Way, int] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -89,7 +90,7 @@ class Links:
                 ) -> None:
                     await self._serve(way, port, reader, writer)
 
-                server = await asyncio.start_server(serve, "127.0.0.1", 0)
+                server = await asyncio.start_server(serve, self._hosts[other], 0)
                 self._servers.append(server)
                 self.ports[way] = server.sockets[0].getsockname()[1]
 
@@ -123,7 +124,7 @@ class Links:
         beyond: asyncio.StreamWriter | None = None
         try:
             await self._open[way].wait()
-            answers, beyond = await asyncio.open_connection("127.0.0.1", port)
+            answers, beyond = await asyncio.open_connection(self._hosts[way[1]], port)
             pumps = [
                 self._loop.create_task(self._pump(reader, beyond, self._open[way])),
                 self._loop.create_task(self._pump(answers, writer, self._open[back])),

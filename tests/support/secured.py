@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,16 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
+    PrivateFormat,
     load_pem_private_key,
     pkcs12,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from app.cli.tls import issue
 from app.configs.listeners import ListenerConfig, SecurityProtocol
@@ -32,16 +37,48 @@ def certificates(directory: Path, *clients: str) -> Path:
     return directory
 
 
-def revocations(folder: Path, *names: str) -> bytes:
-    """A list of revoked certificates."""
+def add_certificate(folder: Path, name: str, *hosts: str, subject: str = "") -> Path:
+    """Have the authority of a folder sign one more, for ``subject``, or else ``name``, at these addresses. Returns: its file."""
+    now = datetime.now(UTC)
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    authority_key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject or name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)  # type: ignore[arg-type]
+    )
+    if hosts:
+        names = [x509.IPAddress(ipaddress.ip_address(host)) for host in hosts]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    certificate = builder.sign(authority_key, hashes.SHA256())  # type: ignore[arg-type]
+    path = folder / f"{name}.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+        + authority.public_bytes(Encoding.PEM)
+    )
+    path.chmod(0o600)
+    return path
+
+
+def revocations(folder: Path, *names: str, days: int = 1) -> bytes:
+    """A list of revoked certificates, which counts for so many days from now on; it may be past."""
     now = datetime.now(UTC)
     authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.subject)
-        .last_update(now - timedelta(minutes=1))
-        .next_update(now + timedelta(days=1))
+        .last_update(now - timedelta(days=2))
+        .next_update(now + timedelta(days=days))
     )
     for name in names:
         certificate = x509.load_pem_x509_certificates((folder / f"{name}.pem").read_bytes())[0]

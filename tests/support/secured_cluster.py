@@ -1,20 +1,24 @@
 """What makes a cluster of broker processes safe among strangers: certificates, users, rules and the key of the cluster log.
 
-Clients log in by SCRAM over TLS. Brokers reach each other by SCRAM over TLS, each with a user of its own, or by certificates.
+Clients log in by SCRAM over TLS, or show certificates. Brokers reach each other by SCRAM over TLS, each with a user of its own, or
+by certificates. Each broker has its own address and certificate, which is good for no other address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import socket
 import ssl
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -35,13 +39,16 @@ from app.wire.apis.alter_client_quotas import (
     EntityData,
     OpData,
 )
-from tests.support.secured import certificates
+from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.framing import request_frame
+from tests.support.secured import add_certificate, certificates, revocations
 
 ITERATIONS = 4096
 SCRAM = "SCRAM-SHA-512"
-USERS = ("admin", "app", "other", "broker-1", "broker-2", "broker-3")
+NODES = (1, 2, 3)
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 DONE_S = 60.0
+AUDIT_LOG = "audit.log"
 
 
 def password(user: str) -> str:
@@ -65,27 +72,75 @@ def first_users(*names: str) -> list[FirstUser]:
     return made
 
 
+def host(node_id: int) -> str:
+    """The address of a broker."""
+    return f"127.0.0.{node_id}"
+
+
+def all_certificates(folder: Path, *users: str) -> Path:
+    """A folder with an authority and certificates of users and of each broker. ``broker.pem`` is for servers beside the brokers."""
+    certificates(folder, *users)
+    for node_id in NODES:
+        add_certificate(folder, f"broker-{node_id}", host(node_id))
+    return folder
+
+
 class Security:
     """Of one cluster."""
 
-    def __init__(self, folder: Path, *, between: str = "SASL_SSL", redis: str = "") -> None:
-        """With an authority, certificates and a key in ``folder``, which is new or has the certificates. ``between`` is how
-        brokers reach each other, SASL_SSL or SSL. ``redis`` is the URL of the server with heartbeats and the tokens of quotas."""
+    def __init__(
+        self, folder: Path, *users: str, clients: str = "SASL_SSL", between: str = "SASL_SSL", revokes: bool = False
+    ) -> None:
+        """With an authority, certificates and a key in ``folder``, which is new.
+
+        ``users`` are there beside ``admin``, who may do everything. ``clients`` and ``between`` are how clients, and brokers,
+        reach brokers: SASL_SSL or SSL. ``revokes``: with a list of revoked certificates, which has none at first.
+        """
         self.folder = folder
+        self.clients = clients
         self.between = between
-        self.redis = redis
-        self.passwords = {user: password(user) for user in USERS}
+        self.redis = ""
+        """URL of the server with heartbeats and the tokens of quotas, if there is one."""
+        users = ("admin", *users)
+        self.passwords = {user: password(user) for user in (*users, *(f"broker-{one}" for one in NODES))}
         """As they are now."""
-        if not folder.exists():
-            certificates(folder)
+        self.brokers_are_super = True
+        """Whether brokers need no rule, from their next start on."""
+        all_certificates(folder, *users)
+        self.revoked = folder / "revoked.pem" if revokes else None
+        if self.revoked is not None:
+            self.revoked.write_bytes(revocations(folder))
         key = folder / "log.key"
         key.write_bytes(base64.b64encode(os.urandom(32)))
         key.chmod(0o600)
         self.authority = folder / "ca.pem"
         """Whom clients trust."""
 
+    @staticmethod
+    def host(node_id: int) -> str:
+        return host(node_id)
+
+    def principal(self, user: str) -> str:
+        """Of a client."""
+        return f"User:{user}" if self.clients == "SASL_SSL" else f"User:CN={user}"
+
+    def broker_principal(self, node_id: int) -> str:
+        return f"User:broker-{node_id}" if self.between == "SASL_SSL" else f"User:CN=broker-{node_id}"
+
+    def certificate(self, name: str) -> Path:
+        """The file of a user's or a broker's certificate, with its private key."""
+        return self.folder / f"{name}.pem"
+
     def client(self, user: str) -> dict[str, Any]:
         """Settings of librdkafka with which a user gets in."""
+        if self.clients == "SSL":
+            own = str(self.certificate(user))
+            return {
+                "security.protocol": "SSL",
+                "ssl.ca.location": str(self.authority),
+                "ssl.certificate.location": own,
+                "ssl.key.location": own,
+            }
         return {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": SCRAM,
@@ -96,32 +151,40 @@ class Security:
 
     def prepare(self, data_dir: Path) -> None:
         """Before the first start of a broker. Each broker needs the users: whoever is the first controller lets the others in."""
-        write_first_users(PosixFileSystem(), str(data_dir), first_users(*USERS))
+        write_first_users(PosixFileSystem(), str(data_dir), first_users(*self.passwords))
 
     def properties(self, directory: Path, node_id: int, port: int, inner_port: int) -> Path:
         """Write the settings of a broker."""
+        supers = [self.principal("admin")]
+        if self.brokers_are_super:
+            supers += [self.broker_principal(one) for one in NODES]
+        at = host(node_id)
         settings = {
-            "listeners": f"CLIENTS://127.0.0.1:{port},BROKERS://127.0.0.1:{inner_port}",
-            "listener.security.protocol.map": f"CLIENTS:SASL_SSL,BROKERS:{self.between}",
+            "listeners": f"CLIENTS://{at}:{port},BROKERS://{at}:{inner_port}",
+            "listener.security.protocol.map": f"CLIENTS:{self.clients},BROKERS:{self.between}",
             "inter.broker.listener.name": "BROKERS",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.folder / "broker.pem"),
+            "ssl.keystore.location": str(self.certificate(f"broker-{node_id}")),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.folder / "ca.pem"),
             "ssl.endpoint.identification.algorithm": "https",
             "sasl.enabled.mechanisms": SCRAM,
             "sasl.mechanism.inter.broker.protocol": SCRAM,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:admin",
+            "super.users": ";".join(supers),
             "firn.cluster.log.key.location": str(self.folder / "log.key"),
+            "firn.http.listen": "off",
+            "firn.audit.log.path": str(directory / AUDIT_LOG),
         }
         if self.between == "SASL_SSL":
             user = f"broker-{node_id}"
             settings["listener.name.brokers.scram-sha-512.sasl.jaas.config"] = login(user, self.passwords[user])
-            settings["super.users"] += "".join(f";User:broker-{one}" for one in (1, 2, 3))
         else:
             settings["listener.name.brokers.ssl.client.auth"] = "required"
-            settings["super.users"] += ";User:CN=broker"
+        if self.clients == "SSL":
+            settings["listener.name.clients.ssl.client.auth"] = "required"
+        if self.revoked is not None:
+            settings["firn.ssl.crl.location"] = str(self.revoked)
         if self.redis:
             settings["firn.redis.url"] = self.redis
             settings["firn.quota.scope"] = "cluster"
@@ -131,21 +194,55 @@ class Security:
         return path
 
 
-def allow(admin: AdminClient, topic: str, user: str = "app") -> None:
-    """Let a user write to a topic and read it with any group."""
-    wanted = [
-        (ResourceType.TOPIC, topic, AclOperation.WRITE),
-        (ResourceType.TOPIC, topic, AclOperation.READ),
-        (ResourceType.GROUP, "*", AclOperation.READ),
-    ]
+class Right(NamedTuple):
+    """What somebody may do."""
+
+    operation: AclOperation
+    kind: ResourceType
+    name: str
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL
+
+
+def give(admin: AdminClient, principal: str, *rights: Right) -> None:
+    """Add rules."""
     made = admin.create_acls(
         [
-            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-            for kind, name, operation in wanted
+            AclBinding(one.kind, one.name, one.pattern, principal, "*", one.operation, AclPermissionType.ALLOW)
+            for one in rights
         ]
     )
     for one in made.values():
         one.result(DONE_S)
+
+
+def take_all(admin: AdminClient, principal: str) -> None:
+    """Delete all rules of somebody."""
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    for one in admin.delete_acls([every]).values():
+        assert one.result(DONE_S)
+
+
+def allow(admin: AdminClient, topic: str, principal: str) -> None:
+    """Let somebody write to a topic and read it with any group."""
+    give(
+        admin,
+        principal,
+        Right(AclOperation.WRITE, ResourceType.TOPIC, topic),
+        Right(AclOperation.READ, ResourceType.TOPIC, topic),
+        Right(AclOperation.READ, ResourceType.GROUP, "*"),
+    )
+
+
+def denied(directory: Path) -> Counter[str]:
+    """How often each principal was refused something, by the audit log of a broker. A broker that is killed does not tell all."""
+    found: Counter[str] = Counter()
+    for line in (directory / AUDIT_LOG).read_text().splitlines():
+        told = json.loads(line)
+        if told["event"] == "access" and told["outcome"] == "denied":
+            found[told["principal"]] += told["count"]
+    return found
 
 
 def give_quota(bootstrap: str, security: Security, user: str, rate: float) -> None:
@@ -178,25 +275,43 @@ def lets_in(address: str, security: Security, user: str, secret: str) -> bool:
     return asyncio.run(ask())
 
 
-async def connected(bootstrap: str, security: Security, user: str, secret: str) -> KafkaConnection:
-    """To the first of some brokers."""
-    host, _, port = bootstrap.split(",")[0].rpartition(":")
-    settings = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": SCRAM,
-        "sasl.username": user,
-        "sasl.password": secret,
-        "ssl.truststore.location": str(security.authority),
-    }
-    return await open_connection(host, int(port), dial=SecureDialer(client_security(settings)))
+async def connected(
+    bootstrap: str, security: Security, user: str, secret: str, *, protocol: str = "SASL_SSL"
+) -> KafkaConnection:
+    """To the first of some addresses. With SSL, the user's certificate stands for the secret."""
+    at, _, port = bootstrap.split(",")[0].rpartition(":")
+    settings = {"security.protocol": protocol, "ssl.truststore.location": str(security.authority)}
+    if protocol == "SASL_SSL":
+        settings |= {"sasl.mechanism": SCRAM, "sasl.username": user, "sasl.password": secret}
+    else:
+        settings["ssl.keystore.location"] = str(security.certificate(user))
+    return await open_connection(at, int(port), dial=SecureDialer(client_security(settings)))
 
 
-def shown_certificate(port: int, authority: Path) -> bytes:
+def refusal_of(address: str, authority: Path, certificate: Path) -> str:
+    """Why a broker does not let in who shows this certificate, as OpenSSL calls it; nothing if it does."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.load_cert_chain(certificate)
+    at, _, port = address.rpartition(":")
+    try:
+        with (
+            socket.create_connection((at, int(port)), DONE_S) as raw,
+            context.wrap_socket(raw, server_hostname=at) as wrapped,
+        ):
+            # A broker looks at the certificate when the client believes that the handshake is over.
+            wrapped.sendall(request_frame(ApiKey.API_VERSIONS, 0, 1, "test", ApiVersionsRequest()))
+            assert wrapped.recv(4)
+    except ssl.SSLError as error:
+        return error.reason
+    return ""
+
+
+def shown_certificate(at: str, port: int, authority: Path) -> bytes:
     """What a broker shows to a client that trusts this authority alone."""
     context = ssl.create_default_context(cafile=str(authority))
     with (
-        socket.create_connection(("127.0.0.1", port), DONE_S) as raw,
-        context.wrap_socket(raw, server_hostname="127.0.0.1") as wrapped,
+        socket.create_connection((at, port), DONE_S) as raw,
+        context.wrap_socket(raw, server_hostname=at) as wrapped,
     ):
         found = wrapped.getpeercert(binary_form=True)
         assert found is not None

@@ -1,0 +1,96 @@
+"""All that clients do to a cluster at once: producers, consumer groups of both protocols, a share group and transactions.
+
+Each kind of client is a user of its own, who may do just what ``RIGHTS`` has, where brokers ask who somebody is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
+
+from tests.faults import share_load, transaction_load
+from tests.faults.group_load import PROTOCOLS, Groups
+from tests.faults.share_load import Shares
+from tests.faults.transaction_load import Transactions
+from tests.support.cluster import Brokers, Writing, create_topics
+from tests.support.cluster_faults import Load
+from tests.support.secured_cluster import Right
+
+SHORT: Final = {
+    "broker_heartbeat_interval_ms": 250,
+    "broker_session_timeout_ms": 1_500,
+    "group_initial_rebalance_delay_ms": 0,
+    "group_consumer_heartbeat_interval_ms": 500,
+    "group_consumer_min_heartbeat_interval_ms": 500,
+    "group_share_heartbeat_interval_ms": 500,
+    "group_share_min_heartbeat_interval_ms": 500,
+}
+"""So that tests wait less."""
+SETTINGS: Final = SHORT | share_load.SETTINGS | transaction_load.SETTINGS
+"""Of a broker."""
+
+
+def _topic(operation: AclOperation, name: str) -> Right:
+    return Right(operation, ResourceType.TOPIC, name)
+
+
+def _group(name: str) -> Right:
+    return Right(AclOperation.READ, ResourceType.GROUP, name)
+
+
+def _transactions(name: str, pattern: ResourcePatternType = ResourcePatternType.LITERAL) -> Right:
+    return Right(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name, pattern)
+
+
+RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
+    "writer": [_topic(AclOperation.WRITE, "t")],
+    "reader": [_topic(AclOperation.READ, "t"), *(_group(name) for name in PROTOCOLS)],
+    "worker": [_topic(AclOperation.READ, "t"), _group(share_load.GROUP)],
+    "appender": [_topic(AclOperation.WRITE, "txn"), _transactions("writer-", ResourcePatternType.PREFIXED)],
+    "copier": [
+        _topic(AclOperation.READ, "txn"),
+        _topic(AclOperation.WRITE, "copy"),
+        _group("copy"),
+        _transactions("copier"),
+    ],
+}
+"""What each user may do, and nothing else."""
+
+
+class EveryLoad:
+    """On new topics. ``admin``, who may do everything, looks at what came of it."""
+
+    def __init__(self, brokers: Brokers, seed: int) -> None:
+        create_topics(brokers.admin, "t")
+        create_topics(brokers.admin, "txn", "copy", partitions=transaction_load.PARTITIONS)
+        self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
+        of = brokers.client_of
+        self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=of("writer"))
+        self._groups = Groups(brokers.bootstrap, self._writing, client=of("reader"))
+        self.shares = Shares(brokers.bootstrap, self._writing, seed, client=of("worker"), admin=self._admin)
+        self._transactions = Transactions(
+            brokers.bootstrap, seed, writer=of("appender"), copier=of("copier"), reader=self._admin
+        )
+        self.loads: list[Load] = [self._writing, self._groups, self.shares, self._transactions]
+
+    def finish(self) -> None:
+        """Write no more, and wait until all was written, read, acknowledged and copied."""
+        self._writing.finish()
+        self._groups.finish()
+        self.shares.finish()
+        self._transactions.finish()
+
+    def stop(self) -> None:
+        """After ``finish`` it does nothing."""
+        for load in (self._groups, self.shares, self._transactions):
+            load.stop()
+        self._writing.finish()
+
+    def check(self) -> None:
+        """After ``finish``: nothing that was acknowledged is lost, went back, or was done twice."""
+        self._writing.check(self._bootstrap, self._admin)
+        self._groups.check()
+        self.shares.check()
+        self._transactions.check()
