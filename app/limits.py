@@ -65,6 +65,12 @@ LOG_ENTRY_BYTES_MAX: Final = 8 * MIB
 SEGMENT_FOOTER_BYTES_MAX: Final = 64 * MIB
 """Largest footer of a segment object: 2 GiB in chunks of 4 MiB need under 64 KiB, the rest is producer state."""
 
+WAL_OBJECT_BYTES_MAX: Final = 256 * MIB
+"""Largest object of a write-ahead log: one of the longest batches, its footer, and room for a larger setting than the default."""
+
+WAL_FOOTER_BYTES_MAX: Final = 64 * MIB
+"""Largest footer of such an object. 8 MiB of the shortest batches need less than 8 MiB; the rest is producer state."""
+
 CHUNK_BYTES_MAX: Final = 128 * MIB
 """Largest raw chunk: a chunk holds whole batches, so one batch of ``REQUEST_BYTES_MAX`` must fit."""
 

@@ -9,10 +9,10 @@ All keys are relative to the store's root, one root per cluster.
     topics/<topic-id>/<partition>/log/<seq>         segment manifest: entries
     topics/<topic-id>/<partition>/snapshot/<seq>    segment manifest: snapshots
     data/<hh>/<topic-id>/<partition>/<base-offset>-<segment-id>.seg
-    wal/<broker-id>/<incarnation>/<seq>             reserved: nothing is written there yet
+    wal/<broker-id>/<broker-epoch>/<seq>            write-ahead log of a broker: objects and seals (ADR 0037)
 
-``<seq>`` and ``<base-offset>`` are 20 decimal digits, so that byte order is number order; ids are lower-case hyphenated
-UUIDs; partitions and broker ids are plain decimals. ``<hh>`` is a function of topic id and partition alone: it spreads
+``<seq>``, ``<base-offset>`` and ``<broker-epoch>`` are 20 decimal digits, so that byte order is number order; ids are lower-case
+hyphenated UUIDs; partitions and broker ids are plain decimals. ``<hh>`` is a function of topic id and partition alone: it spreads
 partitions over S3's request-rate prefixes, and all segments of one partition are still found by one LIST.
 
 A parser returns None for a key that its builder cannot have made. It never guesses.
@@ -46,7 +46,8 @@ _SEGMENT = re.compile(
 )
 _MANIFEST = re.compile(rf"topics/(?P<topic>{_UUID})/(?P<partition>{_DECIMAL})(?:/.*)?", re.ASCII)
 _WAL = re.compile(
-    rf"wal/(?P<broker>{_DECIMAL})/(?P<incarnation>{_UUID})/(?P<sequence>[0-9]{{{SEQUENCE_DIGITS}}})", re.ASCII
+    rf"wal/(?P<broker>{_DECIMAL})/(?P<epoch>[0-9]{{{SEQUENCE_DIGITS}}})/(?P<number>[0-9]{{{SEQUENCE_DIGITS}}})",
+    re.ASCII,
 )
 
 
@@ -71,8 +72,8 @@ class WalKey(NamedTuple):
     """A parsed key of a write-ahead log object."""
 
     broker_id: BrokerId
-    incarnation: uuid.UUID
-    sequence: LogSequence
+    broker_epoch: int
+    number: int
 
 
 # --- numbered logs --------------------------------------------------------------------------------------------------
@@ -192,16 +193,17 @@ def probe_key(broker_id: int, probe_id: uuid.UUID) -> str:
     return f"{heartbeat_prefix(broker_id)}probe-{probe_id}"
 
 
-def wal_prefix(broker_id: int, incarnation: uuid.UUID) -> str:
-    """Prefix of the keys of one incarnation's write-ahead log."""
+def wal_prefix(broker_id: int, broker_epoch: int) -> str:
+    """Prefix of the keys of the write-ahead log of a broker under one broker epoch."""
     assert broker_id >= 0, broker_id
-    return f"wal/{broker_id}/{incarnation}/"
+    assert 0 <= broker_epoch < 10**SEQUENCE_DIGITS, broker_epoch
+    return f"{WAL_PREFIX}{broker_id}/{broker_epoch:020d}/"
 
 
-def wal_key(broker_id: int, incarnation: uuid.UUID, sequence: int) -> str:
+def wal_key(broker_id: int, broker_epoch: int, number: int) -> str:
     """Key of one object of a broker's write-ahead log."""
-    assert 0 <= sequence < 10**SEQUENCE_DIGITS, sequence
-    return f"{wal_prefix(broker_id, incarnation)}{sequence:020d}"
+    assert 0 <= number < 10**SEQUENCE_DIGITS, number
+    return f"{wal_prefix(broker_id, broker_epoch)}{number:020d}"
 
 
 def parse_wal_key(key: str) -> WalKey | None:
@@ -209,4 +211,4 @@ def parse_wal_key(key: str) -> WalKey | None:
     found = _WAL.fullmatch(key)
     if found is None:
         return None
-    return WalKey(BrokerId(int(found["broker"])), uuid.UUID(found["incarnation"]), LogSequence(int(found["sequence"])))
+    return WalKey(BrokerId(int(found["broker"])), int(found["epoch"]), int(found["number"]))

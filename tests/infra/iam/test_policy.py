@@ -30,7 +30,7 @@ KEYS = {
     "manifest": layout.entry_key(layout.manifest_prefix(MINE, 5), 7),
     "manifest snapshot": layout.snapshot_key(layout.manifest_prefix(MINE, 5), 7),
     "segment": layout.segment_key(MINE, 5, 1000, SEGMENT),
-    "write-ahead log": layout.wal_key(0, uuid.UUID(int=4), 1),
+    "write-ahead log": layout.wal_key(0, 4, 1),
 }
 """A key of each kind that docs/formats.md has."""
 READ_BY_SPARK = {"cluster log", "cluster snapshot", "manifest", "manifest snapshot", "segment"}

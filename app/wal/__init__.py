@@ -1,0 +1,1 @@
+"""The write-ahead log in the bucket (ADR 0037)."""
