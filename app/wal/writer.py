@@ -1,0 +1,364 @@
+"""From appended batches to acknowledged records: the writer of one write-ahead log (ADR 0037, J1 to J8, J14, J18).
+
+Batches wait in a buffer. ``cut`` takes the oldest of them into the next numbered object, and the shell puts that. At most
+``WINDOW`` numbers are on their way. Outcomes come in any order; objects are acknowledged in the order of their numbers.
+
+    lead ── append ── cut ──► Put ──┬─ written ─────────────► acknowledged, once all before it are
+                              ▲     ├─ exists ──► ReadBack ──┬─ own nonce ──► as written
+                              │     │                        ├─ a seal ─────► the log has ended there
+                              └─────┴─ undecided ◄───────────┴─ missing, undecided
+
+The writer is pure: time is an argument, and outcomes are told. It never gives a number up (J3): the shell repeats what is asked
+until the outcome is known, or the process ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from app.errors import ErrorCode, FencedError, RequestRejected
+from app.limits import MIB
+from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
+from app.metadata.wal_ranges import WalId
+from app.units import Offset, TimestampMs, TopicIdPartition
+from app.wal.format import (
+    STATE_NUMBERS_MAX,
+    WINDOW,
+    BatchFields,
+    PartitionState,
+    SectionDraft,
+    WalFooter,
+    encode_object,
+)
+
+OBJECT_BYTES: Final = 8 * MIB
+"""Default of wal.bytes."""
+
+BUFFER_BYTES: Final = 2 * (WINDOW + 1) * OBJECT_BYTES
+"""Default of wal.buffer.bytes: a full window, and as much waiting."""
+
+STATE_EVERY: Final = 32
+"""After so many numbers the next section of a partition gets its state again. The batches that wait then take fewer than
+``STATE_NUMBERS_MAX - STATE_EVERY`` objects more."""
+
+
+class Put(NamedTuple):
+    """Put the bytes of that number, if absent, after ``delay_s``."""
+
+    number: int
+    delay_s: float
+
+
+class ReadBack(NamedTuple):
+    """Read the footer of that number after ``delay_s``."""
+
+    number: int
+    delay_s: float
+
+
+class Done(NamedTuple):
+    """Nothing is left to do about that number."""
+
+    number: int
+
+
+Action: TypeAlias = Put | ReadBack | Done
+
+
+class DurableSection(NamedTuple):
+    """A section of an acknowledged object."""
+
+    partition: TopicIdPartition
+    end_offset: Offset
+    state_number: int
+
+
+class DurableObject(NamedTuple):
+    """An object that counts: it is durable, and so are all before it (J5)."""
+
+    number: int
+    size_bytes: int
+    sections: tuple[DurableSection, ...]
+
+
+class _Waiting(NamedTuple):
+    partition: TopicIdPartition
+    data: bytes
+    fields: BatchFields
+    state: PartitionState | None
+    due_ms: int
+
+
+class _InFlight:
+    __slots__ = ("data", "durable", "failures", "nonce", "sections")
+
+    def __init__(self, data: bytes, nonce: bytes, sections: tuple[DurableSection, ...]) -> None:
+        self.data = data
+        self.nonce = nonce
+        self.sections = sections
+        self.durable = False
+        self.failures = 0
+
+
+class _Led:
+    __slots__ = ("last_number", "state_number", "state_waits", "stopped", "waiting")
+
+    def __init__(self) -> None:
+        self.last_number = -1
+        self.state_number = -1
+        """-1: the first section of this leadership needs the state."""
+        self.state_waits = False
+        self.waiting = 0
+        """Batches in the buffer."""
+        self.stopped = False
+
+
+class WalWriter:
+    """Belongs to one process under one broker epoch."""
+
+    def __init__(
+        self,
+        wal: WalId,
+        *,
+        new_nonce: Callable[[], bytes],
+        object_bytes: int = OBJECT_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        window: int = WINDOW,
+    ) -> None:
+        assert buffer_bytes <= object_bytes * (STATE_NUMBERS_MAX - STATE_EVERY) // 4, (buffer_bytes, object_bytes)
+        self.wal = wal
+        self.next_number = 0
+        """The first number that was not begun: for the broker's heartbeats (J19)."""
+        self.durable_end = 0
+        """D: every object below is durable."""
+        self.sealed_at: int | None = None
+        """Where somebody has ended this log (J14)."""
+        self._new_nonce = new_nonce
+        self._object_bytes = object_bytes
+        self._buffer_bytes = buffer_bytes
+        self._window = window
+        self._led: dict[TopicIdPartition, _Led] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: dict[int, _InFlight] = {}
+        self._in_flight_bytes = 0
+        self._due_ms: int | None = None
+        self._acknowledged: list[DurableObject] = []
+
+    # --- partitions -----------------------------------------------------------------------------------------------------
+
+    def lead(self, partition: TopicIdPartition) -> None:
+        """This broker begins to lead a partition. Nothing of an earlier leadership is waiting any more."""
+        before = self._led.get(partition)
+        assert before is None or (before.stopped and not before.waiting), partition
+        self._led[partition] = _Led()
+
+    def stop(self, partition: TopicIdPartition) -> None:
+        """The partition takes no more batches in this leadership, and what waits is cut at once (J18)."""
+        led = self._led.get(partition)
+        if led is not None:
+            led.stopped = True
+            if led.waiting:
+                self._due_ms = -1
+
+    def last_number_if_flushed(self, partition: TopicIdPartition) -> int | None:
+        """The last number with records of a stopped partition, once all of them are acknowledged: for the release (J18).
+
+        Returns: None if something is still on its way; -1 if there were no records.
+        """
+        led = self._led[partition]
+        assert led.stopped, partition
+        return None if led.waiting or led.last_number >= self.durable_end else led.last_number
+
+    def resume(self, partition: TopicIdPartition) -> None:
+        """An image with a higher partition epoch shows that this broker leads on, in the same leader epoch: what it asked for is
+        refused for good (J18). The partition takes batches again, and its records are in the same range."""
+        self._led[partition].stopped = False
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """An image says that the leadership is over, or the partition is gone."""
+        led = self._led.get(partition)
+        if led is not None:
+            led.stopped = True
+            if not led.waiting:
+                del self._led[partition]
+
+    # --- appending ------------------------------------------------------------------------------------------------------
+
+    def check_room(self, partition: TopicIdPartition, size_bytes: int) -> None:
+        """Whether batches may be appended to the local log now, so that ``append`` takes them (J7).
+
+        A single batch longer than the buffer is taken when the buffer is empty.
+        Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS; FencedError.
+        """
+        if self.sealed_at is not None:
+            raise FencedError(f"Write-ahead log {self.wal} was sealed at {self.sealed_at}: another broker goes on.")
+        led = self._led.get(partition)
+        if led is None or led.stopped:
+            raise RequestRejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker has given {partition} up, or does not lead it yet"
+            )
+        held = self.held_bytes
+        if held and held + size_bytes > self._buffer_bytes:
+            raise RequestRejected(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{held} bytes wait for the object store, wal.buffer.bytes is {self._buffer_bytes}: try again later",
+            )
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of batches in memory: waiting, and in objects that are not acknowledged."""
+        return self._waiting_bytes + self._in_flight_bytes
+
+    def wants_state(self, partition: TopicIdPartition) -> bool:
+        """Whether the next ``append`` of the partition is to bring the log's state as of before it (J28, J37)."""
+        led = self._led[partition]
+        return not led.state_waits and (led.state_number < 0 or self.next_number - led.state_number >= STATE_EVERY)
+
+    def append(
+        self,
+        partition: TopicIdPartition,
+        data: bytes,
+        fields: BatchFields,
+        *,
+        now_ms: int,
+        linger_ms: int,
+        state: PartitionState | None = None,
+    ) -> None:
+        """One batch that was appended to the local log in this turn of the loop. ``check_room`` has said yes to it.
+
+        ``data`` is kept and must not change. ``state`` is given if ``wants_state``.
+        """
+        led = self._led[partition]
+        assert not led.stopped, partition
+        assert self.sealed_at is None, self.sealed_at
+        assert state is None or state.offset == fields.base_offset, (state, fields)
+        assert led.state_number >= 0 or led.state_waits or state is not None, partition
+        assert len(data) == fields.size_bytes, fields
+        led.waiting += 1
+        led.state_waits = led.state_waits or state is not None
+        due_ms = now_ms + linger_ms
+        self._waiting.append(_Waiting(partition, data, fields, state, due_ms))
+        self._waiting_bytes += len(data)
+        if self._due_ms is None or due_ms < self._due_ms:
+            self._due_ms = due_ms
+
+    # --- objects --------------------------------------------------------------------------------------------------------
+
+    @property
+    def window_is_open(self) -> bool:
+        """Whether the next number may be begun (J4)."""
+        return self.next_number < self.durable_end + self._window
+
+    @property
+    def cut_ms(self) -> int | None:
+        """When ``cut`` has an object: now or earlier if it is not above the clock; None while nothing waits, or until an outcome
+        is told."""
+        if not self._waiting or not self.window_is_open or self.sealed_at is not None:
+            return None
+        return -1 if self._waiting_bytes >= self._object_bytes else self._due_ms
+
+    def cut(self, now_ms: int) -> Put | None:
+        """Begin the next object with the oldest batches, if it is time (J6, J8). Returns: its put; None if it is not time."""
+        cut_ms = self.cut_ms
+        if cut_ms is None or cut_ms > now_ms:
+            return None
+        number = self.next_number
+        taken: dict[TopicIdPartition, list[_Waiting]] = {}
+        size = 0
+        while self._waiting and (not size or size + len(self._waiting[0].data) <= self._object_bytes):
+            batch = self._waiting.popleft()
+            taken.setdefault(batch.partition, []).append(batch)
+            size += len(batch.data)
+        self._waiting_bytes -= size
+        self._settle_due()
+        drafts = [self._draft(partition, batches, number) for partition, batches in taken.items()]
+        nonce = self._new_nonce()
+        data, footer = encode_object(self.wal, number, nonce, TimestampMs(now_ms), drafts)
+        sections = tuple(DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections)
+        self._in_flight[number] = _InFlight(data, nonce, sections)
+        self._in_flight_bytes += len(data)
+        self.next_number += 1
+        return Put(number, 0.0)
+
+    def _draft(self, partition: TopicIdPartition, batches: Sequence[_Waiting], number: int) -> SectionDraft:
+        led = self._led[partition]
+        led.waiting -= len(batches)
+        led.last_number = number
+        state = next((batch.state for batch in batches if batch.state is not None), None)
+        if state is not None:
+            led.state_number, led.state_waits = number, False
+        assert number - STATE_NUMBERS_MAX <= led.state_number, (number, led.state_number)
+        return SectionDraft(
+            partition, [batch.data for batch in batches], [batch.fields for batch in batches], led.state_number, state
+        )
+
+    def _settle_due(self) -> None:
+        hurried = any(self._led[batch.partition].stopped for batch in self._waiting)
+        self._due_ms = -1 if hurried else min((batch.due_ms for batch in self._waiting), default=None)
+
+    def bytes_of(self, number: int) -> bytes:
+        """What is to be put under that number: the same at every call (J2)."""
+        return self._in_flight[number].data
+
+    # --- outcomes -------------------------------------------------------------------------------------------------------
+
+    def on_put(self, number: int, outcome: PutOutcome) -> Action:
+        """What to do after a put."""
+        if outcome is PutOutcome.WRITTEN:
+            return self._durable(number)
+        if outcome is PutOutcome.EXISTS:
+            return ReadBack(number, 0.0)
+        return Put(number, self._delay_s(number))
+
+    def on_read(self, number: int, outcome: WalFooter | ReadOutcome) -> Action:
+        """What to do after an object was read back (J2, J14).
+
+        Raises: FencedError if somebody else writes this log.
+        """
+        if outcome is ReadOutcome.MISSING:
+            return Put(number, self._delay_s(number))
+        if isinstance(outcome, ReadOutcome):
+            return ReadBack(number, self._delay_s(number))
+        if outcome.nonce == self._in_flight[number].nonce:
+            return self._durable(number)
+        if not outcome.is_seal:
+            raise FencedError(f"Object {number} of write-ahead log {self.wal} is not what this process has put there.")
+        return self._ended(number)
+
+    def _ended(self, number: int) -> Action:
+        """Nobody has numbers from here on. Those below may still turn out to be durable: the seal came after them (J9)."""
+        assert number >= self.durable_end, (number, self.durable_end)
+        self.sealed_at = number if self.sealed_at is None else min(self.sealed_at, number)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._due_ms = None
+        for gone in [each for each in self._in_flight if each >= self.sealed_at]:
+            self._in_flight_bytes -= len(self._in_flight.pop(gone).data)
+        return Done(number)
+
+    def wants(self, number: int) -> bool:
+        """Whether an outcome of that number still matters."""
+        return number in self._in_flight
+
+    def _durable(self, number: int) -> Done:
+        self._in_flight[number].durable = True
+        while (found := self._in_flight.get(self.durable_end)) is not None and found.durable:
+            del self._in_flight[self.durable_end]
+            self._in_flight_bytes -= len(found.data)
+            self._acknowledged.append(DurableObject(self.durable_end, len(found.data), found.sections))
+            self.durable_end += 1
+        return Done(number)
+
+    def take_acknowledged(self) -> list[DurableObject]:
+        """Objects that count since the last call, in the order of their numbers."""
+        taken, self._acknowledged = self._acknowledged, []
+        return taken
+
+    def _delay_s(self, number: int) -> float:
+        flight = self._in_flight[number]
+        delay_s = min(BACKOFF_FIRST_S * 2 ** min(flight.failures, 10), BACKOFF_MAX_S)
+        flight.failures += 1
+        return float(delay_s)

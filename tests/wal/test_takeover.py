@@ -1,0 +1,193 @@
+"""A partition goes on where its ranges and the tier end, with its producers (ADR 0037, J24 to J30)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from app.errors import CorruptionError
+from app.hot.checkpoints import EpochStart
+from app.hot.epochs import LeaderEpochs
+from app.hot.producers import ProducerStates
+from app.metadata.wal_ranges import WalId, WalRange
+from app.units import LeaderEpoch, Offset, TopicIdPartition
+from app.wal.format import BatchFields, PartitionState, SectionDraft, WalFooter, encode_object
+from app.wal.states import captured, replay, restored
+from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
+from tests.wal.objects import NONCE, NOW, P, Q, batch, draft, empty_state, fields_of, marker
+
+A, B = WalId(1, 10), WalId(2, 20)
+R = WalRange
+
+
+def tiered(end: int, log_start: int = 0) -> Tiered:
+    return Tiered(Offset(end), Offset(log_start))
+
+
+def object_of(wal: WalId, number: int, *drafts: SectionDraft) -> WalFooter:
+    return encode_object(wal, number, NONCE, NOW, drafts or [draft(Q, [batch(0)], number)])[1]
+
+
+def log_of(
+    wal: WalId, first: int, *sections: Sequence[int], epoch: int = 1, partition: TopicIdPartition = P
+) -> dict[int, WalFooter]:
+    """Objects from ``first`` on, each with records of the partition at these offsets, or with none of it."""
+    objects: dict[int, WalFooter] = {}
+    state = -1
+    for number, offsets in enumerate(sections, first):
+        if not offsets:
+            objects[number] = object_of(wal, number)
+            continue
+        made = draft(
+            partition,
+            [batch(offset, epoch=epoch) for offset in offsets],
+            number,
+            state_number=state if state >= 0 else None,
+        )
+        state = state if state >= 0 else number
+        objects[number] = object_of(wal, number, made)
+    return objects
+
+
+def test_the_end_is_that_of_the_last_section_in_the_ranges() -> None:
+    objects = {A: log_of(A, 4, [0, 1], [], [2]), B: log_of(B, 0, [], [3, 4], epoch=2)}
+    taken = continue_from(P, [R(*A, 4, 6), R(*B, 0, 1)], objects, None)
+    assert isinstance(taken, TakeOver)
+    assert taken.end_offset == 5
+    assert [(piece.wal, piece.number) for piece in taken.pieces] == [(A, 4), (A, 6), (B, 1)]
+    assert taken.leader_epochs is not None
+    assert taken.leader_epochs[-1] == (2, 3)
+
+
+def test_only_what_is_in_the_ranges_counts() -> None:
+    objects = {A: log_of(A, 0, [0], [1], [2], [3]), WalId(1, 9): log_of(WalId(1, 9), 0, [0, 1, 2, 3, 4, 5])}
+    taken = continue_from(P, [R(*A, 0, 1)], objects, None)
+    assert isinstance(taken, TakeOver)
+    assert taken.end_offset == 2
+
+
+def test_a_trimmed_range_without_a_section_asks_for_the_manifest() -> None:
+    objects = {A: log_of(A, 0, [0], [1]), B: log_of(B, 3, [], epoch=2)}
+    ranges = [R(*A, 0, 1), R(*B, 0, 3)]
+    assert isinstance(continue_from(P, ranges, objects, None), NeedsManifest)
+    taken = continue_from(P, ranges, objects, tiered(9))
+    assert taken == TakeOver(Offset(9), None, None, ())
+
+
+def test_a_partition_without_any_section_asks_for_the_manifest() -> None:
+    assert isinstance(continue_from(P, [], {}, None), NeedsManifest)
+    assert isinstance(continue_from(P, [R(*A, 0, 0)], {A: log_of(A, 0, [])}, None), NeedsManifest)
+    assert continue_from(P, [], {}, tiered(7)) == TakeOver(Offset(7), None, None, ())
+
+
+def test_pieces_below_the_tiered_end_and_the_log_start_are_left_out() -> None:
+    objects = {A: log_of(A, 0, [0, 1], [2, 3], [4, 5])}
+    for floor in (tiered(3), tiered(0, log_start=3)):
+        taken = continue_from(P, [R(*A, 0, 2)], objects, floor)
+        assert isinstance(taken, TakeOver)
+        assert [piece.number for piece in taken.pieces] == [1, 2]
+
+
+def test_a_gap_between_tier_and_ranges_is_damage() -> None:
+    objects = {A: log_of(A, 1, [2], [3])}
+    with pytest.raises(CorruptionError, match="offset 1 to 2 are neither tiered nor"):
+        continue_from(P, [R(*A, 0, 2)], objects, tiered(1))
+    assert isinstance(continue_from(P, [R(*A, 0, 2)], objects, tiered(2)), TakeOver)
+
+
+def test_an_object_missing_in_the_middle_is_damage() -> None:
+    objects = {A: log_of(A, 0, [0], [], [1])}
+    del objects[A][1]
+    with pytest.raises(CorruptionError, match="Object 1 of write-ahead log 1/10 is missing"):
+        continue_from(P, [R(*A, 0, 2)], objects, None)
+
+
+def test_records_that_are_there_twice_are_damage() -> None:
+    objects = {A: log_of(A, 0, [0, 1]), B: log_of(B, 0, [1], epoch=2)}
+    with pytest.raises(CorruptionError, match="an earlier one up to 2"):
+        continue_from(P, [R(*A, 0, 0), R(*B, 0, 0)], objects, None)
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+def _state(batches: Sequence[BatchFields], offset: int) -> PartitionState:
+    producers, epochs = ProducerStates(), LeaderEpochs()
+    replay(producers, epochs, batches)
+    return captured(producers, epochs.entries(), Offset(offset))
+
+
+def test_five_batches_of_a_producer_are_known_after_a_take_over() -> None:
+    sent = [batch(number, epoch=1, producer=7, sequence=number) for number in range(8)]
+    fields = [fields_of(data) for data in sent]
+    first = SectionDraft(P, sent[4:6], fields[4:6], 3, _state(fields[:4], 4))
+    second = SectionDraft(P, sent[6:], fields[6:], 3, None)
+    objects = {A: {3: object_of(A, 3, first), 4: object_of(A, 4, second)}}
+    taken = continue_from(P, [R(*A, 3, 4)], objects, None)
+    assert isinstance(taken, TakeOver)
+    assert taken.producers is not None
+    assert [each[0] for each in taken.producers.entries[7].batches] == [3, 4, 5, 6, 7]
+    early = continue_from(P, [R(*A, 3, 3)], {A: {3: objects[A][3]}}, None)
+    assert isinstance(early, TakeOver)
+    assert early.producers is not None
+    assert [each[0] for each in early.producers.entries[7].batches] == [1, 2, 3, 4, 5]
+
+
+def test_open_and_decided_transactions_are_known_after_a_take_over() -> None:
+    sent = [
+        batch(0, epoch=1, producer=7, sequence=0, transactional=True),
+        batch(1, epoch=1, producer=8, sequence=0, transactional=True),
+        marker(2, 7, aborted=True, epoch=1),
+    ]
+    fields = [fields_of(sent[0]), fields_of(sent[1]), fields_of(sent[2], marker=0)]
+    only = SectionDraft(P, sent, fields, 0, empty_state())
+    taken = continue_from(P, [R(*A, 0, 0)], {A: {0: object_of(A, 0, only)}}, None)
+    assert isinstance(taken, TakeOver)
+    assert taken.producers is not None
+    assert taken.producers.open_transactions == {8: 1}
+    assert taken.producers.entries[7].coordinator_epoch == 5
+
+
+def test_a_state_object_that_is_gone_is_damage() -> None:
+    section = SectionDraft(P, [batch(4, epoch=1)], [fields_of(batch(4, epoch=1))], 0, None)
+    with pytest.raises(CorruptionError, match="names object 0 for the state"):
+        continue_from(P, [R(*A, 0, 1)], {A: {1: object_of(A, 1, section)}}, tiered(4))
+
+
+def test_a_state_is_restored_as_it_was_captured() -> None:
+    fields = [
+        fields_of(batch(number, epoch=number // 3, producer=7 + number % 2, sequence=number // 2))
+        for number in range(9)
+    ]
+    producers, epochs = ProducerStates(), LeaderEpochs()
+    replay(producers, epochs, fields)
+    state = captured(producers, epochs.entries(), Offset(9))
+    again, lineage = restored(state)
+    assert captured(again, lineage.entries(), Offset(9)) == state
+    assert {key: entry.batches for key, entry in again.entries.items()} == {
+        key: entry.batches for key, entry in producers.entries.items()
+    }
+
+
+# --- local bytes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "epochs", "kept"),
+    [
+        (20, [(1, 0), (2, 6)], 10),  # bytes past the end are cut
+        (20, [(1, 0), (2, 6), (3, 12)], 10),
+        (10, [(1, 0), (2, 6)], 10),
+        (9, [(1, 0), (2, 6)], None),  # it lacks records
+        (20, [(1, 0)], None),  # another history
+        (20, [(1, 0), (2, 5)], None),
+    ],
+)
+def test_local_bytes_stay_only_up_to_the_end_and_of_the_same_history(
+    end: int, epochs: list[tuple[int, int]], kept: int | None
+) -> None:
+    lineage = (EpochStart(LeaderEpoch(1), Offset(0)), EpochStart(LeaderEpoch(2), Offset(6)))
+    taken = TakeOver(Offset(10), lineage, ProducerStates(), ())
+    local = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in epochs]
+    assert local_end(Offset(end), local, taken) == kept

@@ -1,0 +1,106 @@
+"""No object is deleted that a partition needs (ADR 0037, J32 to J38), and ranges say what they must (J16 to J21)."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.errors import CorruptionError
+from app.metadata.wal_ranges import OPEN, WalId, WalRange, dropped, opened, released, sealed
+from app.units import Offset, TopicIdPartition
+from app.wal.format import WINDOW
+from app.wal.trimming import WalNeeds, deletable
+from app.wal.writer import DurableObject, DurableSection
+from tests.wal.objects import WAL, P, Q
+
+OTHER = WalId(9, 1)
+R = WalRange
+
+
+def section(partition: TopicIdPartition, end: int, state_number: int) -> DurableSection:
+    return DurableSection(partition, Offset(end), state_number)
+
+
+def needs_of(*objects: list[DurableSection], size_bytes: int = 100) -> WalNeeds:
+    needs = WalNeeds(WAL)
+    for number, sections in enumerate(objects):
+        needs.note_object(DurableObject(number, size_bytes, tuple(sections)))
+    return needs
+
+
+def test_nothing_is_deleted_before_it_is_tiered() -> None:
+    needs = needs_of([section(P, 5, 0)], [section(P, 9, 0)], [section(P, 12, 2)])
+    assert needs.trim_end(100) == 0
+    needs.note_floor(P, Offset(4))
+    assert needs.trim_end(100) == 0
+    needs.note_floor(P, Offset(5))
+    assert needs.trim_end(100) == 0, "object 0 has the state that object 1 names"
+    needs.note_floor(P, Offset(9))
+    assert needs.trim_end(100) == 2
+    needs.note_floor(P, Offset(12))
+    assert needs.trim_end(100) == 100 - WINDOW - 1
+
+
+def test_the_newest_objects_stay_whether_needed_or_not() -> None:
+    needs = WalNeeds(WAL)
+    assert needs.trim_end(WINDOW + 1) == 0
+    assert needs.trim_end(WINDOW + 3) == 2
+
+
+def test_the_slowest_partition_holds_the_log_back() -> None:
+    needs = needs_of([section(P, 5, 0)], [section(Q, 3, 1)])
+    needs.note_floor(P, Offset(5))
+    assert needs.trim_end(100) == 1
+    needs.note_gone(Q)
+    assert needs.trim_end(100) == 91
+
+
+def test_after_a_release_only_the_image_says_what_is_needed() -> None:
+    needs = needs_of([section(P, 5, 0)])
+    needs.note_released(P, 7)
+    needs.note_floor(P, Offset(5))
+    assert needs.trim_end(100) == 0
+    needs.note_image(P, 7, [])
+    assert needs.trim_end(100) == 0, "an image from before the release says nothing"
+    needs.note_image(P, 8, [R(*WAL, 0, 0)])
+    assert needs.trim_end(100) == 0
+    needs.note_image(P, 9, [R(*OTHER, 0, 0)])
+    assert needs.trim_end(100) == 91
+
+
+def test_partitions_that_hold_too_much_back_are_rolled_the_oldest_first() -> None:
+    needs = needs_of([section(Q, 1, 0)], [section(P, 5, 1)], [section(P, 6, 1)], [section(Q, 9, 0)])
+    assert list(needs.to_roll(400)) == []
+    assert list(needs.to_roll(399)) == [Q]
+    assert list(needs.to_roll(250)) == [Q, P]
+    needs.note_deleted(2)
+    assert needs.held_bytes == 200
+
+
+def test_a_dead_log_keeps_its_seal_and_what_ranges_cover() -> None:
+    assert deletable([0, 1, 2, 3, 5, 6], 5, [R(*WAL, 1, 2)]) == [0, 3, 6]
+    assert deletable([0, 1, 5], 5, []) == [0, 1]
+
+
+def test_ranges_of_one_log_do_not_overlap() -> None:
+    ranges = released(opened((), WAL, 5), WAL, 10)
+    assert ranges == (R(*WAL, 5, 10),)
+    ranges = opened(ranges, WAL, 8)
+    assert ranges == (R(*WAL, 5, 10), R(*WAL, 11, OPEN))
+    assert sealed(ranges, WAL, 14) == (R(*WAL, 5, 10), R(*WAL, 11, 13))
+
+
+def test_a_range_without_numbers_is_not_written() -> None:
+    assert released(opened((), WAL, 5), WAL, -1) == ()
+    assert sealed(opened((), WAL, 20), WAL, 14) == ()
+
+
+def test_a_seal_below_a_released_range_is_damage() -> None:
+    ranges = opened((R(*WAL, 5, 10),), OTHER, 0)
+    with pytest.raises(CorruptionError, match="lost objects that were confirmed"):
+        sealed(ranges, WAL, 9)
+    assert sealed(ranges, WAL, 11) == ranges
+
+
+def test_a_range_that_is_done_leaves_and_the_open_one_stays() -> None:
+    ranges = (R(*WAL, 0, 3), R(*OTHER, 0, 3), R(*WAL, 4, OPEN))
+    assert dropped(ranges, [R(*WAL, 0, 3), R(*WAL, 4, OPEN)]) == ranges[1:]

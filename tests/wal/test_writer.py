@@ -1,0 +1,236 @@
+"""The writer of a write-ahead log: what is acknowledged is durable, and in order (ADR 0037, J1 to J8, J14, J18)."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import ErrorCode, FencedError, RequestRejected
+from app.metadata.append_attempt import PutOutcome, ReadOutcome
+from app.units import TopicIdPartition
+from app.wal.format import WINDOW, decode_whole, encode_seal
+from app.wal.writer import STATE_EVERY, Done, Put, ReadBack, WalWriter
+from tests.wal.objects import NONCE, NOW, WAL, P, Q, batch, empty_state, fields_of
+
+WRITTEN, EXISTS, UNDECIDED = PutOutcome.WRITTEN, PutOutcome.EXISTS, PutOutcome.UNDECIDED
+SIZE = len(batch(0))
+
+
+class Log:
+    """A writer with logs that grow by one record at a time."""
+
+    def __init__(self, *, object_bytes: int = 10 * SIZE, buffer_bytes: int = 100 * SIZE) -> None:
+        nonces = count(1)
+        self.writer = WalWriter(
+            WAL,
+            new_nonce=lambda: next(nonces).to_bytes(16, "big"),
+            object_bytes=object_bytes,
+            buffer_bytes=buffer_bytes,
+        )
+        self.ends: dict[TopicIdPartition, int] = {P: 0, Q: 0}
+        for partition in (P, Q):
+            self.writer.lead(partition)
+
+    def append(self, partition: TopicIdPartition = P, *, now_ms: int = 0, linger_ms: int = 0) -> None:
+        offset = self.ends[partition]
+        data = batch(offset)
+        self.writer.check_room(partition, len(data))
+        state = empty_state(offset) if self.writer.wants_state(partition) else None
+        self.writer.append(partition, data, fields_of(data), now_ms=now_ms, linger_ms=linger_ms, state=state)
+        self.ends[partition] = offset + 1
+
+    def cut_each(self, numbers: int) -> None:
+        for _ in range(numbers):
+            self.append()
+            assert self.writer.cut(0) is not None
+
+    def acknowledged(self) -> list[int]:
+        return [each.number for each in self.writer.take_acknowledged()]
+
+
+def test_an_object_is_cut_when_the_oldest_linger_is_over_and_an_empty_buffer_makes_none() -> None:
+    log = Log()
+    assert log.writer.cut_ms is None
+    log.append(P, now_ms=1000, linger_ms=250)
+    log.append(Q, now_ms=1001, linger_ms=100)
+    assert log.writer.cut_ms == 1101
+    assert log.writer.cut(1100) is None
+    assert log.writer.cut(1101) == Put(0, 0.0)
+    assert log.writer.cut_ms is None
+    footer = decode_whole(log.writer.bytes_of(0), "wal", WAL, 0)
+    assert [(section.partition, section.end_offset) for section in footer.sections] == [(P, 1), (Q, 1)]
+
+
+def test_a_full_buffer_is_cut_at_once_and_an_object_takes_the_oldest_batches() -> None:
+    log = Log(object_bytes=2 * SIZE, buffer_bytes=20 * SIZE)
+    for partition in (P, Q, P):
+        log.append(partition, linger_ms=1000)
+    assert log.writer.cut(0) == Put(0, 0.0)
+    assert log.writer.cut(0) is None  # one batch is left, and its linger is not over
+    assert log.writer.cut(1000) == Put(1, 0.0)
+    footers = [decode_whole(log.writer.bytes_of(number), "wal", WAL, number) for number in (0, 1)]
+    assert [len(footer.sections) for footer in footers] == [2, 1]
+    assert (footers[1].sections[0].base_offset, footers[1].sections[0].state_number) == (1, 0)
+
+
+def test_records_are_acknowledged_in_the_order_of_numbers_whatever_the_order_of_outcomes() -> None:
+    log = Log()
+    log.cut_each(3)
+    assert log.writer.on_put(2, WRITTEN) == Done(2)
+    assert log.writer.on_put(1, WRITTEN) == Done(1)
+    assert log.acknowledged() == []
+    log.writer.on_put(0, WRITTEN)
+    assert log.acknowledged() == [0, 1, 2]
+    assert log.writer.durable_end == 3
+
+
+def test_at_most_a_window_of_numbers_is_begun() -> None:
+    log = Log()
+    log.cut_each(WINDOW)
+    log.append()
+    assert log.writer.cut(0) is None
+    log.writer.on_put(1, WRITTEN)
+    assert log.writer.cut(0) is None, "number 8 is not begun before number 0 is durable"
+    log.writer.on_put(0, WRITTEN)
+    assert log.writer.cut(0) == Put(WINDOW, 0.0)
+
+
+def test_every_try_puts_the_same_bytes_and_never_ends() -> None:
+    log = Log()
+    log.cut_each(1)
+    first = log.writer.bytes_of(0)
+    delays = []
+    for _ in range(20):
+        log.append()
+        action = log.writer.on_put(0, UNDECIDED)
+        assert isinstance(action, Put)
+        delays.append(action.delay_s)
+        assert log.writer.bytes_of(0) is first
+    assert delays[:3] == [0.05, 0.1, 0.2]
+    assert max(delays) == 2.0
+
+
+def test_an_object_that_exists_is_read_back_before_it_counts() -> None:
+    log = Log()
+    log.cut_each(1)
+    assert log.writer.on_put(0, EXISTS) == ReadBack(0, 0.0)
+    assert isinstance(log.writer.on_read(0, ReadOutcome.UNDECIDED), ReadBack)
+    assert isinstance(log.writer.on_read(0, ReadOutcome.MISSING), Put)
+    assert log.acknowledged() == []
+    own = decode_whole(log.writer.bytes_of(0), "wal", WAL, 0)
+    assert log.writer.on_read(0, own) == Done(0)
+    assert log.acknowledged() == [0]
+
+
+def test_a_seal_ends_the_log_and_what_is_below_may_still_be_acknowledged() -> None:
+    log = Log()
+    log.cut_each(4)
+    log.append()
+    seal = decode_whole(encode_seal(WAL, 2, NONCE, NOW, 9), "wal", WAL, 2)
+    log.writer.on_put(3, WRITTEN)
+    assert log.writer.on_read(2, seal) == Done(2)
+    assert log.writer.sealed_at == 2
+    assert [number for number in range(4) if log.writer.wants(number)] == [0, 1]
+    log.writer.on_put(1, WRITTEN)
+    log.writer.on_put(0, WRITTEN)
+    assert log.acknowledged() == [0, 1]
+    assert log.writer.held_bytes == 0
+    assert log.writer.cut(10**9) is None
+    with pytest.raises(FencedError, match="sealed at 2"):
+        log.append()
+
+
+def test_another_writer_of_the_same_log_is_a_fault() -> None:
+    log, other = Log(), Log()
+    log.cut_each(1)
+    other.cut_each(2)
+    foreign = decode_whole(other.writer.bytes_of(1), "wal", WAL, 1)
+    with pytest.raises(FencedError, match="not what this process has put there"):
+        log.writer.on_read(0, foreign)
+
+
+def test_a_buffer_that_is_full_refuses_before_anything_is_appended() -> None:
+    log = Log(object_bytes=SIZE, buffer_bytes=4 * SIZE)
+    for _ in range(4):
+        log.append()
+    with pytest.raises(RequestRejected) as refused:
+        log.append()
+    assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert log.writer.held_bytes == 4 * SIZE
+    log.writer.cut(0)
+    log.writer.on_put(0, WRITTEN)
+    log.append()
+
+
+def test_a_release_says_the_last_number_once_everything_of_the_partition_is_acknowledged() -> None:
+    log = Log()
+    log.append(P, linger_ms=5000)
+    log.writer.stop(P)
+    assert log.writer.last_number_if_flushed(P) is None
+    assert log.writer.cut(0) == Put(0, 0.0), "a release does not wait for the linger"
+    log.append(Q)
+    log.writer.cut(0)
+    log.writer.on_put(1, WRITTEN)
+    assert log.writer.last_number_if_flushed(P) is None
+    log.writer.on_put(0, WRITTEN)
+    assert log.writer.last_number_if_flushed(P) == 0
+    with pytest.raises(RequestRejected, match="given"):
+        log.append(P)
+    log.append(Q)
+
+
+def test_a_partition_without_records_is_released_at_once() -> None:
+    log = Log()
+    log.writer.stop(P)
+    assert log.writer.last_number_if_flushed(P) == -1
+
+
+def test_a_later_leadership_in_the_same_log_brings_its_state_anew() -> None:
+    log = Log()
+    log.cut_each(1)
+    log.writer.on_put(0, WRITTEN)
+    assert not log.writer.wants_state(P)
+    log.writer.stop(P)
+    log.writer.lead(P)
+    assert log.writer.wants_state(P)
+
+
+def test_the_state_comes_again_after_some_numbers() -> None:
+    log = Log()
+    for number in range(STATE_EVERY + 2):
+        log.append()
+        log.writer.cut(0)
+        log.writer.on_put(number, WRITTEN)
+    numbers = [each.sections[0].state_number for each in log.writer.take_acknowledged()]
+    assert numbers == [0] * STATE_EVERY + [STATE_EVERY] * 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_no_outcome_loses_a_record_or_gives_one_twice(data: st.DataObject) -> None:
+    """Whatever comes in whatever order: what is acknowledged are the records from the first on, each once, in order."""
+    log = Log(object_bytes=3 * SIZE, buffer_bytes=30 * SIZE)
+    open_numbers: list[int] = []
+    ends = {P: 0, Q: 0}
+    for _ in range(60):
+        step = data.draw(st.sampled_from(["append", "append", "cut", "outcome"]))
+        if step == "append" and log.writer.held_bytes < 20 * SIZE:
+            log.append(data.draw(st.sampled_from([P, Q])), linger_ms=data.draw(st.integers(0, 3)))
+        elif step == "cut" and (put := log.writer.cut(10)) is not None:
+            open_numbers.append(put.number)
+        elif open_numbers:
+            number = data.draw(st.sampled_from(open_numbers))
+            action = log.writer.on_put(number, data.draw(st.sampled_from([WRITTEN, EXISTS, UNDECIDED])))
+            if isinstance(action, ReadBack):
+                action = log.writer.on_read(number, decode_whole(log.writer.bytes_of(number), "wal", WAL, number))
+            if isinstance(action, Done):
+                open_numbers.remove(number)
+        assert log.writer.next_number <= log.writer.durable_end + WINDOW
+        for durable in log.writer.take_acknowledged():
+            for section in durable.sections:
+                assert section.end_offset > ends[section.partition]
+                ends[section.partition] = section.end_offset
+    assert all(ends[partition] <= log.ends[partition] for partition in (P, Q))
