@@ -28,10 +28,11 @@ def restored(state: PartitionState) -> tuple[ProducerStates, LeaderEpochs]:
     producers = ProducerStates()
     producers.load_rows(parse_snapshot(state.snapshot))
     older: dict[int, list[tuple[int, int, int, int, int]]] = {}
-    for producer_id, *batch in state.older:
-        older.setdefault(producer_id, []).append((batch[0], batch[1], batch[2], batch[3], batch[4]))
-    for producer_id, batches in older.items():
-        entry = producers.entries.get(producer_id)
+    for one in state.older:
+        batch = (one.base_sequence, one.last_sequence, one.base_offset, one.last_offset, one.timestamp)
+        older.setdefault(one.producer_id, []).append(batch)
+    for key, batches in older.items():
+        entry = producers.entries.get(key)
         if entry is not None:
             entry.batches = [*batches, *entry.batches]
     return producers, LeaderEpochs(state.leader_epochs)

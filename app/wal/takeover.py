@@ -80,13 +80,20 @@ def continue_from(
             return NeedsManifest("no range has a section")
     _check_order(partition, pieces)
     end = max(pieces[-1].section.end_offset if pieces else 0, 0 if tiered is None else tiered.floor)
+    last = pieces[-1] if pieces else None
     if tiered is not None:
         pieces = [piece for piece in pieces if piece.section.end_offset > tiered.floor]
         _check_covered(partition, pieces, tiered)
-    if not pieces:
-        return TakeOver(Offset(end), None, None, ())
-    producers, epochs = _state_at_end(partition, pieces, objects, ranges)
-    return TakeOver(Offset(end), epochs.entries(), producers, tuple(pieces))
+    state = None if last is None or last.section.end_offset != end else _state_at_end(partition, last, objects, ranges)
+    if state is not None:
+        producers, epochs = state
+        return TakeOver(Offset(end), epochs.entries(), producers, tuple(pieces))
+    if pieces:
+        raise CorruptionError(
+            f"{partition}: object {pieces[-1].number} of write-ahead log {pieces[-1].wal} names object "
+            f"{pieces[-1].section.state_number} for the state of its producers, and that does not have it."
+        )
+    return TakeOver(Offset(end), None, None, ())
 
 
 def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
@@ -101,29 +108,32 @@ def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], take
     return end if local_end_offset >= end and below == theirs else None
 
 
+def _run(each: WalRange, objects: Objects) -> range:
+    """The numbers of the range that count: from the last one down, as long as there is an object with records.
+
+    What lies below a gap was trimmed and is back, because a late put has landed there (J25). Seals in a range lie where objects
+    were trimmed, too (J10).
+    """
+    there = objects.get(each.wal, {})
+    first = each.last + 1
+    while first > each.first and first - 1 in there and not there[first - 1].is_seal:
+        first -= 1
+    return range(first, each.last + 1)
+
+
 def _pieces(partition: TopicIdPartition, each: WalRange, objects: Objects) -> list[Piece]:
     """J24: sections of the partition in the range, in order."""
-    there = objects.get(each.wal, {})
-    found = sorted(number for number in there if each.covers(number))
-    if found and found != [*range(found[0], each.last + 1)]:
-        missing = next(number for number in range(found[0], each.last + 1) if number not in there)
-        raise CorruptionError(
-            f"Object {missing} of write-ahead log {each.wal} is missing, although {partition} needs objects around it: the store "
-            "has lost it."
-        )
     return [
         Piece(each.wal, number, section)
-        for number in found
-        if not there[number].is_seal
-        for section in there[number].sections
+        for number in _run(each, objects)
+        for section in objects[each.wal][number].sections
         if section.partition == partition
     ]
 
 
 def _is_whole(each: WalRange, objects: Objects) -> bool:
     """Whether nothing of the range was trimmed."""
-    there = objects.get(each.wal, {})
-    return all(number in there for number in range(each.first, each.last + 1))
+    return _run(each, objects).start == each.first
 
 
 def _check_order(partition: TopicIdPartition, pieces: Sequence[Piece]) -> None:
@@ -148,18 +158,15 @@ def _check_covered(partition: TopicIdPartition, pieces: Sequence[Piece], tiered:
 
 
 def _state_at_end(
-    partition: TopicIdPartition, pieces: Sequence[Piece], objects: Objects, ranges: Sequence[WalRange]
-) -> tuple[ProducerStates, LeaderEpochs]:
-    """J28: the state that the last section names, and everything after it."""
-    last = pieces[-1]
+    partition: TopicIdPartition, last: Piece, objects: Objects, ranges: Sequence[WalRange]
+) -> tuple[ProducerStates, LeaderEpochs] | None:
+    """J28: the state that the last section names, and everything after it. None if that object was trimmed: then everything is
+    tiered."""
     (own,) = [each for each in ranges if each.wal == last.wal and each.covers(last.number)]
     run = [piece for piece in _pieces(partition, own, objects) if piece.number >= last.section.state_number]
     state = run[0].section.state if run and run[0].number == last.section.state_number else None
     if state is None:
-        raise CorruptionError(
-            f"{partition}: object {last.number} of write-ahead log {last.wal} names object {last.section.state_number} for the "
-            "state of its producers, and that does not have it."
-        )
+        return None
     producers, epochs = restored(state)
     for piece in run:
         replay(producers, epochs, [each for each in piece.section.batches if each.base_offset >= state.offset])

@@ -19,10 +19,12 @@ class _Need(NamedTuple):
 
 
 class _Partition:
-    __slots__ = ("needs", "released_at")
+    __slots__ = ("needs", "newest", "released_at")
 
     def __init__(self) -> None:
         self.needs: deque[_Need] = deque()
+        self.newest: _Need | None = None
+        """Its last section, needed or not: while that stays, its state object stays, too."""
         self.released_at = -1
         """-1 while this broker leads; else the partition epoch at which it gave the partition up."""
 
@@ -44,7 +46,8 @@ class WalNeeds:
         self.held_bytes += durable.size_bytes
         for section in durable.sections:
             partition = self._partitions.setdefault(section.partition, _Partition())
-            partition.needs.append(_Need(durable.number, section.end_offset, section.state_number))
+            partition.newest = _Need(durable.number, section.end_offset, section.state_number)
+            partition.needs.append(partition.newest)
 
     def note_floor(self, partition: TopicIdPartition, floor: Offset) -> None:
         """The manifest's entry is durable, and says that everything below is tiered or deleted (J33).
@@ -83,10 +86,12 @@ class WalNeeds:
 
     def trim_end(self, durable_end: int) -> int:
         """All objects below may be deleted (J13, J32)."""
-        end = durable_end - (self._window + 1)
+        kept = end = durable_end - (self._window + 1)
         for partition in self._partitions.values():
             if partition.needs:
                 end = min(end, partition.needs[0].state_number)
+            if partition.newest is not None and partition.newest.number >= kept:
+                end = min(end, partition.newest.state_number)
         return max(0, end)
 
     def note_deleted(self, end: int) -> None:

@@ -352,6 +352,22 @@ class WalWriter:
             self.durable_end += 1
         return Done(number)
 
+    def begin_trim(self, end: int) -> int:
+        """Up to where objects may be deleted now, if nobody needs those below ``end`` (J32, J37).
+
+        A partition whose batches are on their way may name its state object in them. Others bring their state anew if theirs is
+        among the deleted.
+        """
+        for flight in self._in_flight.values():
+            end = min([end, *(section.state_number for section in flight.sections)])
+        for led in self._led.values():
+            if led.waiting and led.state_number >= 0:
+                end = min(end, led.state_number)
+        for led in self._led.values():
+            if led.state_number < end:
+                led.state_number = -1
+        return end
+
     def take_acknowledged(self) -> list[DurableObject]:
         """Objects that count since the last call, in the order of their numbers."""
         taken, self._acknowledged = self._acknowledged, []

@@ -12,7 +12,15 @@ from app.hot.epochs import LeaderEpochs
 from app.hot.producers import ProducerStates
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import LeaderEpoch, Offset, TopicIdPartition
-from app.wal.format import BatchFields, PartitionState, SectionDraft, WalFooter, encode_object
+from app.wal.format import (
+    BatchFields,
+    PartitionState,
+    SectionDraft,
+    WalFooter,
+    decode_whole,
+    encode_object,
+    encode_seal,
+)
 from app.wal.states import captured, replay, restored
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
 from tests.wal.objects import NONCE, NOW, P, Q, batch, draft, empty_state, fields_of, marker
@@ -99,8 +107,24 @@ def test_a_gap_between_tier_and_ranges_is_damage() -> None:
 def test_an_object_missing_in_the_middle_is_damage() -> None:
     objects = {A: log_of(A, 0, [0], [], [1])}
     del objects[A][1]
-    with pytest.raises(CorruptionError, match="Object 1 of write-ahead log 1/10 is missing"):
-        continue_from(P, [R(*A, 0, 2)], objects, None)
+    with pytest.raises(CorruptionError, match="offset 0 to 1 are neither tiered nor"):
+        continue_from(P, [R(*A, 0, 2)], objects, tiered(0))
+
+
+def test_a_trimmed_object_that_is_back_does_not_count() -> None:
+    """A put whose answer was lost has landed twice: before the object was trimmed, and after."""
+    objects = {A: log_of(A, 0, [0, 1], [2, 3], [4])}
+    del objects[A][1], objects[A][2]
+    assert isinstance(continue_from(P, [R(*A, 0, 2)], objects, None), NeedsManifest)
+    assert continue_from(P, [R(*A, 0, 2)], objects, tiered(5)) == TakeOver(Offset(5), None, None, ())
+
+
+def test_a_seal_in_a_trimmed_number_is_no_object_of_the_range() -> None:
+    objects = {A: log_of(A, 2, [2])}
+    seal = decode_whole(encode_seal(A, 0, NONCE, NOW, 9), "wal", A, 0)
+    taken = continue_from(P, [R(*A, 0, 2)], {A: {0: seal, **objects[A]}}, tiered(2))
+    assert isinstance(taken, TakeOver)
+    assert taken.end_offset == 3
 
 
 def test_records_that_are_there_twice_are_damage() -> None:

@@ -208,6 +208,20 @@ def test_the_state_comes_again_after_some_numbers() -> None:
     assert numbers == [0] * STATE_EVERY + [STATE_EVERY] * 2
 
 
+def test_no_section_names_a_state_that_is_trimmed() -> None:
+    log = Log()
+    log.cut_each(2)
+    log.writer.on_put(0, WRITTEN)
+    assert log.writer.begin_trim(1) == 0, "object 1 names the state in object 0, and is on its way"
+    log.writer.on_put(1, WRITTEN)
+    log.append()
+    assert log.writer.begin_trim(1) == 0, "so does the batch that waits"
+    log.writer.cut(0)
+    log.writer.on_put(2, WRITTEN)
+    assert log.writer.begin_trim(1) == 1
+    assert log.writer.wants_state(P)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_no_outcome_loses_a_record_or_gives_one_twice(data: st.DataObject) -> None:
