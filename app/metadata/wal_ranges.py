@@ -30,6 +30,8 @@ class WalRange(NamedTuple):
 
     broker_id: int
     broker_epoch: int
+    leader_epoch: int
+    """Of the leadership that wrote them. Other sections of the partition in these objects do not count (J20)."""
     first: int
     last: int
     """``OPEN`` while its broker leads."""
@@ -50,14 +52,10 @@ class WalRange(NamedTuple):
 WalRanges = tuple[WalRange, ...]
 
 
-def opened(ranges: WalRanges, wal: WalId, next_number: int) -> WalRanges:
-    """A broker begins to lead. ``next_number``: a number that it had not begun when it told (J19); 0 if it never told.
-
-    The new range begins above an earlier one of the same log (J20).
-    """
+def opened(ranges: WalRanges, wal: WalId, leader_epoch: int, next_number: int) -> WalRanges:
+    """A broker begins to lead. ``next_number``: a number that it had not begun when it told (J19); 0 if it never told."""
     assert not any(each.is_open for each in ranges), ranges
-    first = max([next_number, *(each.last + 1 for each in ranges if each.wal == wal)])
-    return (*ranges, WalRange(*wal, first, OPEN))
+    return (*ranges, WalRange(*wal, leader_epoch, next_number, OPEN))
 
 
 def released(ranges: WalRanges, wal: WalId, last: int) -> WalRanges:

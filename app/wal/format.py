@@ -159,6 +159,11 @@ class Section:
     def end_offset(self) -> Offset:
         return self.batches[-1].end_offset
 
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Of the leadership that wrote it: all batches have the same (J20)."""
+        return self.batches[0].leader_epoch
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalFooter:
@@ -540,9 +545,7 @@ class _FooterReader:
                 after.base_offset == before.end_offset,
                 f"{where} goes on at {after.base_offset} after {before.end_offset}",
             )
-            require(
-                after.leader_epoch >= before.leader_epoch, f"{where} has epoch {after.leader_epoch} after a later one"
-            )
+            require(after.leader_epoch == before.leader_epoch, f"{where} has two leader epochs")
         require(sum(fields.size_bytes for fields in batches) == size_bytes, f"{where} of {size_bytes} bytes")
 
     def _state(self, size_bytes: int, batches: Sequence[BatchFields], where: str) -> PartitionState:

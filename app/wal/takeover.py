@@ -122,12 +122,12 @@ def _run(each: WalRange, objects: Objects) -> range:
 
 
 def _pieces(partition: TopicIdPartition, each: WalRange, objects: Objects) -> list[Piece]:
-    """J24: sections of the partition in the range, in order."""
+    """J20, J24: sections of the partition in the range that its leadership wrote, in order."""
     return [
         Piece(each.wal, number, section)
         for number in _run(each, objects)
         for section in objects[each.wal][number].sections
-        if section.partition == partition
+        if section.partition == partition and section.leader_epoch == each.leader_epoch
     ]
 
 

@@ -291,6 +291,7 @@ class WalWriter:
         if state is not None:
             led.state_number, led.state_waits = number, False
         assert number - STATE_NUMBERS_MAX <= led.state_number, (number, led.state_number)
+        assert len({batch.fields.leader_epoch for batch in batches}) == 1, partition
         return SectionDraft(
             partition, [batch.data for batch in batches], [batch.fields for batch in batches], led.state_number, state
         )

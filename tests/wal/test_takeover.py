@@ -26,7 +26,11 @@ from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, loc
 from tests.wal.objects import NONCE, NOW, P, Q, batch, draft, empty_state, fields_of, marker
 
 A, B = WalId(1, 10), WalId(2, 20)
-R = WalRange
+
+
+def R(broker_id: int, broker_epoch: int, first: int, last: int) -> WalRange:  # noqa: N802
+    """A range of log A has leader epoch 1, one of log B 2."""
+    return WalRange(broker_id, broker_epoch, 2 if broker_id == 2 else 1, first, last)
 
 
 def tiered(end: int, log_start: int = 0) -> Tiered:
@@ -73,6 +77,15 @@ def test_only_what_is_in_the_ranges_counts() -> None:
     taken = continue_from(P, [R(*A, 0, 1)], objects, None)
     assert isinstance(taken, TakeOver)
     assert taken.end_offset == 2
+
+
+def test_sections_of_another_leadership_in_the_same_log_do_not_count() -> None:
+    first, second = log_of(A, 0, [0], [1]), log_of(A, 5, [4], epoch=3)
+    objects = {A: {**first, **{number: log_of(A, number, [])[number] for number in (2, 3, 4)}, **second}}
+    taken = continue_from(P, [WalRange(*A, 3, 0, 5)], objects, tiered(4))
+    assert isinstance(taken, TakeOver)
+    assert [piece.number for piece in taken.pieces] == [5]
+    assert isinstance(continue_from(P, [WalRange(*A, 2, 0, 4)], objects, None), NeedsManifest)
 
 
 def test_a_trimmed_range_without_a_section_asks_for_the_manifest() -> None:

@@ -13,7 +13,10 @@ from app.wal.writer import DurableObject, DurableSection
 from tests.wal.objects import WAL, P, Q
 
 OTHER = WalId(9, 1)
-R = WalRange
+
+
+def R(broker_id: int, broker_epoch: int, first: int, last: int, leader_epoch: int = 3) -> WalRange:  # noqa: N802
+    return WalRange(broker_id, broker_epoch, leader_epoch, first, last)
 
 
 def section(partition: TopicIdPartition, end: int, state_number: int) -> DurableSection:
@@ -81,21 +84,21 @@ def test_a_dead_log_keeps_its_seal_and_what_ranges_cover() -> None:
     assert deletable([0, 1, 5], 5, []) == [0, 1]
 
 
-def test_ranges_of_one_log_do_not_overlap() -> None:
-    ranges = released(opened((), WAL, 5), WAL, 10)
+def test_ranges_are_closed_by_a_release_and_by_a_seal() -> None:
+    ranges = released(opened((), WAL, 3, 5), WAL, 10)
     assert ranges == (R(*WAL, 5, 10),)
-    ranges = opened(ranges, WAL, 8)
-    assert ranges == (R(*WAL, 5, 10), R(*WAL, 11, OPEN))
-    assert sealed(ranges, WAL, 14) == (R(*WAL, 5, 10), R(*WAL, 11, 13))
+    ranges = opened(ranges, WAL, 7, 8)
+    assert ranges == (R(*WAL, 5, 10), R(*WAL, 8, OPEN, 7))
+    assert sealed(ranges, WAL, 14) == (R(*WAL, 5, 10), R(*WAL, 8, 13, 7))
 
 
 def test_a_range_without_numbers_is_not_written() -> None:
-    assert released(opened((), WAL, 5), WAL, -1) == ()
-    assert sealed(opened((), WAL, 20), WAL, 14) == ()
+    assert released(opened((), WAL, 3, 5), WAL, -1) == ()
+    assert sealed(opened((), WAL, 3, 20), WAL, 14) == ()
 
 
 def test_a_seal_below_a_released_range_is_damage() -> None:
-    ranges = opened((R(*WAL, 5, 10),), OTHER, 0)
+    ranges = opened((R(*WAL, 5, 10),), OTHER, 4, 0)
     with pytest.raises(CorruptionError, match="lost objects that were confirmed"):
         sealed(ranges, WAL, 9)
     assert sealed(ranges, WAL, 11) == ranges

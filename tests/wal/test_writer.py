@@ -222,6 +222,30 @@ def test_no_section_names_a_state_that_is_trimmed() -> None:
     assert log.writer.wants_state(P)
 
 
+def test_an_object_on_its_way_keeps_the_state_that_it_names_though_a_newer_one_is_cut() -> None:
+    log = Log()
+    for number in range(STATE_EVERY):
+        log.append()
+        log.writer.cut(0)
+        if number < STATE_EVERY - 1:
+            log.writer.on_put(number, WRITTEN)
+    log.append()
+    log.writer.cut(0)  # the state comes again with this one
+    log.writer.on_put(STATE_EVERY, WRITTEN)
+    assert log.writer.begin_trim(STATE_EVERY - 10) == 0
+
+
+def test_a_release_that_is_refused_for_good_lets_the_partition_go_on_in_its_range() -> None:
+    log = Log()
+    log.cut_each(1)
+    log.writer.on_put(0, WRITTEN)
+    log.writer.stop(P)
+    assert log.writer.last_number_if_flushed(P) == 0
+    log.writer.resume(P)
+    log.writer.stop(P)
+    assert log.writer.last_number_if_flushed(P) == 0, "records from before the refusal are in the range as well"
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_no_outcome_loses_a_record_or_gives_one_twice(data: st.DataObject) -> None:

@@ -38,7 +38,7 @@ class Producer:
         self._arrives_ms = self._told_ms = 0.0
         self._lost_in = -1
         self._is_known = False
-        """Whether a batch was acknowledged: a partition takes a first batch with any sequence of a producer that it does not know."""
+        """Whether a batch was acknowledged. A partition takes any sequence of a producer that it does not know."""
         self._pausing = False
         self._refused_ms = -1.0
         self._target = 0

@@ -167,9 +167,10 @@ class Leading:
     def _widened(self, ranges: list[WalRange]) -> list[WalRange]:
         """Planted: every object of a log counts."""
         wide = []
-        for wal in dict.fromkeys(each.wal for each in ranges):
-            numbers = [number for number, one in self.world.bucket.wals.get(wal, {}).items() if not one.footer.is_seal]
-            wide.append(WalRange(*wal, 0, max(numbers, default=-1)))
+        for each in ranges:
+            log = self.world.bucket.wals.get(each.wal, {})
+            numbers = [number for number, one in log.items() if not one.footer.is_seal]
+            wide.append(each._replace(last=max(numbers, default=-1)))
         return wide
 
     def _decide(
@@ -520,6 +521,7 @@ class Leading:
 
     def _ask_finish(self) -> None:
         """J40: everything below the first record in this log is tiered."""
-        if self.mode is Mode.TO_OBJECT and self._walled and self.manifest is not None and self.serving:
-            if self.manifest.tiered_end >= self._begin_offset:
-                self.broker.ask_controller("finish_switch", self.key, self.leader_epoch, self._begin_number)
+        if self.mode is not Mode.TO_OBJECT or not self._walled or self.manifest is None or not self.serving:
+            return
+        if self.manifest.tiered_end >= self._begin_offset:
+            self.broker.ask_controller("finish_switch", self.key, self.leader_epoch, self._begin_number)

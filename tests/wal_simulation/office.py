@@ -51,7 +51,7 @@ class Office:
         def began() -> None:
             self.active = True
             now_ms = self.broker.now_ms
-            self._heard_ms = {node_id: now_ms for node_id in self.image.brokers}
+            self._heard_ms = dict.fromkeys(self.image.brokers, now_ms)
             self.broker.repeat(TICK_MS, self._tick)
             self.broker.repeat(SWEEP_MS, self._sweep)
 
@@ -189,7 +189,10 @@ class Office:
                 before = image.brokers.get(node_id)
                 if before is not None and before.incarnation != known:
                     return None
-                joined = BrokerRecord(image.sequence + 1, incarnation)
+                epoch = image.sequence + 1
+                if before is not None and not self.world.rules.registers_anew:
+                    epoch = before.broker_epoch
+                joined = BrokerRecord(epoch, incarnation)
                 return self._ended(image, node_id, before, end, {**image.brokers, node_id: joined})
 
             self._end_broker(node_id, plan, done)
@@ -266,12 +269,12 @@ class Office:
             return record.changed(leader=NOBODY, leader_epoch=record.leader_epoch + ended, ranges=ranges)
         leader = self.broker.rng.choice(able)
         if record.mode is Mode.OBJECT:
-            ranges = self._opened(ranges, WalId(leader, brokers[leader].broker_epoch))
+            ranges = self._opened(ranges, WalId(leader, brokers[leader].broker_epoch), record.leader_epoch + 1)
         return record.changed(leader=leader, leader_epoch=record.leader_epoch + 1, ranges=ranges)
 
-    def _opened(self, ranges: tuple[WalRange, ...], wal: WalId) -> tuple[WalRange, ...]:
+    def _opened(self, ranges: tuple[WalRange, ...], wal: WalId, leader_epoch: int) -> tuple[WalRange, ...]:
         rules = self.world.rules
-        return rules.opened(ranges, wal, rules.first_number(self.next_numbers.get(wal, 0)))  # type: ignore[no-any-return]
+        return rules.opened(ranges, wal, leader_epoch, rules.first_number(self.next_numbers.get(wal, 0)))  # type: ignore[no-any-return]
 
     def release(self, key: TopicIdPartition, node_id: int, leader_epoch: int, partition_epoch: int, last: int) -> None:
         """J18."""
@@ -288,7 +291,7 @@ class Office:
                 return image.with_partitions({key: record.changed()})  # the leader hears that it leads on
             ranges = released(record.ranges, record.ranges[-1].wal, last)
             leader = self.broker.rng.choice(able)
-            ranges = self._opened(ranges, WalId(leader, image.brokers[leader].broker_epoch))
+            ranges = self._opened(ranges, WalId(leader, image.brokers[leader].broker_epoch), record.leader_epoch + 1)
             changed = record.changed(leader=leader, leader_epoch=record.leader_epoch + 1, ranges=ranges)
             return image.with_partitions({key: changed})
 
@@ -316,7 +319,7 @@ class Office:
             if self.world.rules.two_entries:
                 return image.with_partitions({key: record.changed(mode=Mode.TO_OBJECT)})
             wal = WalId(record.leader, image.brokers[record.leader].broker_epoch)
-            changed = record.changed(mode=Mode.OBJECT, ranges=self._opened(record.ranges, wal))
+            changed = record.changed(mode=Mode.OBJECT, ranges=self._opened(record.ranges, wal, record.leader_epoch))
             return image.with_partitions({key: changed})
 
         self._do(("switch", key), lambda done: self.change(plan, done))
@@ -329,7 +332,7 @@ class Office:
             if record.mode is not Mode.TO_OBJECT or record.leader_epoch != leader_epoch or record.leader == NOBODY:
                 return None
             wal = WalId(record.leader, image.brokers[record.leader].broker_epoch)
-            opened = self.world.rules.opened(record.ranges, wal, begin_number)
+            opened = self.world.rules.opened(record.ranges, wal, leader_epoch, begin_number)
             return image.with_partitions({key: record.changed(mode=Mode.OBJECT, ranges=opened)})
 
         self._do(("switch", key), lambda done: self.change(plan, done))

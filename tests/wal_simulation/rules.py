@@ -35,6 +35,8 @@ class Rules:
     """J18."""
     release_names_epochs: bool = True
     """J18."""
+    registers_anew: bool = True
+    """J1: every registration gets another broker epoch."""
     sealed_joins_anew: bool = True
     """J14: a process whose log was sealed gets another broker epoch."""
     floor_is_durable: bool = True
