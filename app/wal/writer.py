@@ -22,7 +22,7 @@ from app.errors import ErrorCode, FencedError, RequestRejected
 from app.limits import MIB
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
-from app.units import Offset, TimestampMs, TopicIdPartition
+from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import (
     STATE_NUMBERS_MAX,
     WINDOW,
@@ -260,8 +260,11 @@ class WalWriter:
             return None
         return -1 if self._waiting_bytes >= self._object_bytes else self._due_ms
 
-    def cut(self, now_ms: int) -> Put | None:
-        """Begin the next object with the oldest batches, if it is time (J6, J8). Returns: its put; None if it is not time."""
+    def cut(self, now_ms: int, created_ms: TimestampMs = NO_TIMESTAMP) -> Put | None:
+        """Begin the next object with the oldest batches, if it is time (J6, J8). ``created_ms``: wall-clock time, for people.
+
+        Returns: its put; None if it is not time.
+        """
         cut_ms = self.cut_ms
         if cut_ms is None or cut_ms > now_ms:
             return None
@@ -276,7 +279,7 @@ class WalWriter:
         self._settle_due()
         drafts = [self._draft(partition, batches, number) for partition, batches in taken.items()]
         nonce = self._new_nonce()
-        data, footer = encode_object(self.wal, number, nonce, TimestampMs(now_ms), drafts)
+        data, footer = encode_object(self.wal, number, nonce, created_ms, drafts)
         sections = tuple(DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections)
         self._in_flight[number] = _InFlight(data, nonce, sections)
         self._in_flight_bytes += len(data)

@@ -12,7 +12,7 @@ from app.hot.checkpoints import EpochStart
 from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalRange
-from app.units import Offset, TimestampMs, TopicIdPartition
+from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import Kind, SectionDraft, WalFooter, encode_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
@@ -113,7 +113,7 @@ class _EagerWriter(WalWriter):
 class _HastyOrderWriter(WalWriter):
     """J6: the newest batches that fit go first."""
 
-    def cut(self, now_ms: int) -> Put | None:
+    def cut(self, now_ms: int, created_ms: TimestampMs = NO_TIMESTAMP) -> Put | None:
         waiting = list(self._waiting)
         ready = all(batch.state is None and self._led[batch.partition].state_number >= 0 for batch in waiting)
         if ready and self.window_is_open and self._waiting_bytes > self._object_bytes:
@@ -123,7 +123,7 @@ class _HastyOrderWriter(WalWriter):
                     break
                 size, count = size + len(batch.data), count + 1
             self._waiting.rotate(count)
-        return super().cut(now_ms)
+        return super().cut(now_ms, created_ms)
 
 
 class _UnboundedWriter(WalWriter):

@@ -1,0 +1,102 @@
+"""The objects of write-ahead logs in the store: thin calls, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from app.errors import StorageUnavailable
+from app.metadata import layout
+from app.metadata.wal_ranges import WalId, WalRange
+from app.objectstore.api import ObjectMissing, ObjectStore
+from app.objectstore.keys import LIST_LIMIT_MAX
+from app.units import Buffer
+from app.wal.format import TAIL_BYTES, Section, WalFooter, check_section, decode_footer, footer_tail_bytes
+
+REQUEST_S: Final = 10.0
+"""A request that takes longer is undecided. It may still be applied: whoever sent it repeats it."""
+
+READS_AT_ONCE: Final = 64
+"""Footers that are read at the same time. A take-over of 500 MB has about as many objects."""
+
+
+async def put(store: ObjectStore, wal: WalId, number: int, data: Buffer) -> None:
+    """Put one object if absent. Raises: AlreadyExists, StorageUnavailable (undecided)."""
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            await store.put_if_absent(layout.wal_key(*wal, number), data)
+    except TimeoutError:
+        raise StorageUnavailable(f"{layout.wal_key(*wal, number)}: no response within {REQUEST_S:g} s") from None
+
+
+async def read_footer(store: ObjectStore, wal: WalId, number: int) -> WalFooter:
+    """The footer of one object: one GET, two if the footer is long. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+    key = layout.wal_key(*wal, number)
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            tail, size = await store.get_tail(key, TAIL_BYTES)
+            wanted = footer_tail_bytes(tail, size, key)
+            if wanted > len(tail):
+                tail, size = await store.get_tail(key, wanted)
+    except TimeoutError:
+        raise StorageUnavailable(f"{key}: no response within {REQUEST_S:g} s") from None
+    return decode_footer(tail, size, key, wal, number)
+
+
+async def read_section(store: ObjectStore, wal: WalId, number: int, section: Section) -> bytes:
+    """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+    key = layout.wal_key(*wal, number)
+    data = await store.get_range(key, section.position, section.position + section.size_bytes)
+    check_section(memoryview(data), section, key)
+    return bytes(data)
+
+
+async def list_numbers(store: ObjectStore, wal: WalId, *, above: int = -1) -> list[int]:
+    """The numbers of a log above ``above``, in order; other keys are left out. One LIST for 1,000. Raises: StorageUnavailable."""
+    prefix = layout.wal_prefix(*wal)
+    after = layout.wal_key(*wal, above) if above >= 0 else ""
+    numbers: list[int] = []
+    while True:
+        page = await store.list_objects(prefix, start_after=after, limit=LIST_LIMIT_MAX)
+        for info in page:
+            found = layout.parse_wal_key(info.key)
+            if found is not None:
+                numbers.append(found.number)
+        if len(page) < LIST_LIMIT_MAX:
+            return numbers
+        after = page[-1].key
+
+
+async def read_footers(store: ObjectStore, wal: WalId, numbers: Collection[int]) -> dict[int, WalFooter]:
+    """The footers of these objects, without those that are missing. Raises: StorageUnavailable, CorruptionError."""
+    found: dict[int, WalFooter] = {}
+    turns = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def read(number: int) -> None:
+        async with turns:
+            try:
+                found[number] = await read_footer(store, wal, number)
+            except ObjectMissing:
+                return
+
+    for outcome in await asyncio.gather(*map(read, numbers), return_exceptions=True):
+        if outcome is not None:
+            raise outcome
+    return found
+
+
+async def read_ranges(store: ObjectStore, ranges: Sequence[WalRange]) -> dict[WalId, dict[int, WalFooter]]:
+    """The footers of all objects in closed ranges: what ``takeover.continue_from`` asks for.
+
+    Partitions that go on together are read together: give the ranges of all of them.
+    Raises: StorageUnavailable, CorruptionError.
+    """
+    assert not any(each.is_open for each in ranges), ranges
+    objects: dict[WalId, dict[int, WalFooter]] = {}
+    for wal in dict.fromkeys(each.wal for each in ranges):
+        mine = [each for each in ranges if each.wal == wal]
+        there = await list_numbers(store, wal, above=min(each.first for each in mine) - 1)
+        wanted = [number for number in there if any(each.covers(number) for each in mine)]
+        objects[wal] = await read_footers(store, wal, wanted)
+    return objects

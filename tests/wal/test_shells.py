@@ -1,0 +1,220 @@
+"""Owner, taker and readers on a store: what was acknowledged is read back, whatever answers get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from app.errors import FencedError, StorageUnavailable
+from app.metadata import layout
+from app.metadata.wal_ranges import WalRange
+from app.objectstore.api import ObjectStore
+from app.objectstore.directory import DirectoryStore
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.units import TimestampMs
+from app.wal.objects import list_numbers, read_footer, read_ranges, read_section
+from app.wal.owner import WalOwner
+from app.wal.takeover import TakeOver, continue_from
+from app.wal.taker import seal
+from app.wal.writer import DurableObject, WalWriter
+from tests.support.virtual_loop import VirtualLoop, run_virtual
+from tests.wal.objects import WAL, P, Q, batch, empty_state, fields_of
+
+
+class Clock:
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(5)
+
+
+class Broker:
+    """A process that leads two partitions."""
+
+    def __init__(self, store: ObjectStore, seed: int = 1) -> None:
+        rng = Random(seed)
+        size = len(batch(0))
+        self.writer = WalWriter(
+            WAL, new_nonce=lambda: rng.randbytes(16), object_bytes=3 * size, buffer_bytes=100 * size
+        )
+        self.acknowledged = {P: 0, Q: 0}
+        self.ends = {P: 0, Q: 0}
+        self.moved = asyncio.Event()
+        for partition in (P, Q):
+            self.writer.lead(partition)
+        self.owner = WalOwner(self.writer, store, Clock(), rng, self._on_acknowledged)
+        self.task = asyncio.ensure_future(self.owner.run())
+
+    def _on_acknowledged(self, durable: DurableObject) -> None:
+        for section in durable.sections:
+            assert self.acknowledged[section.partition] < section.end_offset
+            self.acknowledged[section.partition] = section.end_offset
+        self.moved.set()
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            for partition in (P, Q):
+                offset = self.ends[partition]
+                data = batch(offset)
+                self.writer.check_room(partition, len(data))
+                state = empty_state(offset) if self.writer.wants_state(partition) else None
+                now_ms = int(asyncio.get_running_loop().time() * 1000)
+                self.writer.append(partition, data, fields_of(data), now_ms=now_ms, linger_ms=2, state=state)
+                self.ends[partition] = offset + 1
+        self.owner.wake()
+
+    async def wait_acknowledged(self, end: int) -> None:
+        while min(self.acknowledged.values()) < end:
+            self.moved.clear()
+            await self.moved.wait()
+
+    async def kill(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def read_back(store: ObjectStore, end: int) -> dict[object, bytes]:
+    """All batches of both partitions, from the sealed log alone."""
+    ranges = [WalRange(*WAL, 0, 0, end - 1)] if end else []
+    objects = await read_ranges(store, ranges)
+    found: dict[object, bytes] = {}
+    for partition in (P, Q):
+        taken = continue_from(partition, ranges, objects, None)
+        assert isinstance(taken, TakeOver)
+        parts = [await read_section(store, piece.wal, piece.number, piece.section) for piece in taken.pieces]
+        found[partition] = b"".join(parts)
+    return found
+
+
+async def killed_and_read_back(store: ObjectStore, *, acknowledged: int, more: int) -> None:
+    """A process is killed with records on their way; everything that was acknowledged is there, and nothing twice."""
+    broker = Broker(store)
+    for _ in range(acknowledged):
+        broker.append(1)
+        await asyncio.sleep(0.001)
+    await broker.wait_acknowledged(acknowledged)
+    broker.append(more)
+    await broker.kill()
+    told = dict(broker.acknowledged)
+    end = await seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3))
+    found = await read_back(store, end)
+    for partition, data in found.items():
+        expected = b"".join(batch(offset) for offset in range(acknowledged + more))
+        assert expected.startswith(data)
+        assert len(data) >= len(b"".join(batch(offset) for offset in range(told[partition])))  # type: ignore[index]
+    assert await seal(store, WAL, sealer=8, clock=Clock(), rng=Random(4)) == end
+
+
+def test_what_was_acknowledged_is_read_back_from_a_directory(tmp_path: Path) -> None:
+    asyncio.run(killed_and_read_back(DirectoryStore(tmp_path), acknowledged=20, more=5))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_acknowledged_is_read_back_whatever_answers_get_lost(seed: int) -> None:
+    kinds = (
+        FaultKind.LOST_ANSWER,
+        FaultKind.APPLIED_LATE,
+        FaultKind.UNAVAILABLE,
+        FaultKind.HANG,
+        FaultKind.HANG_APPLIED,
+    )
+    faults = [Fault(kind, probability=0.06, latency_ms=(50.0, 4000.0)) for kind in kinds]
+    faults.append(Fault(FaultKind.LATENCY, latency_ms=(5.0, 80.0)))
+
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(rng=Random(seed), faults=faults)
+        try:
+            await killed_and_read_back(store, acknowledged=30, more=10)
+        finally:
+            store.faults.clear()
+
+    # A read of a section is not repeated by the shell: its caller does that.
+    for fault in faults[:-1]:
+        fault.operation = "put_if_absent"
+    run_virtual(main)
+
+
+def test_an_owner_whose_log_is_sealed_ends_and_acknowledges_nothing_beyond() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(rng=Random(1), faults=[Fault(FaultKind.LATENCY, latency_ms=(5.0, 40.0))])
+        broker = Broker(store)
+        broker.append(10)
+        await broker.wait_acknowledged(10)
+        taking = asyncio.ensure_future(seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3)))
+        for _ in range(200):
+            if broker.task.done():
+                break
+            try:
+                broker.append(1)
+            except FencedError:
+                break
+            await asyncio.sleep(0.005)
+        await broker.task
+        end = await taking
+        assert broker.writer.sealed_at == broker.writer.durable_end == end
+        found = await read_back(store, end)
+        assert all(len(found[key]) >= len(batch(0)) * told // 2 for key, told in broker.acknowledged.items())
+
+    run_virtual(main)
+
+
+def test_a_taker_gives_up_when_the_store_stays_away() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(faults=[Fault(FaultKind.UNAVAILABLE)])
+        with pytest.raises(StorageUnavailable):
+            await seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3), deadline_s=5.0)
+        assert loop.time() < 6
+
+    run_virtual(main)
+
+
+def test_requests_are_those_of_the_formula(tmp_path: Path) -> None:
+    """One PUT for each object, none for a probe; a seal is two LISTs, one PUT and at most nine GETs."""
+
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore()
+        broker = Broker(store)
+        for number in range(12):
+            broker.append(1)
+            await broker.wait_acknowledged(number + 1)
+        await broker.kill()
+        assert [each.operation for each in store.history] == ["put_if_absent"] * 12
+        store.history.clear()
+        assert await seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3)) == 12
+        operations = [each.operation for each in store.history]
+        assert sorted(operations) == ["get_tail"] * 9 + ["list_objects"] * 2 + ["put_if_absent"]
+
+    run_virtual(main)
+
+
+def test_numbers_are_listed_over_pages_and_other_keys_are_left_out() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore()
+        for number in range(1005):
+            await store.put(layout.wal_key(*WAL, number), b"x")
+        await store.put("wal/3/other", b"x")
+        await store.put(layout.wal_prefix(*WAL) + "other", b"x")
+        assert await list_numbers(store, WAL) == list(range(1005))
+        assert await list_numbers(store, WAL, above=1002) == [1003, 1004]
+
+    run_virtual(main)
+
+
+def test_a_long_footer_takes_a_second_request() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore()
+        size = len(batch(0))
+        writer = WalWriter(WAL, new_nonce=lambda: bytes(16), object_bytes=4000 * size, buffer_bytes=8000 * size)
+        writer.lead(P)
+        for offset in range(2000):
+            data = batch(offset)
+            state = empty_state(offset) if writer.wants_state(P) else None
+            writer.append(P, data, fields_of(data), now_ms=0, linger_ms=0, state=state)
+        assert writer.cut(0) is not None
+        await store.put(layout.wal_key(*WAL, 0), writer.bytes_of(0))
+        footer = await read_footer(store, WAL, 0)
+        assert len(footer.sections[0].batches) == 2000
+        assert [each.operation for each in store.history] == ["put", "get_tail", "get_tail"]
+
+    run_virtual(main)
