@@ -162,7 +162,7 @@ def _state_at_end(
 ) -> tuple[ProducerStates, LeaderEpochs] | None:
     """J28: the state that the last section names, and everything after it. None if that object was trimmed: then everything is
     tiered."""
-    (own,) = [each for each in ranges if each.wal == last.wal and each.covers(last.number)]
+    (own,) = [each for each in ranges if (each.wal, each.leader_epoch) == (last.wal, last.section.leader_epoch)]
     run = [piece for piece in _pieces(partition, own, objects) if piece.number >= last.section.state_number]
     state = run[0].section.state if run and run[0].number == last.section.state_number else None
     if state is None:

@@ -36,7 +36,7 @@ class Broker:
         rng = Random(seed)
         size = len(batch(0))
         self.writer = WalWriter(
-            WAL, new_nonce=lambda: rng.randbytes(16), object_bytes=3 * size, buffer_bytes=100 * size
+            WAL, new_nonce=lambda: rng.randbytes(16), object_bytes=10 * size, buffer_bytes=500 * size
         )
         self.acknowledged = {P: 0, Q: 0}
         self.ends = {P: 0, Q: 0}
@@ -142,16 +142,16 @@ def test_an_owner_whose_log_is_sealed_ends_and_acknowledges_nothing_beyond() -> 
         broker.append(10)
         await broker.wait_acknowledged(10)
         taking = asyncio.ensure_future(seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3)))
-        for _ in range(200):
-            if broker.task.done():
-                break
-            try:
-                broker.append(1)
-            except FencedError:
-                break
+        for _ in range(40):
+            broker.append(1)
             await asyncio.sleep(0.005)
-        await broker.task
+            if taking.done():
+                break
         end = await taking
+        broker.append(1)  # an owner that has nothing to put does not find the seal
+        await broker.task
+        with pytest.raises(FencedError):
+            broker.append(1)
         assert broker.writer.sealed_at == broker.writer.durable_end == end
         found = await read_back(store, end)
         assert all(len(found[key]) >= len(batch(0)) * told // 2 for key, told in broker.acknowledged.items())

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import WalFooter, decode_whole
 from tests.replication_model.timeline import Timeline
+from tests.replication_model.violation import Violation
 
 if TYPE_CHECKING:
     from tests.wal_simulation.checkers import Checkers
@@ -112,7 +114,10 @@ class Bucket:
         log = self.wals.setdefault(wal, {})
         if number in log:
             return False
-        stored = Stored(data, decode_whole(data, f"wal/{wal}/{number}", wal, number))
+        try:
+            stored = Stored(data, decode_whole(data, f"wal/{wal}/{number}", wal, number))
+        except CorruptionError as error:
+            raise Violation("damage", str(error)) from None
         log[number] = stored
         self.checkers.object_stored(wal, number, stored.footer)
         return True

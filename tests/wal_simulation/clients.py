@@ -40,7 +40,7 @@ class Producer:
         self._is_known = False
         """Whether a batch was acknowledged. A partition takes any sequence of a producer that it does not know."""
         self._pausing = False
-        self._refused_ms = -1.0
+        self._refused_ms = self._idle_until_ms = -1.0
         self._target = 0
         world.timeline.after(rng.uniform(500, 900), self._tick)
 
@@ -48,7 +48,13 @@ class Producer:
         rng, world = self.rng, self.world
         world.timeline.after(rng.uniform(15, world.plan.pause_ms), self._tick)
         now_ms = world.timeline.now_ms
-        if world.writing and len(self.unacked) < (IN_FLIGHT_MAX if self._is_known else 1):
+        if rng.random() < world.plan.idle_share:
+            self._idle_until_ms = now_ms + rng.uniform(500, 3000)
+        if (
+            world.writing
+            and now_ms >= self._idle_until_ms
+            and len(self.unacked) < (IN_FLIGHT_MAX if self._is_known else 1)
+        ):
             count = rng.randint(1, 3)
             value = world.new_value(count)
             data = build_batch(

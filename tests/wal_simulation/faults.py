@@ -46,7 +46,13 @@ class Plan:
     object_bytes: int = 1000
     buffer_bytes: int = 24_000
     pause_ms: float = 80.0
+    idle_share: float = 0.01
+    """How often a producer stops for a while."""
     lost_replies: float = 0.05
+    drop_share: float = 1.0
+    """How often a leader asks for ranges to be dropped, of the times when it should."""
+    producers: int = 2
+    """Of each partition."""
     replicas: int = 0
     """Partitions that begin with another durability."""
     fault_every_ms: tuple[float, float] = (200.0, 1500.0)
@@ -63,6 +69,7 @@ class Plan:
             object_bytes=object_bytes,
             buffer_bytes=object_bytes * rng.choice([12, 24, 50]),
             pause_ms=rng.choice([40.0, 80.0, 200.0]),
+            idle_share=rng.choice([0.0, 0.005, 0.03]),
             lost_replies=rng.choice([0.0, 0.02, 0.1]),
             replicas=rng.choice([0, 0, 1]),
             fault_every_ms=rng.choice([(100.0, 700.0), (200.0, 1500.0), (1000.0, 3000.0)]),

@@ -512,7 +512,7 @@ class Leading:
                 and not needed
                 and (self._has_own_section or self.broker.rng.random() < (0.02 if self.world.writing else 0.5))
             )
-        if closed and done:
+        if closed and done and (not self.world.writing or self.broker.rng.random() < self.world.plan.drop_share):
             self.broker.ask_controller("drop", self.key, self.leader_epoch, closed)
 
     @property

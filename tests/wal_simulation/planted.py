@@ -13,7 +13,7 @@ from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalRange
 from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
-from app.wal.format import Kind, SectionDraft, WalFooter, encode_object
+from app.wal.format import SectionDraft, WalFooter, encode_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
@@ -118,11 +118,18 @@ class _HastyOrderWriter(WalWriter):
         ready = all(batch.state is None and self._led[batch.partition].state_number >= 0 for batch in waiting)
         if ready and self.window_is_open and self._waiting_bytes > self._object_bytes:
             size = count = 0
+            begins: dict[TopicIdPartition, Offset] = {}
             for batch in reversed(waiting):
-                if size + len(batch.data) > self._object_bytes:
+                fits = size + len(batch.data) <= self._object_bytes
+                if not fits or begins.get(batch.partition, batch.fields.end_offset) != batch.fields.end_offset:
                     break
+                begins[batch.partition] = batch.fields.base_offset
                 size, count = size + len(batch.data), count + 1
             self._waiting.rotate(count)
+            object_bytes, self._object_bytes = self._object_bytes, size
+            put = super().cut(now_ms, created_ms)
+            self._object_bytes = object_bytes
+            return put
         return super().cut(now_ms, created_ms)
 
 
@@ -199,27 +206,12 @@ def _delete_seals(numbers: Sequence[int], end: int, ranges: Collection[WalRange]
 def _without_manifest(
     key: TopicIdPartition, ranges: Sequence[WalRange], objects: Any, tiered: Tiered | None
 ) -> TakeOver | NeedsManifest:
-    """J25: what the ranges say is enough."""
+    """J25: a range without a section is looked over, trimmed or not."""
     taken = continue_from(key, ranges, objects, tiered)
-    if isinstance(taken, NeedsManifest) and any(objects.values()):
-        return continue_from(key, ranges, objects, Tiered(Offset(0), Offset(0)))
+    for count in range(len(ranges) - 1, 0, -1):
+        if isinstance(taken, NeedsManifest):
+            taken = continue_from(key, ranges[:count], objects, None)
     return taken
-
-
-def _with_what_is_back(
-    key: TopicIdPartition, ranges: Sequence[WalRange], objects: Any, tiered: Tiered | None
-) -> TakeOver | NeedsManifest:
-    """J25: an object counts although later ones are missing."""
-    filled = {wal: dict(there) for wal, there in objects.items()}
-    for each in ranges:
-        there = filled[each.wal]
-        found = [number for number in there if each.covers(number) and not there[number].is_seal]
-        for number in range(min(found, default=each.last + 1), each.last + 1):
-            if number not in there or there[number].is_seal:
-                there[number] = WalFooter(
-                    wal=each.wal, number=number, nonce=b"", kind=Kind.RECORDS, created_ms=TimestampMs(0)
-                )
-    return continue_from(key, ranges, filled, tiered)
 
 
 def _of_any_leadership(
@@ -254,11 +246,6 @@ def _keep_local(end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> O
     return end if end >= taken.end_offset else local_end(end, epochs, taken)
 
 
-def _keep_any_history(end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
-    """J27: local bytes below the end are kept, whoever wrote them."""
-    return taken.end_offset if end >= taken.end_offset else None
-
-
 # --- what is deleted ----------------------------------------------------------------------------------------------------
 
 
@@ -271,14 +258,24 @@ class _ForgettingNeeds(WalNeeds):
 
 PLANTED: Final[Mapping[str, Planted]] = {
     "J1 a registration keeps the broker epoch": Planted(Rules(registers_anew=False), "writers", 5),
-    "J2 a later try has other bytes": Planted(Rules(writer=_ChangingWriter), "lost", 40, _often("undecided")),
+    "J2 a later try has other bytes": Planted(
+        Rules(writer=partial(_ChangingWriter, window=1)),
+        "lost",
+        100,
+        {"partitions": 1, "linger_ms": 2, "pause_ms": 40.0, "producers": 4} | _often("undecided", "suspect"),
+    ),
     "J2 an object that exists counts unread": Planted(Rules(writer=_TrustingWriter), "seal", 20, _often("suspect")),
     "J3 a number is given up": Planted(Rules(writer=_ImpatientWriter), "lost", 20, _often("undecided")),
     "J4 the window is unbounded": Planted(Rules(writer=partial(WalWriter, window=10**6)), "window", 20),
     "J5 acknowledged beyond a hole": Planted(Rules(writer=_EagerWriter), "lost", 60, _often("undecided", "suspect")),
-    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "lost", 60, _often("slow", "suspect")),
-    "J7 the buffer is unbounded": Planted(Rules(writer=_UnboundedWriter), "memory", 20, _often("bucket away")),
-    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "seal", 20, _often("undecided", "suspect")),
+    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "damage", 20, _often("slow", "suspect")),
+    "J7 the buffer is unbounded": Planted(
+        Rules(writer=_UnboundedWriter),
+        "memory",
+        20,
+        {"producers": 60, "partitions": 1, "object_bytes": 250, "buffer_bytes": 3000} | _often("bucket away"),
+    ),
+    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "lost", 60, _often("undecided", "suspect")),
     "J9 seals of others are overlooked": Planted(
         Rules(sealing=_BlindSealing), "seal", 60, _often("undecided", "suspect")
     ),
@@ -299,7 +296,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(writer=_SkippingWriter, sealed_joins_anew=False), "seal", 20, _often("suspect")
     ),
     "J16 a leader is replaced without release or seal": Planted(
-        Rules(ends_with_seal=False), "reused", 60, _often("suspect", "cut from brokers")
+        Rules(ends_with_seal=False), "lost", 20, _often("suspect", "cut from brokers")
     ),
     "J17 the entry comes before the seal": Planted(Rules(seals_before_entry=False), "lost", 100, _often("suspect")),
     "J18 a release is taken back": Planted(Rules(release_is_final=False), "lost", 60, _often("move")),
@@ -311,22 +308,21 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(continue_from=_of_any_leadership), "damage", 300, _often("move", "new controller")
     ),
     "J25 trimmed ranges are believed": Planted(
-        Rules(continue_from=_without_manifest), "lost", 60, _often("suspect", "move")
-    ),
-    "J25 an object that is back counts": Planted(
-        Rules(continue_from=_with_what_is_back), "lost", 300, _often("undecided", "suspect")
+        Rules(continue_from=_without_manifest),
+        "lost",
+        100,
+        {"drop_share": 0.1, "idle_share": 0.03} | _often("suspect", "move"),
     ),
     "J27 local bytes past the end are served": Planted(
-        Rules(local_end=_keep_local), "reused", 60, _often("kill", "suspect")
-    ),
-    "J27 local bytes of another history are kept": Planted(
-        Rules(local_end=_keep_any_history), "reader", 300, _often("suspect", "undecided")
+        Rules(local_end=_keep_local), "doubled", 20, _often("kill", "suspect")
     ),
     "J28 producers are forgotten": Planted(Rules(continue_from=_without_producers), "doubled", 20, _often("kill")),
     "J33 trimmed before it is tiered": Planted(Rules(floor_is_durable=False), "needed", 20, _often("undecided")),
     "J34 a released range is forgotten": Planted(Rules(needs=_ForgettingNeeds), "needed", 60, _often("move")),
     "J35 a range is dropped before it is tiered": Planted(Rules(drops_tiered_only=False), "needed", 20),
-    "J37 states of batches on their way are trimmed": Planted(Rules(writer=_ForgetfulWriter), "needed", 60),
+    "J37 states of batches on their way are trimmed": Planted(
+        Rules(writer=_ForgetfulWriter), "needed", 100, {"idle_share": 0.03, "linger_ms": 2}
+    ),
     "J40 durability is switched in one entry": Planted(
         Rules(two_entries=False), "lost", 60, {"replicas": 1} | _often("switch", "wipe")
     ),

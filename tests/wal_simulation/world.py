@@ -77,7 +77,9 @@ class World:
         self.machines = {node: Machine(self, node, Random(rng.getrandbits(64))) for node in range(self.plan.nodes)}
         for machine in self.machines.values():
             self.timeline.after(rng.uniform(0, 100), machine.start)
-        self.producers = [Producer(self, key, Random(rng.getrandbits(64))) for key in keys for _ in range(2)]
+        self.producers = [
+            Producer(self, key, Random(rng.getrandbits(64))) for key in keys for _ in range(self.plan.producers)
+        ]
         self.consumers = [Consumer(self, key, Random(rng.getrandbits(64))) for key in keys]
         self.faults = FaultActor(self, Random(rng.getrandbits(64)))
         self.timeline.after(QUIET_MS, self._stop_writing)
