@@ -10,7 +10,8 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     24 quota, <user>, <client id>, <ip>                             29 delegation token, <token id>
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
-brokers need (ADR 0023). Kinds 23 to 25 and 29 are written from level 2 on (ADR 0030 to 0032, 0035).
+brokers need (ADR 0023). Kinds 23 to 25 and 29 are written from level 2 on (ADR 0030 to 0032, 0035), and the fields of partitions
+in write-ahead logs from level 3 on (ADR 0037).
 
 ``ClusterImage`` serves requests and never changes. An entry makes a new image, which shares all unchanged parts. ``ImageDraft``
 is a mutable image: the controller plans a whole group of changes on one draft, so that maps are copied once for a group and not
@@ -41,6 +42,7 @@ from app.metadata.log_format import (
     encode_key,
     encode_value,
 )
+from app.metadata.wal_ranges import PartitionDurability, WalId, WalRange, WalRanges
 from app.security.acls import Acl, Acls, Pattern, Rule
 from app.security.delegation import DelegationToken
 from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted, imitated
@@ -53,8 +55,13 @@ LEVEL_FEATURE: Final = "firn.version"
 """The feature whose level says what may be written."""
 SECURITY_LEVEL: Final = 2
 """The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
-LEVEL_MAX: Final = 2
-"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security."""
+OBJECT_LEVEL: Final = 3
+"""The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges of partitions."""
+LEVEL_MAX: Final = 3
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability."""
+
+NOT_SEALED: Final = -1
+"""In place of the number of a seal."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -139,6 +146,13 @@ class MemberRecord(BrokerRecord, array_like=True, frozen=True):
     """The highest level that its program understands."""
 
 
+class SealedMemberRecord(MemberRecord, array_like=True, frozen=True):
+    """A registration whose write-ahead log was ended by the controller (level 3, J14)."""
+
+    wal_end: int = NOT_SEALED
+    """The number of the seal: the broker is not unfenced under this broker epoch any more."""
+
+
 class TopicRecord(Versioned, array_like=True, frozen=True):
     """A topic without its partitions. When it is ``deleting``, its name is free. The record stays until the bucket has no
     object of the topic."""
@@ -148,6 +162,13 @@ class TopicRecord(Versioned, array_like=True, frozen=True):
     configs: dict[str, str]
     created_ms: TimestampMs
     deleting: bool = False
+
+
+class ObjectTopicRecord(TopicRecord, array_like=True, frozen=True):
+    """A topic that was created with ``firn.durability=object`` (level 3): its partitions have one replica, whatever was asked."""
+
+    replication_factor: int = -1
+    """The factor that was asked for, to be used if the durability is changed back."""
 
 
 class PartitionRecord(Versioned, array_like=True, frozen=True):
@@ -182,6 +203,14 @@ class LossyPartitionRecord(ChangingPartitionRecord, array_like=True, frozen=True
 
     unclean_epoch: int = -1
     """The leader epoch of the last unclean election: followers may cut away committed records of earlier epochs (A3)."""
+
+
+class WalPartitionRecord(LossyPartitionRecord, array_like=True, frozen=True):
+    """A partition whose records are, or were, in write-ahead logs (level 3, ADR 0037)."""
+
+    durability: PartitionDurability = PartitionDurability.REPLICAS
+    wal_ranges: tuple[WalRange, ...] = ()
+    """Oldest first. Only the last one may be open."""
 
 
 class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
@@ -255,9 +284,9 @@ class CountersRecord(Versioned, array_like=True, frozen=True):
 
 CLUSTERS = ValueDecoder(ClusterRecord, 2, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
-_brokers = ValueDecoder(MemberRecord, 1, "broker")
-_topics = ValueDecoder(TopicRecord, 1, "topic")
-_partitions = ValueDecoder(LossyPartitionRecord, 1, "partition")
+_brokers = ValueDecoder(SealedMemberRecord, 1, "broker")
+_topics = ValueDecoder(ObjectTopicRecord, 1, "topic")
+_partitions = ValueDecoder(WalPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 _group_configs = ValueDecoder(GroupConfigsRecord, 1, "group configs")
 _producer_ids = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
@@ -389,11 +418,15 @@ class PartitionImage(NamedTuple):
     recovering: bool = False
     unclean_epoch: int = -1
     """The leader epoch of the last unclean election; -1 if there was none."""
+    durability: PartitionDurability = PartitionDurability.REPLICAS
+    wal_ranges: WalRanges = ()
 
     def record(self) -> PartitionRecord:
         """The record of this state: the shortest form that says it."""
+        if self.durability or self.wal_ranges:
+            return WalPartitionRecord(1, *self[1:])
         if self.unclean_epoch >= 0:
-            return LossyPartitionRecord(1, *self[1:])
+            return LossyPartitionRecord(1, *self[1:12])
         if self.adding or self.removing or self.recovering:
             return ChangingPartitionRecord(1, *self[1:11])
         return PartitionRecord(1, *self[1:8])
@@ -410,6 +443,8 @@ class TopicImage:
     configs: Mapping[str, str]
     """Overrides only. Not to be changed."""
     created_ms: TimestampMs
+    replication_factor: int = -1
+    """The factor that was asked for, if partitions have fewer replicas by meaning (``firn.durability=object``); -1 otherwise."""
 
     @property
     def is_internal(self) -> bool:
@@ -418,7 +453,10 @@ class TopicImage:
 
     def record(self, **changes: object) -> TopicRecord:
         """The record of this state, with some fields changed."""
-        record = TopicRecord(1, self.name, len(self.partitions), dict(self.configs), self.created_ms)
+        fields = (1, self.name, len(self.partitions), dict(self.configs), self.created_ms)
+        record = TopicRecord(*fields)
+        if self.replication_factor >= 0:
+            record = ObjectTopicRecord(*fields, replication_factor=self.replication_factor)
         return msgspec.structs.replace(record, **changes)
 
 
@@ -447,6 +485,13 @@ class BrokerImage:
     changed_at: int = -1
     boot_id: str = ""
     level_max: int = 0
+    wal_end: int = NOT_SEALED
+    """The number of the seal that ended the write-ahead log of this broker epoch; ``NOT_SEALED`` if none is known (J14)."""
+
+    @property
+    def wal(self) -> WalId:
+        """Its write-ahead log, if it has one (J1)."""
+        return WalId(self.broker_id, self.broker_epoch)
 
     @property
     def active(self) -> bool:
@@ -455,7 +500,7 @@ class BrokerImage:
 
     def record(self, **changes: object) -> MemberRecord:
         """The record of this state, with some fields changed (level 1)."""
-        record = MemberRecord(
+        fields = (
             1,
             self.directory_id,
             self.incarnation,
@@ -470,6 +515,9 @@ class BrokerImage:
             self.boot_id,
             self.level_max,
         )
+        record = MemberRecord(*fields)
+        if self.wal_end != NOT_SEALED:
+            record = SealedMemberRecord(*fields, self.wal_end)
         return msgspec.structs.replace(record, **changes)
 
     @property
@@ -539,7 +587,7 @@ class ClusterImage:
 
     @property
     def level(self) -> int:
-        """The finalised level: 0 for one broker, 1 for several, 2 with security."""
+        """The finalised level: 0 for one broker, 1 for several, 2 with security, 3 with object durability."""
         return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -888,6 +936,8 @@ class ImageDraft:
             record.removing,
             record.recovering,
             record.unclean_epoch,
+            record.durability,
+            record.wal_ranges,
         )
 
     def _take_acl(self, parts: list[object], value: bytes | None) -> None:
@@ -951,6 +1001,7 @@ class ImageDraft:
             record.changed_at,
             record.boot_id,
             record.level_max,
+            record.wal_end,
         )
 
     def _topic_in_the_making(self, topic_id: UUID) -> _TopicInTheMaking:
@@ -997,7 +1048,8 @@ class ImageDraft:
         other = self._topics_by_name.get(record.name)
         if other is not None and other.topic_id != topic_id:
             raise CorruptionError(f"topics {other.topic_id} and {topic_id} have the same name {record.name!r}")
-        topic = TopicImage(TopicId(topic_id), record.name, partitions, record.configs, record.created_ms)
+        factor = record.replication_factor if isinstance(record, ObjectTopicRecord) else -1
+        topic = TopicImage(TopicId(topic_id), record.name, partitions, record.configs, record.created_ms, factor)
         self._own_topics()
         self._topics_by_id[topic_id] = self._topics_by_name[record.name] = topic
         if self._folded_names is not None:

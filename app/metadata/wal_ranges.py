@@ -7,9 +7,28 @@ the present leader. Each function takes the ranges of a record and returns those
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from app.errors import CorruptionError
+
+class PartitionDurability(IntEnum):
+    """By which rule records of a partition count as stored. Numbers are those of its record."""
+
+    REPLICAS = 0
+    """By replicas (ADR 0024)."""
+    TO_OBJECT = 1
+    """By both: it changes to ``OBJECT``, and fails over as with ``REPLICAS`` (J40, J42)."""
+    OBJECT = 2
+    """By the write-ahead log of its leader."""
+    FROM_OBJECT = 3
+    """By both: it changes to ``REPLICAS``, and fails over as with ``OBJECT`` (J41, J42)."""
+
+    @property
+    def by_log(self) -> bool:
+        """Whether leaders follow one another by the write-ahead log, and not by replicas (J42)."""
+        return self in (PartitionDurability.OBJECT, PartitionDurability.FROM_OBJECT)
+
 
 OPEN: Final = -1
 """In place of the last number, while the leader writes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -23,10 +24,13 @@ from app.metadata.cluster import (
     Endpoint,
     ImageDelta,
     LossyPartitionRecord,
+    MemberRecord,
+    ObjectTopicRecord,
     PartitionImage,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
+    WalPartitionRecord,
     broker_change,
     broker_configs_change,
     cluster_change,
@@ -36,6 +40,7 @@ from app.metadata.cluster import (
     topic_change,
 )
 from app.metadata.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
+from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
 from tests.metadata.support import uuid_of
 
@@ -296,6 +301,20 @@ def test_a_snapshot_and_the_tail_are_the_image(script: list[tuple[str, int]], cu
         ({}, PartitionRecord, "9801010509910191019090"),
         ({"recovering": True}, ChangingPartitionRecord, "9b010105099101910190909090c3"),
         ({"unclean_epoch": 5}, LossyPartitionRecord, "9c010105099101910190909090c205"),
+        ({"durability": PartitionDurability.TO_OBJECT}, WalPartitionRecord, "9e010105099101910190909090c2ff0190"),
+        (
+            {
+                "durability": PartitionDurability.OBJECT,
+                "wal_ranges": (WalRange(1, 2, 3, 4, 6), WalRange(1, 9, 5, 0, OPEN)),
+            },
+            WalPartitionRecord,
+            "9e010105099101910190909090c2ff02929501020304069501090500ff",
+        ),
+        (
+            {"wal_ranges": (WalRange(1, 2, 3, 4, 6),)},
+            WalPartitionRecord,
+            "9e010105099101910190909090c2ff0091950102030406",
+        ),
     ],
 )
 def test_a_partition_is_written_in_the_shortest_form_and_read_in_every_form(
@@ -308,3 +327,28 @@ def test_a_partition_is_written_in_the_shortest_form_and_read_in_every_form(
     assert value == bytes.fromhex(encoded)
     after = applied(ClusterImage(), (key, value), topic_change(A, topic("t")))
     assert after.topics_by_id[A].partitions == (image,)  # type: ignore[index]
+
+
+def test_a_registration_says_the_end_of_its_log_only_if_it_has_one() -> None:
+    record = MemberRecord(1, A, B, 7, (), None, TimestampMs(5), level_max=3)
+    image = applied(ClusterImage(), broker_change(1, record)).brokers[1]
+    assert type(image.record()) is MemberRecord
+    assert broker_change(1, image.record()) == broker_change(1, record)
+    sealed = replace(image, wal_end=0)
+    assert broker_change(1, sealed.record())[1] == b"\x9e" + (broker_change(1, record)[1] or b"")[1:] + b"\0"
+    assert applied(ClusterImage(), broker_change(1, sealed.record())).brokers[1] == sealed
+
+
+def test_a_topic_says_the_factor_that_was_asked_for_only_if_it_is_kept() -> None:
+    asked = ObjectTopicRecord(1, "t", 1, {}, TimestampMs(5), replication_factor=3)
+    image = applied(ClusterImage(), topic_change(A, asked), partition_change(A, 0, partition())).topics_by_id[A]
+    assert (image.replication_factor, image.record()) == (3, asked)
+    without = replace(image, replication_factor=-1)
+    assert type(without.record()) is TopicRecord
+    assert topic_change(A, asked)[1] == b"\x97" + (topic_change(A, without.record())[1] or b"")[1:] + b"\x03"
+
+
+def test_an_unknown_durability_is_corruption() -> None:
+    value = bytes.fromhex("9e010105099101910190909090c2ff0490")
+    with pytest.raises(CorruptionError):
+        applied(ClusterImage(), (partition_change(A, 0, partition())[0], value), topic_change(A, topic("t")))
