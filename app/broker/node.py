@@ -75,12 +75,13 @@ from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
-from app.units import BrokerId, TopicIdPartition
+from app.units import BrokerId, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.broker_audit import BrokerAudit
     from app.broker.doors import Doors
     from app.broker.quota_tokens import QuotaTokens, Tokens
+    from app.broker.write_ahead import WriteAhead
 
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
@@ -237,6 +238,10 @@ class Node:
         self._tokens: QuotaTokens | None = None
         """Of limits of the whole cluster; None if all limits are this broker's."""
         self._in_sync_sets: InSyncSets | None = None
+        self.write_ahead: WriteAhead | None = None
+        """None until this broker leads a partition of a topic with ``firn.durability=object``."""
+        self._background: list[asyncio.Task[None]] = []
+        """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
         self.registry.gauge(
@@ -328,6 +333,7 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
+        self.partitions.new_write_ahead = self._new_write_ahead
         ticking = asyncio.create_task(gate.keep_ticking())
         try:
             async with asyncio.TaskGroup() as together:
@@ -492,6 +498,34 @@ class Node:
         self._apply_settings()
         self._apply_quotas()
 
+    def _new_write_ahead(self) -> WriteAhead:
+        """The first partition of a topic with ``firn.durability=object`` is to be led here."""
+        from app.broker.write_ahead import WriteAhead
+
+        around = self._around
+        self.write_ahead = wal = WriteAhead(
+            around.store,
+            config=self._effective_config,
+            broker_id=BrokerId(self.config.node_id),
+            image=lambda: self.cluster.image,
+            floor_of=self._floor_of,
+            clock=around.clock,
+            rng=around.rng,
+            registry=self.registry,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
+        assert self._tasks is not None, "partitions are led while the node runs"
+        self._background.append(self._tasks.create_task(wal.run()))
+        return wal
+
+    def _effective_config(self) -> BrokerConfig:
+        return self.cluster.effective_broker_config()
+
+    def _floor_of(self, partition: TopicIdPartition) -> tuple[Offset, Offset] | None:
+        manifest = self.remote_log_manager.manifest_of(partition)
+        return None if manifest is None else (manifest.tiered_end, manifest.log_start_offset)
+
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
             self._apply_settings()
@@ -586,7 +620,7 @@ class Node:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                background = [
+                background = self._background = [
                     tasks.create_task(self._run_membership()),
                     tasks.create_task(self._keep_sure_of_place()),
                     tasks.create_task(self.remote_reader.run()),
@@ -671,6 +705,8 @@ class Node:
                 finally:
                     self.context.drain.interrupt()
                     await self.server.close()
+                if self.write_ahead is not None and self._fenced is None:
+                    await self.write_ahead.flush()
                 if member is not None and self._fenced is None:
                     await member.left()
                 for task in background:

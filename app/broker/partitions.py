@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from app.broker.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
@@ -44,6 +44,7 @@ from app.records.control import ControlType
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
 from app.seams import Clock
+from app.tiering.deadlines import loop_time_s
 from app.tiering.rebuild import (
     LostMarker,
     RestorePlan,
@@ -70,6 +71,9 @@ from app.units import (
     TopicIdPartition,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from app.broker.write_ahead import WriteAhead
 
 SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
 """What is to be done about a role that is in line with the image: nothing more."""
@@ -109,6 +113,8 @@ class _Unopened:
     bumped_above: int | None = None
     """The highest known leader epoch at the last raise of its epoch."""
     busy: bool = False
+    since_s: float = field(default_factory=loop_time_s)
+    """When it was named: what was read of ended write-ahead logs before may be too old (J15)."""
     was_in_sync: bool = False
     """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
 
@@ -199,6 +205,9 @@ class Partitions:
         """What is known of the tier of followed partitions; None on a broker that is alone. Set before the first role is taken."""
         self.entries: ManifestEntries | None = None
         """Gets what this broker writes to manifests, for followers; None on a broker that is alone."""
+        self.new_write_ahead: Callable[[], WriteAhead] | None = None
+        """Makes the journal of topics with ``firn.durability=object`` when it is needed."""
+        self._write_ahead: WriteAhead | None = None
         self.high_watermarks: Mapping[TopicIdPartition, int] = {}
         """Of partitions with several replicas, as the last run has left them."""
 
@@ -233,6 +242,7 @@ class Partitions:
         then no manifest was written, and no partition is led.
         """
         image = self._cluster.image
+        since_s = loop_time_s()
         self._drop_foreign(image)
         # The state of a clean stop is believed only if that stop was the last of this node id. An older copy of the directory,
         # put back, is complete as well.
@@ -267,7 +277,7 @@ class Partitions:
         async def check(log: PartitionLog, manifest: SegmentManifest) -> None:
             async with limit:
                 try:
-                    opened[log] = await self._open(log, manifest, foreign=log in foreign)
+                    opened[log] = await self._open(log, manifest, foreign=log in foreign, since_s=since_s)
                 except CorruptionError as error:
                     self._go_offline(log, error)
                     return
@@ -296,7 +306,7 @@ class Partitions:
         for log in opened:
             partition = self.table.get(log.topic, log.partition)
             assert partition is not None
-            self.table.lead(partition, self._leader_epoch(log))
+            self._lead(partition, self._leader_epoch(log))
         if new_directory or self._registration.took_over:
             # Before markers are written: up to here the store has it.
             self._tell_what_is_back(opened)
@@ -310,8 +320,9 @@ class Partitions:
             # Others lead since then, or lead no more: nobody tells of it again.
             self._follow(now, ImageDelta.between(image, now))
 
-    async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> _Opened:
+    async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float) -> _Opened:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
+        ``since_s``: what was read of ended write-ahead logs since then is new enough.
 
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
@@ -324,6 +335,13 @@ class Partitions:
             await manifest.seal(self._leader_epoch(log))
         await self._tier.settle(manifest)
         plan = await self._agree(log, manifest)
+        image = self._cluster.image.partition(log.topic_id, log.partition)
+        if image is not None and image.is_journaled:
+            from app.broker.write_ahead_restore import continue_log
+
+            sealed, now_ms = self._journal().sealed, self._clock.now_ms
+            emptied = await continue_log(log, manifest, image, sealed, self._work, since_s=since_s, now_ms=now_ms)
+            plan = emptied or plan
         lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
         hole = lost_beginning(manifest)
         if hole is not None:
@@ -381,6 +399,19 @@ class Partitions:
         self.back = [Back(name, of_topic) for name, of_topic in ends.items()]
         for line in back_from_the_store(self.back):
             self._log_line(line)
+
+    def _journal(self) -> WriteAhead:
+        if self._write_ahead is None:
+            assert self.new_write_ahead is not None
+            self._write_ahead = self.new_write_ahead()
+        return self._write_ahead
+
+    def _lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
+        """Take records and answer readers from now on. Raises: FencedError if its write-ahead log is not this broker's present one."""
+        image = self._cluster.image.partition(partition.topic_id, partition.index)
+        if image is not None and image.is_journaled:
+            self._journal().lead(partition.log, image)
+        self.table.lead(partition, epoch)
 
     async def start_at_tier(self, log: PartitionLog) -> None:
         """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5). Raises: FirnError."""
@@ -450,7 +481,7 @@ class Partitions:
             await self._bump_once(one, manifest)
             if one.was_in_sync:
                 self._check_in_sync_log(log, manifest)
-            opened = await self._open(log, manifest, foreign=True)
+            opened = await self._open(log, manifest, foreign=True, since_s=one.since_s)
         except FencedError:
             if not self._cluster.image.level:
                 raise
@@ -474,7 +505,11 @@ class Partitions:
         config = self._cluster.effective_config(topic)
         if log.config != config:
             log.update_config(config)
-        self.table.lead(partition, self._leader_epoch(log))
+        try:
+            self._lead(partition, self._leader_epoch(log))
+        except FencedError:
+            self._unopened[key] = one
+            return False  # named again meanwhile, or not any more: the image will say so
         self._end_transactions(log, opened.lost)
         self._join_tier(log, manifest)
         self._log_line(f"{log.topic}-{log.partition} is led again")
@@ -741,7 +776,11 @@ class Partitions:
                 self.table.note(partition, image)
                 self.table.follow(partition, 0)
                 self._view(partition)
-            case Transition.MAKE if image.recovering or (self._cluster.image.level and image.leader_epoch > 0):
+            case Transition.MAKE if (
+                image.recovering
+                or (self._cluster.image.level and image.leader_epoch > 0)
+                or (image.is_journaled and len(image.wal_ranges) > 1)
+            ):
                 # Of several brokers, one without its log: the tier may have what the log has lost.
                 if not may_make:
                     return None
@@ -763,7 +802,7 @@ class Partitions:
                 partition = self.table.hold(log)
                 self.table.note(partition, image)
                 if self._started:
-                    self.table.lead(partition, image.leader_epoch)
+                    self._lead(partition, image.leader_epoch)
                     self._unattached[partition.key] = None
                     self._wake.set()
             case Transition.OPEN if partition is not None and partition.key in self._unopened:
@@ -774,6 +813,7 @@ class Partitions:
                 and was_in_sync
                 and not image.recovering
                 and not partition.log.start_is_assumed
+                and not image.is_journaled
             ):
                 # It has all committed records, whatever the store says: nobody waits for the store (T2).
                 self.table.lead(partition, image.leader_epoch)
@@ -783,6 +823,13 @@ class Partitions:
             case Transition.OPEN if self._started and partition is not None:
                 one = _Unopened(partition, was_in_sync=was_in_sync and not image.recovering)
                 self._unopened.setdefault(partition.key, one)
+                self._wake_opener.set()
+            case Transition.RAISE if (
+                partition is not None and image.is_journaled and image.leader_epoch > partition.log.leader_epoch
+            ):
+                # Between the two its write-ahead log has ended: what counts of it has to be read first (J24).
+                self._resign(partition, image)
+                self._unopened[partition.key] = _Unopened(partition)
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
                 self.table.lead(partition, image.leader_epoch)
@@ -848,6 +895,8 @@ class Partitions:
         if partition.role is Role.OFFLINE:
             self._logs.bring_back(partition.log)
         self.table.resign(partition)
+        if self._write_ahead is not None:
+            self._write_ahead.resign(partition.log)
         self._view(partition, led_by)
         if not partition.commits_alone:
             self.table.follow(partition, partition.log.high_watermark)
@@ -881,6 +930,8 @@ class Partitions:
         self._forget_view(key)
         if partition.leads:
             self.table.resign(partition)
+        if self._write_ahead is not None:
+            self._write_ahead.resign(partition.log)
         self._logs.delete(partition.topic, partition.index)
         self.table.drop(partition)
         self._log_line(
@@ -964,6 +1015,8 @@ class Partitions:
             self._forget_view(key)
             self._unopened.pop(key, None)
             partition = self.table.get(name, index)
+            if self._write_ahead is not None:
+                self._write_ahead.gone(key)
             if partition is not None and partition.topic_id == topic_id:
                 try:
                     self._logs.delete(name, index)

@@ -42,6 +42,7 @@ from app.hot.directory import LogDirectory
 from app.hot.durability import WRITE_BACK_BYTES, LogDurability
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
+from app.hot.journal import Journal, JournaledEnd
 from app.hot.preparation import codec_of, looks_at_records, needs_preparation, prepare
 from app.hot.producers import (
     BATCHES_KEPT,
@@ -152,6 +153,7 @@ class PartitionLog:
         "_flushes_early",
         "_guarded",
         "_high_watermark",
+        "_journaled",
         "_led",
         "_log_start_offset",
         "_max_batch_bytes",
@@ -208,6 +210,8 @@ class PartitionLog:
         self.topic_id = topic_id
         self._refusal: FirnError | None = None
         self._sealed: FirnError | None = None
+        self._journaled: JournaledEnd | None = None
+        """While this broker leads a partition whose records count as stored when a journal has them."""
         self._guarded = False
         """Whether the next append must do other work first, or raise."""
         self._led = True
@@ -313,7 +317,9 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """Records below it are stored here under the topic's durability."""
+        """Records below it are stored under the topic's durability: here, or in the journal."""
+        if self._journaled is not None:
+            return Offset(self._journaled.end)
         return Offset(self._end_offset if self._memory else self._durability.synced_end)
 
     @property
@@ -406,8 +412,8 @@ class PartitionLog:
             self.on_stored()  # what waited for a sync is stored now
 
     def _set_terms(self) -> None:
-        self._commits_at_append = self._commits_alone and self._memory
-        self._tells_of_appends = not self._commits_alone
+        self._commits_at_append = self._commits_alone and self._memory and self._journaled is None
+        self._tells_of_appends = not self._commits_alone or self._journaled is not None
         self.terms = object()
         """Another object whenever an append may mean something else than before. What was learnt from earlier appends ends then."""
 
@@ -442,8 +448,46 @@ class PartitionLog:
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
 
+    def begin_journal(self, journal: Journal) -> None:
+        """From now on, until ``end_journal`` or ``resign``, records count as stored when ``journal`` has them (ADR 0037, J5).
+
+        Everything below the log end counts as stored already, and is committed (J29).
+        """
+        self._journaled = JournaledEnd(journal, self._end_offset)
+        self._guarded = True
+        self._set_terms()
+        self.commit(self._end_offset)
+
+    def end_journal(self, error: FirnError) -> None:
+        """Nobody says any more how far the journal has stored the records. Appends and those who wait get ``error``."""
+        if self._journaled is not None:
+            self._journaled.fail(error)
+            self._led = False
+            self._guarded = True
+
+    def note_journaled(self, offset_end: int) -> None:
+        """The journal has stored all records below ``offset_end`` that were appended in this leadership."""
+        journaled = self._journaled
+        if journaled is not None and offset_end > journaled.end:
+            if self._commits_alone:
+                self.commit(offset_end)
+            journaled.reached(offset_end)
+            if not self._commits_alone and self.on_stored is not None:
+                self.on_stored()
+
+    @property
+    def journaled(self) -> bool:
+        """Whether records count as stored when a journal has them."""
+        return self._journaled is not None
+
     def resign(self) -> None:
         """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
+        if self._journaled is not None:
+            self._journaled.fail(
+                RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is led by another broker")
+            )
+            self._journaled = None
+            self._set_terms()
         self._led = False
         self._guarded = True
         self._forget_empty_epochs()
@@ -483,9 +527,9 @@ class PartitionLog:
         if self._refusal is not None:
             raise copy_of(self._refusal)
         self._writer.mend()
-        self._guarded = self._sealed is not None or not self._led
+        self._guarded = self._sealed is not None or not self._led or self._journaled is not None
 
-    def _check_append(self, *, as_leader: bool = True) -> None:
+    def _check_append(self, size_bytes: int, *, as_leader: bool = True) -> None:
         self._check_guard()
         if as_leader and not self._led:
             raise RequestRejected(
@@ -493,6 +537,8 @@ class PartitionLog:
             )
         if self._sealed is not None:
             raise copy_of(self._sealed)
+        if self._journaled is not None:
+            self._journaled.journal.admit(self, size_bytes)
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -517,7 +563,7 @@ class PartitionLog:
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_append()
+            self._check_append(len(records))
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
@@ -602,7 +648,7 @@ class PartitionLog:
                     if self._waiters:
                         self._notify()
                 elif self._tells_of_appends:
-                    self._tell_of_append()
+                    self._tell_of_append(records)
                 return _new_result(AppendResult, (base, end, NO_TIMESTAMP, False))
         if fields is not None:
             found = [(0, BatchHeader._make(fields))]
@@ -681,7 +727,7 @@ class PartitionLog:
         does not come after the log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
         """
         if self._guarded:
-            self._check_append(as_leader=False)
+            self._check_append(len(records), as_leader=False)
         found = stored_batches(records, self._end_offset, self._noted_epoch)
         gaps = False
         if found:
@@ -749,7 +795,7 @@ class PartitionLog:
         appended.
         """
         if self._guarded:
-            self._check_append()
+            self._check_append(len(batch))
         header = parse_header(batch)
         assert header.size_bytes == len(batch)
         if len(batch) > self._max_batch_bytes:
@@ -782,7 +828,7 @@ class PartitionLog:
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_append()
+            self._check_append(0)  # a marker is small, and whoever waits for it holds others up
         base = self._end_offset
         batch = bytearray(
             build_marker(
@@ -890,10 +936,13 @@ class PartitionLog:
             if self._waiters:
                 self._notify()
         elif self._tells_of_appends:
-            self._tell_of_append()
+            self._tell_of_append(records)
 
-    def _tell_of_append(self) -> None:
-        """A log with several replicas has grown: followers may fetch it, and in memory it is stored."""
+    def _tell_of_append(self, records: memoryview) -> None:
+        """A log with a journal or with several replicas has grown: the journal stores ``records``; followers may fetch them, and in
+        memory they are stored."""
+        if self._journaled is not None:
+            self._journaled.journal.take(self, records)
         if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()
         if self._tail_waiters:
@@ -1020,13 +1069,15 @@ class PartitionLog:
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
+        if self._journaled is not None:
+            return self._journaled.wait(offset_end)
         if self._memory or offset_end <= self._durability.synced_end:
             return None
         return self._durability.wait_synced(offset_end)
 
     def request_stored(self, offset_end: int) -> None:
         """Request that all records below ``offset_end`` are stored here under the topic's durability, without waiting."""
-        if not self._memory:
+        if not self._memory and self._journaled is None:
             self._durability.request_synced(offset_end)
 
     def request_checkpoint(self) -> None:
@@ -1068,7 +1119,7 @@ class PartitionLog:
 
     def note_synced(self, plan: SyncPlan) -> None:
         """Called by ``LogDurability``: the synced end has risen to the planned end."""
-        if self._memory:
+        if self._memory or self._journaled is not None:
             return
         if plan.segments:
             self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
@@ -1273,6 +1324,17 @@ class PartitionLog:
             self.advance_log_start(offset)
         else:
             self._log_start_offset = Offset(offset)
+
+    def restore_producers(self, known: ProducerStates) -> None:
+        """Take over what ``known``, the producers as of the log end, has more than this log: a log that was restored from segments
+        and batches knows only the last batch of those that it got from a snapshot (J28)."""
+        entries = self._producers.entries
+        for producer_id, theirs in known.entries.items():
+            mine = entries.get(producer_id)
+            if mine is None:
+                entries[producer_id] = theirs
+            elif mine.epoch == theirs.epoch and mine.last_sequence == theirs.last_sequence:
+                mine.batches = max(mine.batches, theirs.batches, key=len)
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
         """Use the manifest's leader epochs below the local log start, and keep the local ones above it."""

@@ -421,6 +421,11 @@ class PartitionImage(NamedTuple):
     durability: PartitionDurability = PartitionDurability.REPLICAS
     wal_ranges: WalRanges = ()
 
+    @property
+    def is_journaled(self) -> bool:
+        """Whether its records count as stored when a write-ahead log in the bucket has them (ADR 0037)."""
+        return self.durability is PartitionDurability.OBJECT
+
     def record(self) -> PartitionRecord:
         """The record of this state: the shortest form that says it."""
         if self.durability or self.wal_ranges:

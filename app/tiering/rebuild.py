@@ -195,7 +195,7 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
     return None
 
 
-def _between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple[EpochStart, ...]:
+def between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple[EpochStart, ...]:
     """The epochs of the offsets in [start, end), the first of them from ``start`` on."""
     epochs = LeaderEpochs(lineage)
     epochs.truncate_from_start(start)
@@ -230,7 +230,7 @@ def take_beginning(log: RestorableLog, manifest: SegmentManifest) -> None:
     if wanted < local_start:
         # There are no batches here to hold the checkpoint against.
         lineage = [EpochStart(epoch, start) for epoch, start in manifest.state.leader_epochs()]
-        if lineage and _between(log.leader_epochs(), wanted, local_start) != _between(lineage, wanted, local_start):
+        if lineage and between(log.leader_epochs(), wanted, local_start) != between(lineage, wanted, local_start):
             log.restore_leader_epochs(lineage)
     if wanted != log.log_start_offset and wanted <= log.log_end_offset:
         log.restore_log_start(wanted)

@@ -1,0 +1,416 @@
+"""The write-ahead log of this broker (ADR 0037): what the logs that it leads append goes into numbered objects in the bucket.
+
+``WriteAhead`` is the journal of all logs of topics with ``firn.durability=object`` that this broker leads. It owns the writer of one
+WAL under the present broker epoch, keeps it running, deletes objects that no partition needs, and has partitions rolled that hold old
+objects back. ``SealedLogs`` reads WALs that have ended, for partitions that go on here.
+
+A broker without such partitions has no writer, no task under way and no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final, NamedTuple
+
+from app.configs import BrokerConfig
+from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
+from app.faults import Faults
+from app.hot.log import PartitionLog
+from app.limits import WAL_OBJECT_BYTES_MAX
+from app.metadata import layout
+from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.wal_ranges import WalId, WalRange
+from app.metrics import Registry
+from app.objectstore.api import ObjectStore
+from app.objectstore.keys import LIST_LIMIT_MAX
+from app.records.batch import CONTROL, parse_header
+from app.records.control import parse_marker
+from app.seams import Clock
+from app.units import BrokerId, Offset, TopicIdPartition
+from app.wal.format import (
+    NO_COORDINATOR,
+    NONCE_BYTES,
+    Marker,
+    PartitionState,
+    Section,
+    WalFooter,
+    batch_fields,
+    check_section,
+)
+from app.wal.objects import list_numbers, read_footers
+from app.wal.owner import WalOwner
+from app.wal.states import captured
+from app.wal.trimming import WalNeeds
+from app.wal.writer import DurableObject, WalWriter
+
+TRIM_S: Final = 1.0
+"""Between two looks at what may be deleted, while there is something."""
+OBJECTS_KEPT: Final = 16
+"""Whole objects of ended WALs that are kept for partitions that go on together: 128 MiB at the default of wal.bytes."""
+READS_AT_ONCE: Final = 8
+KEPT_S: Final = 30.0
+"""What was read of ended WALs is forgotten after this time."""
+ENDED_KEPT_S: Final = 300.0
+"""How long ended ranges stay whose records are all tiered, if no later object of the partition has the state of its producers."""
+FLUSH_S: Final = 10.0
+"""How long a stop waits until everything that was appended is in the bucket."""
+
+
+class _Led:
+    __slots__ = ("began_at", "began_s", "key", "state", "wrote")
+
+    def __init__(self, key: TopicIdPartition, began_at: int, began_s: float) -> None:
+        self.key = key
+        self.state: PartitionState | None = None
+        """Of the log as it was before the batch that is being appended, if the writer wants it."""
+        self.began_at = began_at
+        """The log end when this leadership began: nothing of earlier ranges is at or above it."""
+        self.began_s = began_s
+        self.wrote = False
+        """Whether an object of this leadership is acknowledged."""
+
+
+class _Kept(NamedTuple):
+    footers: asyncio.Future[Mapping[int, WalFooter]]
+    asked_s: float
+
+
+class SealedLogs:
+    """Reads WALs, or ranges of them, that have ended. Partitions that go on at the same time share what is read."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._footers: dict[WalId, _Kept] = {}
+        self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
+        self._turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._forgets: asyncio.TimerHandle | None = None
+
+    async def footers(self, wal: WalId, since_s: float) -> Mapping[int, WalFooter]:
+        """The footers of all objects of a WAL, as they were read at ``since_s`` (loop time) or later.
+
+        The ranges that are looked for had ended by then (J15). Raises: StorageUnavailable, CorruptionError.
+        """
+        kept = self._footers.get(wal)
+        if kept is None or kept.asked_s < since_s or (kept.footers.done() and kept.footers.exception() is not None):
+            now_s = asyncio.get_running_loop().time()
+            kept = self._footers[wal] = _Kept(asyncio.ensure_future(self._read(wal)), now_s)
+            kept.footers.add_done_callback(_look_at_error)
+        self._forget_later()
+        return await asyncio.shield(kept.footers)
+
+    async def _read(self, wal: WalId) -> Mapping[int, WalFooter]:
+        return await read_footers(self._store, wal, await list_numbers(self._store, wal))
+
+    async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
+        """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+        key = (wal, number)
+        found = self._objects.get(key)
+        if found is None or (found.done() and found.exception() is not None):
+            found = self._objects[key] = asyncio.ensure_future(self._get(wal, number))
+            found.add_done_callback(_look_at_error)
+            while len(self._objects) > OBJECTS_KEPT:
+                self._objects.popitem(last=False)
+        data = memoryview(await asyncio.shield(found))[section.position : section.position + section.size_bytes]
+        check_section(data, section, layout.wal_key(*wal, number))
+        self._forget_later()
+        return data
+
+    async def _get(self, wal: WalId, number: int) -> bytes:
+        async with self._turns:
+            return await self._store.get(layout.wal_key(*wal, number))
+
+    def _forget_later(self) -> None:
+        if self._forgets is not None:
+            self._forgets.cancel()
+        self._forgets = asyncio.get_running_loop().call_later(KEPT_S, self._forget)
+
+    def _forget(self) -> None:
+        self._forgets = None
+        self._footers.clear()
+        self._objects.clear()
+
+
+def _look_at_error(future: asyncio.Future[bytes] | asyncio.Future[Mapping[int, WalFooter]]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+class WriteAhead:
+    """Belongs to the broker's loop. Keep ``run`` running."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        config: Callable[[], BrokerConfig],
+        broker_id: BrokerId,
+        image: Callable[[], ClusterImage],
+        floor_of: Callable[[TopicIdPartition], tuple[Offset, Offset] | None],
+        clock: Clock,
+        rng: Random,
+        registry: Registry,
+        log_line: Callable[[str], None],
+        faults: Faults,
+    ) -> None:
+        """``floor_of``: tiered end and log start of a partition that is led here, by the leader's manifest; None if it was not read
+        yet."""
+        self._store = store
+        self._config = config
+        self._broker_id = broker_id
+        self._image = image
+        self._floor_of = floor_of
+        self._clock = clock
+        self._rng = rng
+        self._log_line = log_line
+        self._faults = faults
+        self.sealed = SealedLogs(store)
+        self._writer: WalWriter | None = None
+        self._owner: WalOwner | None = None
+        self._needs: WalNeeds | None = None
+        self._trimmed = 0
+        """Objects below this number are deleted."""
+        self._led: dict[PartitionLog, _Led] = {}
+        self._logs: dict[TopicIdPartition, PartitionLog] = {}
+        self._changed = asyncio.Event()
+        self.on_ended: Callable[[WalId], None] | None = None
+        """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
+        self.drop_ranges: Callable[[PartitionLog, PartitionImage, list[WalRange]], Awaitable[None]] | None = None
+        """Asks the controller to drop ended ranges from a partition's record, whose records are tiered (J35)."""
+        self._objects = registry.counter(
+            "firn_wal_objects_total", "Objects of the write-ahead log that were acknowledged"
+        )
+        self._bytes = registry.counter("firn_wal_bytes_total", "Bytes of the write-ahead log that were acknowledged")
+        registry.gauge("firn_wal_held_bytes", "Bytes of batches that wait for the object store", self._held)
+        registry.gauge("firn_wal_kept_bytes", "Bytes of the write-ahead log that are in the object store", self._kept)
+
+    def _held(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [((), float(0 if self._writer is None else self._writer.held_bytes))]
+
+    def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [((), float(0 if self._needs is None else self._needs.held_bytes))]
+
+    @property
+    def next_number(self) -> int:
+        """The first number that was not begun in the present WAL, for heartbeats (J19)."""
+        return 0 if self._writer is None else self._writer.next_number
+
+    # --- leadership ---------------------------------------------------------------------------------------------------
+
+    def lead(self, log: PartitionLog, partition: PartitionImage) -> None:
+        """Before this broker leads a partition whose earlier ranges are known up to their ends: the log ends there.
+
+        Raises: FencedError if the open range is not of this broker's present broker epoch, or its WAL has ended.
+        """
+        ranges = partition.wal_ranges
+        mine = self._image().brokers.get(self._broker_id)
+        if (
+            mine is None
+            or not ranges
+            or not ranges[-1].is_open
+            or ranges[-1].wal != (self._broker_id, mine.broker_epoch)
+        ):
+            raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker")
+        wal = ranges[-1].wal
+        writer = self._writer
+        if writer is None or writer.wal != wal:
+            writer = self._begin(wal)
+        if writer.sealed_at is not None:
+            raise FencedError(f"Write-ahead log {wal} was sealed at {writer.sealed_at}: another broker goes on.")
+        key = TopicIdPartition(log.topic_id, log.partition)
+        writer.lead(key)
+        assert self._needs is not None
+        self._needs.note_led_again(key)
+        self._led[log] = _Led(key, log.log_end_offset, asyncio.get_running_loop().time())
+        self._logs[key] = log
+        log.begin_journal(self)
+
+    def _begin(self, wal: WalId) -> WalWriter:
+        config = self._config()
+        self._writer = writer = WalWriter(
+            wal,
+            new_nonce=lambda: self._rng.randbytes(NONCE_BYTES),
+            object_bytes=min(config.wal_bytes, WAL_OBJECT_BYTES_MAX),
+            buffer_bytes=config.wal_buffer_bytes,
+        )
+        needs = self._needs = WalNeeds(wal)
+        self._trimmed = 0
+        self._owner = WalOwner(
+            writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
+        )
+        self._changed.set()
+        return writer
+
+    def resign(self, log: PartitionLog) -> None:
+        """This broker does not lead the partition any more, or never did. What was appended may still become durable."""
+        led = self._led.pop(log, None)
+        if led is None:
+            return
+        self._logs.pop(led.key, None)
+        if self._writer is not None:
+            self._writer.forget(led.key)
+
+    def gone(self, key: TopicIdPartition) -> None:
+        """The partition was deleted."""
+        log = self._logs.get(key)
+        if log is not None:
+            self.resign(log)
+        if self._needs is not None:
+            self._needs.note_gone(key)
+
+    def note_image(self, key: TopicIdPartition, partition: PartitionImage) -> None:
+        """A partition that this broker does not lead, in a newer image: its ranges say what is needed of this WAL (J34)."""
+        if self._needs is not None:
+            self._needs.note_image(key, partition.partition_epoch, partition.wal_ranges)
+
+    # --- the journal of logs --------------------------------------------------------------------------------------------
+
+    def admit(self, log: PartitionLog, size_bytes: int) -> None:
+        led, writer = self._led.get(log), self._writer
+        if led is None or writer is None:
+            raise RequestRejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {log.topic}-{log.partition} any more"
+            )
+        try:
+            writer.check_room(led.key, size_bytes)
+        except FencedError as error:
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
+        if writer.wants_state(led.key):
+            led.state = captured(log.producers, log.leader_epochs(), log.log_end_offset)
+
+    def take(self, log: PartitionLog, records: memoryview) -> None:
+        led, writer, owner = self._led[log], self._writer, self._owner
+        assert writer is not None
+        assert owner is not None
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        linger_ms = log.config.firn_wal_linger_ms
+        if linger_ms < 0:
+            linger_ms = self._config().wal_linger_ms
+        position = 0
+        while position < len(records):
+            header = parse_header(records, position)
+            data = bytes(records[position : position + header.size_bytes])
+            position += header.size_bytes
+            marker, coordinator_epoch = int(Marker.NONE), NO_COORDINATOR
+            if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
+                marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
+            state, led.state = led.state, None
+            fields = batch_fields(header, marker, coordinator_epoch)
+            writer.append(led.key, data, fields, now_ms=now_ms, linger_ms=linger_ms, state=state)
+        owner.wake()
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _acknowledged(self, needs: WalNeeds, durable: DurableObject) -> None:
+        self._objects.value += 1
+        self._bytes.value += durable.size_bytes
+        needs.note_object(durable)
+        for section in durable.sections:
+            log = self._logs.get(section.partition)
+            if log is not None:
+                led = self._led[log]
+                if section.end_offset > led.began_at:
+                    led.wrote = True
+                    log.note_journaled(section.end_offset)
+
+    async def run(self) -> None:
+        """Put what is appended into the bucket, and delete what nobody needs, until cancelled.
+
+        Raises: CorruptionError, FencedError if somebody else writes this broker's WAL.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write())
+            group.create_task(self._trim())
+
+    async def _write(self) -> None:
+        while True:
+            self._changed.clear()
+            owner, writer = self._owner, self._writer
+            if owner is None or writer is None or writer.sealed_at is not None:
+                await self._changed.wait()
+                continue
+            await owner.run()
+            self._ended(writer)
+
+    def _ended(self, writer: WalWriter) -> None:
+        """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
+        error = RequestRejected(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
+        )
+        for log in tuple(self._led):
+            log.end_journal(error)
+            self.resign(log)
+        self._log_line(
+            f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
+        )
+        if self.on_ended is not None:
+            self.on_ended(writer.wal)
+
+    async def flush(self) -> None:
+        """Wait until everything that was appended is in the bucket, at most ``FLUSH_S``: before a stop."""
+        writer = self._writer
+        if writer is None:
+            return
+        for led in self._led.values():
+            writer.stop(led.key)
+        assert self._owner is not None
+        self._owner.wake()
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + FLUSH_S
+        while writer.held_bytes and writer.sealed_at is None and loop.time() < give_up_s:
+            await asyncio.sleep(0.01)
+
+    async def _trim(self) -> None:
+        while True:
+            await asyncio.sleep(TRIM_S)
+            needs, writer = self._needs, self._writer
+            if needs is None or writer is None:
+                continue
+            for log, led in tuple(self._led.items()):
+                floor = self._floor_of(led.key)
+                if floor is None:
+                    continue
+                needs.note_floor(led.key, max(floor))
+                await self._drop_ended(log, led, floor[0])
+            for key in needs.to_roll(self._config().wal_retention_bytes):
+                self._roll(key)
+            end = needs.trim_end(writer.durable_end)
+            if end > self._trimmed:
+                await self._delete(writer.wal, end)
+                if needs is self._needs:
+                    needs.note_deleted(self._trimmed)
+
+    def _roll(self, key: TopicIdPartition) -> None:
+        log = self._logs.get(key)
+        if log is not None:
+            try:
+                log.roll()
+            except FirnError as error:
+                self._faults.met("rolling", str(log.topic_partition), f"cannot roll {log.topic_partition}: {error}")
+
+    async def _drop_ended(self, log: PartitionLog, led: _Led, tiered_end: Offset) -> None:
+        partition = self._image().partition(log.topic_id, log.partition)
+        if self.drop_ranges is None or partition is None or tiered_end < led.began_at:
+            return
+        ended = [each for each in partition.wal_ranges if not each.is_open]
+        if ended and (led.wrote or asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S):
+            try:
+                await self.drop_ranges(log, partition, ended)
+            except FirnError as error:
+                self._faults.met_error("dropping ended ranges of", str(log.topic_partition), error)
+
+    async def _delete(self, wal: WalId, end: int) -> None:
+        numbers = range(self._trimmed, end)
+        for first in range(numbers.start, numbers.stop, LIST_LIMIT_MAX):
+            some = range(first, min(first + LIST_LIMIT_MAX, numbers.stop))
+            try:
+                await self._store.delete_many([layout.wal_key(*wal, number) for number in some])
+            except StorageUnavailable as error:
+                self._faults.met_error("deleting objects of", f"write-ahead log {wal}", error)
+                return
+            if self._writer is None or self._writer.wal != wal:
+                return
+            self._trimmed = some.stop

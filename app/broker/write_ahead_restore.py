@@ -1,0 +1,98 @@
+"""A partition goes on from ended write-ahead logs (ADR 0037, J24 to J30): the local log gets what the bucket has.
+
+The manifest was sealed and the local log agrees with it already. Behind this the log ends where the partition ends, and has every
+record from the tiered end on, so it is read and tiered like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+
+from app.broker.write_ahead import SealedLogs
+from app.errors import CorruptionError, StorageUnavailable
+from app.hot.log import PartitionLog
+from app.metadata.cluster import PartitionImage
+from app.metadata.manifest import SegmentManifest
+from app.metadata.wal_ranges import WalId
+from app.objectstore.api import ObjectMissing
+from app.tiering.rebuild import RestorePlan, apply_plan, between, plan_restore
+from app.tiering.store_work import StoreWork
+from app.units import Offset, TimestampMs, TopicIdPartition
+from app.wal.format import WalFooter
+from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from
+
+
+async def continue_log(
+    log: PartitionLog,
+    manifest: SegmentManifest,
+    partition: PartitionImage,
+    sealed: SealedLogs,
+    work: StoreWork,
+    *,
+    since_s: float,
+    now_ms: Callable[[], TimestampMs],
+) -> RestorePlan | None:
+    """Bring a log to the end that the ended ranges of its partition's record give it, before it is led.
+
+    ``since_s``: loop time at which all ranges but the open one had ended. Returns: the plan if the log was emptied first.
+    Raises: StorageUnavailable (try again), CorruptionError (the store has lost something that counts; the partition goes offline).
+    """
+    ranges = [each for each in partition.wal_ranges if not each.is_open]
+    if not ranges:
+        _cut(log, max(manifest.tiered_end, manifest.log_start_offset))
+        return None
+    objects: dict[WalId, Mapping[int, WalFooter]] = {}
+    for wal in dict.fromkeys(each.wal for each in ranges):
+        objects[wal] = await sealed.footers(wal, since_s)
+    key = TopicIdPartition(log.topic_id, log.partition)
+    tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
+    taken = continue_from(key, ranges, objects, tiered)
+    assert not isinstance(taken, NeedsManifest), taken
+    plan = None
+    if not _begins_like(log, taken) or log.log_end_offset < tiered.floor:
+        plan = await plan_restore(manifest, work)
+        apply_plan(log, plan)
+    _cut(log, taken.end_offset)
+    await _append_pieces(log, taken, sealed, now_ms)
+    if log.log_end_offset != taken.end_offset:
+        raise CorruptionError(
+            f"{log.topic_partition} ends at {log.log_end_offset} after it was restored, and its write-ahead log at "
+            f"{taken.end_offset}"
+        )
+    if taken.producers is not None:
+        log.restore_producers(taken.producers)
+    return plan
+
+
+def _begins_like(log: PartitionLog, taken: TakeOver) -> bool:
+    """Whether what is here is the beginning of the partition's records, up to its end or less far (J27)."""
+    if taken.leader_epochs is None:
+        return True  # it agrees with the manifest, and nothing above that counts
+    end = Offset(min(log.log_end_offset, taken.end_offset))
+    theirs = [each for each in taken.leader_epochs if each.start_offset < end]
+    # Below the log start neither has to be known any more.
+    start = max(log.local_log_start_offset, theirs[0].start_offset if theirs else end)
+    return start >= end or between(log.leader_epochs(), start, end) == between(theirs, start, end)
+
+
+def _cut(log: PartitionLog, end: int) -> None:
+    if log.log_end_offset > end:
+        log.truncate_to(end, given_up=True)
+
+
+async def _append_pieces(
+    log: PartitionLog, taken: TakeOver, sealed: SealedLogs, now_ms: Callable[[], TimestampMs]
+) -> None:
+    for piece in taken.pieces:
+        section = piece.section
+        if section.end_offset <= log.log_end_offset:
+            continue
+        try:
+            data = await sealed.section(piece.wal, piece.number, section)
+        except ObjectMissing as error:
+            # Tiered and trimmed since the manifest was read; or lost: the next try finds out (J31).
+            raise StorageUnavailable(f"{error}: it was there a moment ago") from error
+        here = log.log_end_offset
+        position = sum(each.size_bytes for each in takewhile(lambda each: each.end_offset <= here, section.batches))
+        log.append_as_follower(data[position:], now_ms=now_ms())

@@ -1,0 +1,75 @@
+"""Records of a log that count as stored when a journal has them, wherever the local files are (``firn.durability=object``).
+
+The log asks the journal before each append, and hands it the batches behind the append, in the same turn of the loop (ADR 0037, J7).
+The journal tells how far it has stored them (J5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol
+
+from app.errors import FirnError, copy_of
+
+if TYPE_CHECKING:
+    from app.hot.log import PartitionLog
+
+
+class Journal(Protocol):
+    """Takes the batches of the logs that this broker leads. It must not change the logs from within these calls."""
+
+    def admit(self, log: PartitionLog, size_bytes: int) -> None:
+        """Whether a log may append so many bytes now. ``take`` accepts them then.
+
+        Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS; FencedError. Then nothing is appended.
+        """
+        ...
+
+    def take(self, log: PartitionLog, records: memoryview) -> None:
+        """Keep batches that were just appended, with their offsets. They are copied. It must not raise."""
+        ...
+
+
+class JournaledEnd:
+    """How far the journal has stored the records of one log in one leadership, and who waits for it."""
+
+    __slots__ = ("_failure", "_waiters", "end", "journal")
+
+    def __init__(self, journal: Journal, end: int) -> None:
+        """``end``: the log end at the beginning of the leadership. Everything below is in the tier or in ended journals."""
+        self.journal = journal
+        self.end = end
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._failure: FirnError | None = None
+
+    def wait(self, offset_end: int) -> Awaitable[None] | None:
+        """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises the error of ``fail``."""
+        if offset_end <= self.end:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            future.set_exception(copy_of(self._failure))
+        else:
+            self._waiters.append((offset_end, future))
+        return future
+
+    def reached(self, end: int) -> None:
+        """All records below ``end`` are stored."""
+        if end <= self.end:
+            return
+        self.end = end
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= end:
+            _, future = waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: FirnError) -> None:
+        """Whether the records above the end are stored is for others to say. Whoever waits gets ``error``, now and later."""
+        self._failure = error
+        while self._waiters:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_exception(copy_of(error))
