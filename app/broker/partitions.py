@@ -407,7 +407,7 @@ class Partitions:
         return self._write_ahead
 
     def _lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
-        """Take records and answer readers from now on. Raises: FencedError if its write-ahead log is not this broker's present one."""
+        """Take records and answer readers from now on. Raises: FencedError if its WAL is not the present one."""
         image = self._cluster.image.partition(partition.topic_id, partition.index)
         if image is not None and image.is_journaled:
             self._journal().lead(partition.log, image)

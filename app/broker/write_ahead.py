@@ -1,8 +1,8 @@
 """The write-ahead log of this broker (ADR 0037): what the logs that it leads append goes into numbered objects in the bucket.
 
-``WriteAhead`` is the journal of all logs of topics with ``firn.durability=object`` that this broker leads. It owns the writer of one
-WAL under the present broker epoch, keeps it running, deletes objects that no partition needs, and has partitions rolled that hold old
-objects back. ``SealedLogs`` reads WALs that have ended, for partitions that go on here.
+``WriteAhead`` is the journal of all logs of topics with ``firn.durability=object`` that this broker leads. It owns the writer of a
+WAL under the present broker epoch, keeps it running, deletes objects that no partition needs, and rolls logs that hold old objects
+back. ``SealedLogs`` reads WALs that have ended, for partitions that go on here.
 
 A broker without such partitions has no writer, no task under way and no request.
 """
@@ -175,6 +175,8 @@ class WriteAhead:
         self._led: dict[PartitionLog, _Led] = {}
         self._logs: dict[TopicIdPartition, PartitionLog] = {}
         self._changed = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when an object is acknowledged, or the WAL has ended."""
         self.on_ended: Callable[[WalId], None] | None = None
         """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
         self.drop_ranges: Callable[[PartitionLog, PartitionImage, list[WalRange]], Awaitable[None]] | None = None
@@ -285,9 +287,6 @@ class WriteAhead:
         assert writer is not None
         assert owner is not None
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        linger_ms = log.config.firn_wal_linger_ms
-        if linger_ms < 0:
-            linger_ms = self._config().wal_linger_ms
         position = 0
         while position < len(records):
             header = parse_header(records, position)
@@ -298,12 +297,13 @@ class WriteAhead:
                 marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
             state, led.state = led.state, None
             fields = batch_fields(header, marker, coordinator_epoch)
-            writer.append(led.key, data, fields, now_ms=now_ms, linger_ms=linger_ms, state=state)
+            writer.append(led.key, data, fields, now_ms=now_ms, linger_ms=log.config.firn_wal_linger_ms, state=state)
         owner.wake()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
     def _acknowledged(self, needs: WalNeeds, durable: DurableObject) -> None:
+        self._moved.set()
         self._objects.value += 1
         self._bytes.value += durable.size_bytes
         needs.note_object(durable)
@@ -336,6 +336,7 @@ class WriteAhead:
 
     def _ended(self, writer: WalWriter) -> None:
         """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
+        self._moved.set()
         error = RequestRejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
@@ -358,10 +359,16 @@ class WriteAhead:
             writer.stop(led.key)
         assert self._owner is not None
         self._owner.wake()
-        loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + FLUSH_S
-        while writer.held_bytes and writer.sealed_at is None and loop.time() < give_up_s:
-            await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while writer.held_bytes and writer.sealed_at is None:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            self._log_line(
+                f"{writer.held_bytes} bytes of the write-ahead log did not reach the object store within {FLUSH_S:g} s: their "
+                "producers were not answered"
+            )
 
     async def _trim(self) -> None:
         while True:

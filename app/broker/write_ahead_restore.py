@@ -7,7 +7,6 @@ record from the tiered end on, so it is read and tiered like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 
 from app.broker.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
@@ -93,6 +92,5 @@ async def _append_pieces(
         except ObjectMissing as error:
             # Tiered and trimmed since the manifest was read; or lost: the next try finds out (J31).
             raise StorageUnavailable(f"{error}: it was there a moment ago") from error
-        here = log.log_end_offset
-        position = sum(each.size_bytes for each in takewhile(lambda each: each.end_offset <= here, section.batches))
+        position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
         log.append_as_follower(data[position:], now_ms=now_ms())

@@ -1,7 +1,7 @@
 """Records of a log that count as stored when a journal has them, wherever the local files are (``firn.durability=object``).
 
-The log asks the journal before each append, and hands it the batches behind the append, in the same turn of the loop (ADR 0037, J7).
-The journal tells how far it has stored them (J5).
+The log asks the journal before each append, and hands it the batches behind the append, in the same turn of the loop (ADR 0037,
+J7). The journal tells how far it has stored them (J5).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JournaledEnd:
         self._failure: FirnError | None = None
 
     def wait(self, offset_end: int) -> Awaitable[None] | None:
-        """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises the error of ``fail``."""
+        """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises what ``fail`` got."""
         if offset_end <= self.end:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
