@@ -364,6 +364,8 @@ class Node:
         self._sweeping = Sweeping(
             around.store,
             member,
+            clock=around.clock,
+            rng=around.rng,
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,

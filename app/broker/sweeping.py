@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 from app.errors import FencedError, FirnError, StorageUnavailable
 from app.faults import Faults
-from app.metadata.cluster import ClusterImage, ImageDelta
+from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
 from app.metadata.membership import Membership
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
+from app.seams import Clock
 from app.tiering.sweeper import Swept, delete_topic, sweep_unknown_topics
 from app.units import TopicId
 
 RETRY_S: Final = 30.0
 DELETE_DEADLINE_S: Final = 600.0
 """Deadline of one attempt to empty a topic's prefixes. The next attempt continues."""
+ENDED_LOGS_S: Final = 6 * 3600.0
+ENDED_LOGS_PAUSE_S: Final = 60.0
+"""After a change of the brokers: a write-ahead log that ends then is closed in the records of its partitions meanwhile."""
 UNKNOWN_TOPICS_S: Final = 24 * 3600.0
 """Pause between two searches for objects of unknown topics. A search LISTs all segments and manifests."""
 
@@ -31,6 +37,8 @@ class Sweeping:
         store: ObjectStore,
         membership: Membership,
         *,
+        clock: Clock,
+        rng: random.Random,
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
@@ -40,9 +48,13 @@ class Sweeping:
         self._store = store
         self._cluster, self._controller = membership.view, membership.controller
         self._wait_left = wait_left
+        self._clock = clock
+        self._rng = rng
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._wake = asyncio.Event()
+        self._brokers_changed = asyncio.Event()
+        self._brokers_changed.set()
         self._objects = registry.counter("firn_swept_objects_total", "Orphaned objects removed from the bucket.")
         self._bytes = registry.counter("firn_swept_bytes_total", "Bytes of orphaned objects removed from the bucket.")
         self._uploads = registry.counter("firn_swept_uploads_total", "Orphaned multipart uploads aborted.")
@@ -53,10 +65,13 @@ class Sweeping:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
             group.create_task(self._look_for_unknown_topics())
+            group.create_task(self._sweep_write_ahead_logs())
 
     def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.deleting and image.deleting:
             self._wake.set()
+        if delta.brokers:
+            self._brokers_changed.set()
 
     async def _delete_topics(self) -> None:
         """Empty the prefixes of deleted topics, then let the cluster forget them."""
@@ -102,6 +117,34 @@ class Sweeping:
             self._faults.met(
                 "sweeping", "the bucket", f"cannot look for orphaned objects in the bucket, will try again: {error}"
             )
+
+    async def _sweep_write_ahead_logs(self) -> None:
+        """Some time after a broker has come, gone or begun anew, and four times a day: a late object may have landed."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDED_LOGS_S):
+                    await self._brokers_changed.wait()
+            await asyncio.sleep(ENDED_LOGS_PAUSE_S)
+            self._brokers_changed.clear()
+            if self._cluster.image.level < OBJECT_LEVEL or not self._controller.active:
+                continue
+            from app.broker.write_ahead_sweep import sweep_ended
+
+            try:
+                async with asyncio.timeout(DELETE_DEADLINE_S):
+                    deleted = await sweep_ended(
+                        self._store,
+                        lambda: self._cluster.image,
+                        sealer=int(self._cluster.identity.broker_id),
+                        clock=self._clock,
+                        rng=self._rng,
+                    )
+                self._objects.value += deleted
+            except (FirnError, TimeoutError) as error:
+                why = str(error) or f"it takes longer than {DELETE_DEADLINE_S:g} s"
+                self._faults.met(
+                    "sweeping", "ended write-ahead logs", f"cannot sweep ended write-ahead logs, will try again: {why}"
+                )
 
     def _count(self, swept: Swept) -> None:
         self._objects.value += swept.objects

@@ -1,0 +1,62 @@
+"""Deletes the objects of ended write-ahead logs that no partition needs (ADR 0037, J12, J36). Runs on the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from app.metadata import layout
+from app.metadata.cluster import ClusterImage
+from app.metadata.wal_ranges import WalId
+from app.objectstore.api import ObjectStore
+from app.objectstore.keys import LIST_LIMIT_MAX
+from app.seams import Clock
+from app.wal.taker import seal
+from app.wal.trimming import deletable, has_ended
+
+
+async def sweep_ended(
+    store: ObjectStore, image: Callable[[], ClusterImage], *, sealer: int, clock: Clock, rng: Random
+) -> int:
+    """Look at all write-ahead logs, and delete what is not needed of those that have ended.
+
+    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000 objects,
+    and for each ended log with more than its seal what sealing costs.
+
+    Returns: how many objects were deleted. Raises: StorageUnavailable, CorruptionError; some objects may be deleted.
+    """
+    deleted = 0
+    for wal, numbers in (await _numbers(store)).items():
+        if len(numbers) < 2 or not has_ended(wal, image()):
+            continue  # one object is its seal: nothing else ends a log, and nothing is left of it
+        end = await seal(store, wal, sealer=sealer, clock=clock, rng=rng)
+        now = image()
+        ranges = [
+            each
+            for topic in now.topics_by_name.values()
+            for partition in topic.partitions
+            for each in partition.wal_ranges
+            if each.wal == wal
+        ]
+        if any(each.is_open for each in ranges) or not has_ended(wal, now):
+            continue  # the entry that closes them is under way
+        gone = deletable(numbers, end, ranges)
+        for first in range(0, len(gone), LIST_LIMIT_MAX):
+            some = gone[first : first + LIST_LIMIT_MAX]
+            await store.delete_many([layout.wal_key(*wal, number) for number in some])
+            deleted += len(some)
+    return deleted
+
+
+async def _numbers(store: ObjectStore) -> dict[WalId, list[int]]:
+    found: dict[WalId, list[int]] = {}
+    after = ""
+    while True:
+        page = await store.list_objects(layout.WAL_PREFIX, start_after=after, limit=LIST_LIMIT_MAX)
+        for info in page:
+            key = layout.parse_wal_key(info.key)
+            if key is not None:
+                found.setdefault(WalId(key.broker_id, key.broker_epoch), []).append(key.number)
+        if len(page) < LIST_LIMIT_MAX:
+            return found
+        after = page[-1].key

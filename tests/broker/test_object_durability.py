@@ -1,0 +1,199 @@
+"""Topics with ``firn.durability=object`` on real brokers in one loop: what was acknowledged is in the bucket (ADR 0037)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode
+from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.wal_ranges import PartitionDurability
+from tests.broker.test_cluster import member
+from tests.broker.test_node import fetch_all, headers, tier_everything
+from tests.handlers.conversation import Talk, batch, talk
+from tests.support.broker import RunningBroker
+from tests.support.several import unfenced, until
+
+CONFIGS = {
+    "firn.durability": "object",
+    "firn.wal.linger.ms": "5",
+    "segment.bytes": "1048576",
+    "local.retention.ms": "0",
+    "remote.storage.enable": "true",
+}
+
+
+@asynccontextmanager
+async def alone(path: Path, **settings: Any) -> AsyncIterator[RunningBroker]:
+    """Broker 1, the only one of its cluster, unfenced."""
+    settings = {"broker_heartbeat_interval_ms": 50, "remote_log_manager_task_interval_ms": 50, **settings}
+    async with member(path, 1, new_level=OBJECT_LEVEL, **settings) as broker:
+        await until(lambda: unfenced(broker) == [1])
+        yield broker
+
+
+async def create(broker: RunningBroker, name: str, partitions: int = 1, **configs: str) -> None:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    await broker.node.membership.controller.create_topic(name, partitions, {**CONFIGS, **named})
+    await led(broker, name, partitions)
+
+
+async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
+    table = broker.node.partitions.table
+    await until(lambda: all(table.led(name, index) is not None for index in range(partitions)))
+
+
+async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
+    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
+    found = answer.responses[0].partition_responses[0]
+    return ErrorCode(found.error_code), found.base_offset
+
+
+def objects(path: Path) -> list[Path]:
+    return sorted(one for one in (path / "store" / "wal").rglob("*") if one.is_file())
+
+
+async def records_read(broker: RunningBroker, end: int, topic: str = "t") -> int:
+    async with talk(broker.port) as client:
+        return sum(header.record_count for header in headers(await fetch_all(client, topic, end=end)))
+
+
+async def test_what_is_acknowledged_is_in_the_bucket_and_readers_see_it_then(tmp_path: Path) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        assert objects(tmp_path) == []
+        async with talk(broker.port) as client:
+            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert len(objects(tmp_path)) == 1
+            assert await produce(client, 2) == (ErrorCode.NONE, 3)
+        image = broker.node.cluster.image.topics_by_name["t"].partitions[0]
+        assert image.durability is PartitionDurability.OBJECT
+        assert broker.log("t").high_watermark == 5
+        assert await records_read(broker, 5) == 5
+
+
+async def test_a_broker_whose_disk_is_lost_goes_on_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+    sequence = 0
+    end = 0
+    for run in range(3):
+        async with alone(tmp_path, take_over=run > 0) as broker:
+            await (led(broker, "t", 2) if run else create(broker, "t", 2))
+            async with talk(broker.port) as client:
+                for _ in range(4):
+                    fields = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence}
+                    assert await produce(client, 3, index=1, **fields) == (ErrorCode.NONE, end)
+                    sequence, end = sequence + 3, end + 3
+                # Whoever was not answered repeats; all five batches are known, also after the loss of the disk.
+                repeated = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence - 9}
+                assert await produce(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 9)
+            await broker.kill()
+        shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t", 2)
+        async with talk(broker.port) as client:
+            repeated = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence - 12}
+            assert await produce(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 12)
+        log = broker.log("t", 1)
+        assert (log.log_end_offset, log.high_watermark) == (end, end)
+        assert log.leader_epochs()[0].epoch == 0
+
+
+@pytest.mark.parametrize("wiped", [True, False])
+async def test_tiered_and_untiered_records_are_one_log_after_a_loss(tmp_path: Path, wiped: bool) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            for _ in range(4):
+                await produce(client, 10, value=bytes(40_000))
+            await tier_everything(broker, "t")
+            for _ in range(3):
+                assert (await produce(client, 10, value=bytes(4_000)))[0] is ErrorCode.NONE
+        await broker.kill()
+    if wiped:
+        shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=wiped) as broker:
+        await led(broker, "t")
+        assert broker.log("t").log_end_offset == 70
+        assert await records_read(broker, 70) == 70
+        async with talk(broker.port) as client:
+            assert await produce(client, 1) == (ErrorCode.NONE, 70)
+
+
+async def test_objects_are_deleted_when_everything_in_them_is_tiered(tmp_path: Path) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            for _ in range(30):
+                assert (await produce(client, 10, value=bytes(1_000)))[0] is ErrorCode.NONE
+            before = len(objects(tmp_path))
+            assert before == 30
+            await tier_everything(broker, "t")
+            await until(lambda: len(objects(tmp_path)) < 12)
+            assert (await produce(client, 1))[0] is ErrorCode.NONE
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t")
+        assert broker.log("t").log_end_offset == 301
+
+
+async def test_a_clean_stop_and_start_keeps_everything_and_the_old_log_is_swept(tmp_path: Path) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            await produce(client, 5)
+    async with alone(tmp_path) as broker:
+        await led(broker, "t")
+        assert (broker.log("t").log_end_offset, broker.log("t").high_watermark) == (5, 5)
+        async with talk(broker.port) as client:
+            assert await produce(client, 1) == (ErrorCode.NONE, 5)
+
+
+async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "object")
+        await create(broker, "disk", firn_durability="disk")
+        await create(broker, "memory", firn_durability="memory")
+        async with talk(broker.port) as client:
+            answer = await client.produce(9, [(name, [(0, batch(2))]) for name in ("object", "disk", "memory")])
+            assert [one.partition_responses[0].error_code for one in answer.responses] == [0, 0, 0]
+        assert [broker.log(name).high_watermark for name in ("object", "disk", "memory")] == [2, 2, 2]
+
+
+async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> None:
+    settings = {
+        "broker_heartbeat_interval_ms": 50,
+        "broker_session_timeout_ms": 1_000,
+        "new_level": OBJECT_LEVEL,
+    }
+    async with AsyncExitStack() as stack:
+        brokers = {}
+        for node_id in (1, 2, 3):
+            brokers[node_id] = await stack.enter_async_context(member(tmp_path, node_id, **settings))
+        for broker in brokers.values():
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        await brokers[1].node.membership.controller.create_topic("t", 3, CONFIGS, replication_factor=3)
+        for broker in brokers.values():
+            await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
+        leaders = {one.partition_index: one.leader for one in brokers[1].node.cluster.image.topics_by_name["t"].partitions}
+        assert sorted(leaders.values()) == [1, 2, 3]
+        for index, leader in leaders.items():
+            await until(lambda index=index, leader=leader: brokers[leader].node.partitions.table.led("t", index) is not None)
+            async with talk(brokers[leader].port) as client:
+                for _ in range(3):
+                    assert (await produce(client, 4, index=index))[0] is ErrorCode.NONE
+        lost = next(index for index, leader in leaders.items() if leader == 3)
+        await brokers[3].kill()
+        new = lambda: brokers[1].node.cluster.image.topics_by_name["t"].partitions[lost].leader  # noqa: E731
+        await until(lambda: new() in (1, 2))
+        successor = brokers[new()]
+        await until(lambda: successor.node.partitions.table.led("t", lost) is not None)
+        async with talk(successor.port) as client:
+            assert await produce(client, 1, index=lost) == (ErrorCode.NONE, 12)
+        await asyncio.sleep(0)
