@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from app.errors import CorruptionError
 
+
 class PartitionDurability(IntEnum):
     """By which rule records of a partition count as stored. Numbers are those of its record."""
 
