@@ -10,7 +10,7 @@ from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import ConfigType, Update, Value
 from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
-from app.configs.topic import DERIVED, TopicConfig
+from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import parse_value
 
@@ -30,6 +30,9 @@ def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> 
     }
     config = replace(broker.topic_defaults, **values)
     bent: dict[str, Any] = {}
+    if config.firn_durability is Durability.OBJECT and "firn.durability" not in overrides:
+        # Where the records of a topic are is said by the topic alone. A default changes nothing for topics that are there.
+        bent["firn_durability"] = Durability.DISK
     if config.compacted and "remote.storage.enable" not in overrides:
         bent["remote_storage_enable"] = False
     if "local.retention.ms" not in overrides and not _local_fits(
