@@ -11,8 +11,9 @@ from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.seams import Clock
+from app.units import BrokerId
 from app.wal.taker import seal
-from app.wal.trimming import deletable, has_ended
+from app.wal.trimming import deletable
 
 
 async def sweep_ended(
@@ -46,6 +47,14 @@ async def sweep_ended(
             await store.delete_many([layout.wal_key(*wal, number) for number in some])
             deleted += len(some)
     return deleted
+
+
+def has_ended(wal: WalId, image: ClusterImage) -> bool:
+    """Whether an image says that a log has ended, or will have: its broker epoch is over, or it was sealed."""
+    broker = image.brokers.get(BrokerId(wal.broker_id))
+    return wal.broker_epoch <= image.sequence and (
+        broker is None or broker.broker_epoch > wal.broker_epoch or broker.wal_end >= 0
+    )
 
 
 async def _numbers(store: ObjectStore) -> dict[WalId, list[int]]:
