@@ -79,6 +79,8 @@ class RegistrationAsked(NamedTuple):
     instance_id: str = ""
     force: bool = False
     """Whether the operator asked for a take-over of an unfenced broker's place."""
+    anew: int = NO_BROKER_EPOCH
+    """The broker epoch of this incarnation that is over, because its write-ahead log has ended (J14)."""
 
 
 class RegistrationAnswer(NamedTuple):
@@ -134,7 +136,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     A repeated request of the same incarnation gets the same answer and writes nothing. Raises: RequestRejected.
     """
     bound = _bound(draft, asked)
-    if bound is not None and bound.incarnation == asked.incarnation:
+    mine = bound is not None and bound.incarnation == asked.incarnation
+    if bound is not None and mine and asked.anew != bound.broker_epoch:
         # M8: what it asked for is done, and it may be unfenced and lead meanwhile.
         return Planned([], RegistrationAnswer(bound.broker_id, bound.broker_epoch, LogSequence(bound.changed_at)))
     _check_level(draft, asked)
@@ -160,7 +163,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
         level_max=asked.level_max,
     )
     new_directory = bound is None or bound.directory_id != asked.directory_id
-    kept = bound is not None and not new_directory and _names_last_run(asked, bound.broker_epoch)
+    # A process that registers again has lost nothing.
+    kept = bound is not None and not new_directory and (mine or _names_last_run(asked, bound.broker_epoch))
     records.append(broker_change(broker_id, broker.record()))
     changed = _Changed(draft, around, {broker_id: broker})
     changed.each(lambda image, terms: registered(image, broker_id, terms, kept=kept, new_directory=new_directory))

@@ -17,20 +17,16 @@ from app.metadata.cluster import (
     broker_change,
     partition_change,
 )
+from app.metadata.control import DropAsked, ReleaseAsked
 from app.metadata.elections import NOBODY
 from app.metadata.log_format import KeyValue
 from app.metadata.log_leaders import LogLeaders, orphaned
 from app.metadata.replica_changes import check_leads
-from app.metadata.wal_ranges import WalId, WalRange, dropped, released, sealed
+from app.metadata.wal_ranges import WalId, dropped, released, sealed
 from app.units import TopicId, TopicIdPartition
 
 CLOSED_PER_CHANGE_MAX: Final = 10_000
 """Maximum partitions of one change: about 1 MB of records."""
-
-NOTHING_WRITTEN: Final = -1
-"""As the last number of a release: the leader has put nothing of the partition."""
-ANYBODY: Final = -1
-"""As the broker to which a partition is released."""
 
 
 class WalSealed(NamedTuple):
@@ -44,29 +40,6 @@ class WalSealed(NamedTuple):
     """Partitions that stay without a leader, each with what was found (J21)."""
     more: bool
     """Whether more partitions wait: plan it again."""
-
-
-class ReleaseAsked(NamedTuple):
-    """A leader gives a partition up (J18)."""
-
-    topic_id: UUID
-    partition: int
-    leader_epoch: int
-    partition_epoch: int
-    last_number: int
-    """The last object with records of the partition; ``NOTHING_WRITTEN``, or any number below its range, if there is none."""
-    to: int = ANYBODY
-    """Who is to lead, if it can."""
-
-
-class DropAsked(NamedTuple):
-    """A leader needs these closed ranges no more (J35)."""
-
-    topic_id: UUID
-    partition: int
-    leader_epoch: int
-    partition_epoch: int
-    ranges: tuple[WalRange, ...]
 
 
 Asked = TypeVar("Asked", ReleaseAsked, DropAsked)

@@ -9,16 +9,9 @@ import pytest
 from app.errors import ErrorCode, RequestRejected
 from app.metadata.broker_changes import fence_brokers, unfence_brokers, unregister_broker
 from app.metadata.cluster import ImageDraft
+from app.metadata.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.elections import NOBODY
-from app.metadata.wal_changes import (
-    ANYBODY,
-    NOTHING_WRITTEN,
-    DropAsked,
-    ReleaseAsked,
-    drop_ranges,
-    plan_wal_sealed,
-    release_partitions,
-)
+from app.metadata.wal_changes import drop_ranges, plan_wal_sealed, release_partitions
 from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of
