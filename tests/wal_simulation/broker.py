@@ -126,7 +126,11 @@ class Broker(Process):
         wal = WalId(self.node_id, broker_epoch)
         rules, plan = self.world.rules, self.world.plan
         self.writer = rules.writer(
-            wal, new_nonce=self.world.new_nonce, object_bytes=plan.object_bytes, buffer_bytes=plan.buffer_bytes
+            wal,
+            new_nonce=self.world.new_nonce,
+            object_bytes=plan.object_bytes,
+            buffer_bytes=plan.buffer_bytes,
+            waiting_bytes=0,
         )
         self.needs = rules.needs(wal)
         self._trimmed = 0

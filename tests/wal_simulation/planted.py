@@ -74,7 +74,8 @@ class _ChangingWriter(WalWriter):
                     self._in_flight_bytes += len(data) - len(flight.data)
                     flight.data = data
                     flight.sections = tuple(
-                        DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections
+                        DurableSection(each.partition, each.end_offset, each.state_number, each.leader_epoch)
+                        for each in footer.sections
                     )
                     break
         self._tried.add(number)
