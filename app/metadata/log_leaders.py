@@ -55,7 +55,7 @@ def led(partition: PartitionImage, broker: BrokerImage, told: int) -> PartitionI
     ``told``: the number that the broker has told last; 0 if none. The partition has no open range.
     """
     leader = broker.broker_id
-    replicas = (leader,)
+    replicas: tuple[BrokerId, ...] = (leader,)
     if partition.durability is PartitionDurability.FROM_OBJECT:
         # They fetch from the leader, and are to be the replicas when the change is complete (J41).
         replicas = (leader, *(each for each in partition.replicas if each != leader))
@@ -114,13 +114,15 @@ class LogLeaders:
 
     def _choose(self, partition: PartitionImage, other_than: int, rather: int) -> BrokerImage | None:
         count = self._counted()
-        wanted = [each for each in (rather, *partition.adding) if each in count and each != other_than]
-        if not wanted and partition.durability is PartitionDurability.FROM_OBJECT:
-            wanted = [each for each in partition.replicas if each in count and each != other_than][:1]
-        candidates = wanted[:1] or [each for each in count if each != other_than]
+        candidates = [each for each in count if each != other_than]
         if not candidates:
             return None
-        leader = BrokerId(min(candidates, key=lambda each: (count[BrokerId(each)], each)))
+        wanted = [rather, *partition.adding]
+        if partition.durability is PartitionDurability.FROM_OBJECT:
+            wanted += partition.replicas  # they have most of the records, and are to be its replicas
+        leader = next((BrokerId(each) for each in wanted if each in candidates), None)
+        if leader is None:
+            leader = min(candidates, key=lambda each: (count[each], each))
         count[leader] += 1
         return self._brokers[leader]
 

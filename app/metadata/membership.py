@@ -136,8 +136,8 @@ class Membership:
         if self.view.config.topic_defaults.firn_durability is Durability.OBJECT and image.level < OBJECT_LEVEL:
             raise StartRefused(
                 f"firn.durability=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: start with"
-                f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A new cluster"
-                " has it with firn.cluster.enable=true."
+                f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
+                " new cluster has it with firn.cluster.enable=true."
             )
 
     def _check_not_older(self, image: ClusterImage) -> None:

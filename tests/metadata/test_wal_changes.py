@@ -6,13 +6,25 @@ from collections import Counter
 
 import pytest
 
+from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import fence_brokers, unfence_brokers, unregister_broker
-from app.metadata.cluster import ImageDraft
+from app.metadata.broker_changes import (
+    ProposedSet,
+    alter_in_sync,
+    fence_brokers,
+    unfence_brokers,
+    unregister_broker,
+)
+from app.metadata.cluster import ImageDraft, TopicRecord, partition_change, topic_change
 from app.metadata.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.elections import NOBODY
+from app.metadata.internal_topics import missing_replicas
+from app.metadata.leader_changes import elect_leaders, preferred_leaders_back
+from app.metadata.reassignments import ReassignmentAsked, alter_reassignments, list_reassignments
+from app.metadata.replica_changes import Member
 from app.metadata.wal_changes import drop_ranges, plan_wal_sealed, release_partitions
 from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.units import LogSequence, TimestampMs, TopicId
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of
 from tests.metadata.test_log_leaders import telling
@@ -212,3 +224,81 @@ def test_j35_closed_ranges_leave_the_record_when_the_leader_says_so() -> None:
     applied(draft, drop_ranges(draft, 1, 11, [drop(0, second, partition_epoch=1)]))
     assert partition(draft).wal_ranges == (opened,)
     assert ids(1) == partition(draft).replicas
+
+
+# --- what operators ask for -------------------------------------------------------------------------------------------
+
+
+def elect(draft: ImageDraft, *, unclean: bool = False, everything: bool = False) -> list[ErrorCode]:
+    asked = None if everything else [("t", 0)]
+    return [one.error for one in applied(draft, elect_leaders(draft, telling(), asked, unclean=unclean)).elections]
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_j16_no_election_on_request_before_the_log_has_ended(unclean: bool) -> None:
+    draft = in_logs(1, 2)
+    assert elect(draft, unclean=unclean) == [ErrorCode.ELECTION_NOT_NEEDED]
+    draft = orphaned(1, 2)
+    before = partition(draft)
+    assert elect(draft, unclean=unclean) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    assert elect(draft, unclean=unclean, everything=True) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    assert partition(draft) == before
+    assert preferred_leaders_back(draft, telling(), 9).records == []
+    before = change(draft, wal_ranges=(WalRange(1, 11, 0, 0, 4),))
+    assert elect(draft, unclean=unclean) == [ErrorCode.NONE]
+    assert partition(draft).leader == 3
+    assert partition(draft).leader_epoch == before.leader_epoch + 1
+
+
+def reassign(draft: ImageDraft, *targets: int, cancel: bool = False) -> ErrorCode:
+    asked = ReassignmentAsked("t", 0, None if cancel else targets)
+    [answer] = applied(draft, alter_reassignments(draft, around(), [asked])).answers
+    return answer.error
+
+
+def test_a_reassignment_names_the_next_leader_and_waits_for_the_release() -> None:
+    draft = in_logs(1, brokers=[1, 2, 3, 4], fenced=[4])
+    assert reassign(draft, 4) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(draft) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(draft, 3, 3) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(draft, 9) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(draft, 3, 1, 2) is ErrorCode.NONE
+    image = partition(draft)
+    assert (image.leader, image.leader_epoch, image.replicas) == (1, 0, ids(1))
+    assert (image.adding, image.removing, image.partition_epoch) == (ids(3), ids(1), 1)
+    assert [one.adding for one in list_reassignments(draft.freeze(LogSequence(NOW)))] == [ids(3)]
+    draft = draft.freeze(LogSequence(NOW)).draft()
+    assert reassign(draft, cancel=True) is ErrorCode.NONE
+    assert (partition(draft).adding, partition(draft).removing) == ((), ())
+    assert reassign(draft, cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert reassign(draft, 1) is ErrorCode.NONE
+    assert partition(draft).partition_epoch == 2, "it leads already"
+    assert reassign(draft, 3) is ErrorCode.NONE
+    applied(draft, release_partitions(draft, telling(), 1, 11, [release(partition_epoch=3)]))
+    image = partition(draft)
+    assert (image.leader, image.replicas, image.adding, image.removing) == (3, ids(3), (), ())
+
+
+def test_a_reassignment_decides_who_leads_after_the_end_of_the_log() -> None:
+    draft = in_logs(1, 3, 3, brokers=[1, 2, 3])
+    assert reassign(draft, 3) is ErrorCode.NONE
+    applied(draft, fence_brokers(draft, around(), [(1, 11)]))
+    applied(draft, plan_wal_sealed(draft, telling(), WAL, 2))
+    image = partition(draft)
+    assert (image.leader, image.adding, image.removing) == (3, (), ())
+
+
+def test_internal_topics_in_logs_get_no_replicas() -> None:
+    draft = in_logs(1)
+    offsets = TopicRecord(1, "__consumer_offsets", 1, {}, TimestampMs(0))
+    key = TopicId(uuid_of(77))
+    draft.apply([topic_change(key, offsets), partition_change(key, 0, partition(draft).record())])
+    image = draft.freeze(LogSequence(NOW))
+    assert missing_replicas(image, BrokerConfig(), ids(1, 2, 3)) == []
+
+
+def test_the_leader_of_a_partition_may_not_change_its_in_sync_set_to_others() -> None:
+    draft = in_logs(1, brokers=[1, 2], stopping=[1])
+    asked = ProposedSet(TOPIC_ID, 0, 0, 0, [Member(1, 11)])
+    [answer] = applied(draft, alter_in_sync(draft, around(), 1, 11, [asked])).copy()
+    assert (answer.error, partition(draft).leader, partition(draft).partition_epoch) == (ErrorCode.NONE, 1, 1)
