@@ -521,6 +521,7 @@ class Node:
         )
         if self.membership.member is not None:
             self.membership.member.wal_next = lambda: wal.next_number
+            wal.drop_ranges = self.membership.member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         return wal

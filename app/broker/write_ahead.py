@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -22,7 +22,8 @@ from app.hot.log import PartitionLog
 from app.limits import WAL_OBJECT_BYTES_MAX
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.control import DropAsked, InSyncAnswer
+from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
@@ -203,13 +204,15 @@ class WriteAhead:
         self._trimmed = 0
         """Objects below this number are deleted."""
         self._led: dict[TopicIdPartition, _Led] = {}
+        self._noted: ClusterImage | None = None
+        """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
         self._moved = asyncio.Event()
         """Set when an object is acknowledged, or the WAL has ended."""
         self.on_ended: Callable[[WalId], None] | None = None
         """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
-        self.drop_ranges: Callable[[PartitionLog, PartitionImage, list[WalRange]], Awaitable[None]] | None = None
-        """Asks the controller to drop ended ranges from a partition's record, whose records are tiered (J35)."""
+        self.drop_ranges: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]] | None = None
+        """Asks the controller to drop ended ranges from partitions' records, whose records are tiered (J35)."""
         self._objects = registry.counter(
             "firn_wal_objects_total", "Objects of the write-ahead log that were acknowledged"
         )
@@ -250,7 +253,7 @@ class WriteAhead:
         key = TopicIdPartition(log.topic_id, log.partition)
         writer.lead(key)
         assert self._needs is not None
-        self._needs.note_led_again(key)
+        self._needs.note_led(key, partition.leader_epoch)
         led = self._led[key] = _Led(log, key, writer, self._owner)
         log.begin_journal(led)
 
@@ -285,11 +288,6 @@ class WriteAhead:
             self.resign(led.log)
         if self._needs is not None:
             self._needs.note_gone(key)
-
-    def note_image(self, key: TopicIdPartition, partition: PartitionImage) -> None:
-        """A partition that this broker does not lead, in a newer image: its ranges say what is needed of this WAL (J34)."""
-        if self._needs is not None:
-            self._needs.note_image(key, partition.partition_epoch, partition.wal_ranges)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -365,12 +363,14 @@ class WriteAhead:
             needs, writer = self._needs, self._writer
             if needs is None or writer is None:
                 continue
-            for led in tuple(self._led.values()):
+            self._note_images(needs)
+            done: list[DropAsked] = []
+            for led in self._led.values():
                 floor = self._floor_of(led.key)
-                if floor is None:
-                    continue
-                needs.note_floor(led.key, max(floor))
-                await self._drop_ended(led, floor[0])
+                if floor is not None:
+                    needs.note_floor(led.key, *floor)
+                    done += self._ended_ranges(led, *floor)
+            await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):
                 self._roll(key)
             end = needs.trim_end(writer.durable_end)
@@ -388,17 +388,39 @@ class WriteAhead:
             except FirnError as error:
                 self._faults.met("rolling", name, f"cannot roll {name}: {error}")
 
-    async def _drop_ended(self, led: _Led, tiered_end: Offset) -> None:
-        log = led.log
-        partition = self._image().partition(log.topic_id, log.partition)
-        if self.drop_ranges is None or partition is None or tiered_end < led.began_at:
+    def _note_images(self, needs: WalNeeds) -> None:
+        """What earlier leaderships have written is needed while the partition's record says so (J34)."""
+        image = self._image()
+        if image is self._noted:
             return
-        ended = [each for each in partition.wal_ranges if not each.is_open]
-        if ended and (led.wrote or asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S):
-            try:
-                await self.drop_ranges(log, partition, ended)
-            except FirnError as error:
-                self._faults.met_error("dropping ended ranges of", str(log.topic_partition), error)
+        self._noted = image
+        for key in needs.partitions():
+            partition = image.partition(*key)
+            if partition is not None:
+                needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
+
+    def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
+        """What the record of a partition need not name any more (J35)."""
+        if max(tiered_end, log_start) < led.began_at:
+            return []
+        old = asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S
+        if not led.wrote and not (tiered_end >= led.began_at and old):
+            return []
+        partition = self._image().partition(*led.key)
+        if partition is None or partition.leader_epoch != led.log.leader_epoch:
+            return []
+        ended = tuple(each for each in partition.wal_ranges if not each.is_open)
+        if not ended:
+            return []
+        return [DropAsked(*led.key, partition.leader_epoch, partition.partition_epoch, ended)]
+
+    async def _drop(self, done: list[DropAsked]) -> None:
+        if not done or self.drop_ranges is None:
+            return
+        try:
+            await self.drop_ranges(done)  # what is refused is asked again, by a newer image
+        except FirnError as error:
+            self._faults.met_error("dropping ended ranges of", f"{len(done)} partitions", error)
 
     async def _delete(self, wal: WalId, end: int) -> None:
         numbers = range(self._trimmed, end)

@@ -99,6 +99,10 @@ class WalNeeds:
         if found.leader_epoch == NOT_LED and not found.needs and not found.ranges:
             del self._partitions[partition]
 
+    def partitions(self) -> tuple[TopicIdPartition, ...]:
+        """All of which something is known."""
+        return tuple(self._partitions)
+
     def note_gone(self, partition: TopicIdPartition) -> None:
         """An image has no such partition any more. Objects with sections of it may still be on their way."""
         self._partitions.pop(partition, None)
