@@ -218,3 +218,26 @@ async def test_a_broker_that_was_fenced_while_it_was_idle_goes_on_in_its_next_lo
             await led(broker, "t")
             assert await produce(client, 2, timeout_ms=5_000) == (ErrorCode.NONE, 3)
         assert await records_read(broker, 5) == 5
+
+
+async def test_a_section_names_no_state_that_is_deleted(tmp_path: Path) -> None:
+    """What a partition had written was tiered and deleted, among much of another one: its next section brings its state anew."""
+    async with alone(tmp_path) as broker:
+        await create(broker, "t", 2)
+        async with talk(broker.port) as client:
+            fields = {"producer_id": 7, "producer_epoch": 0}
+            for number in range(45):
+                assert (await produce(client, 1))[0] is ErrorCode.NONE
+                if number == 19:
+                    assert await produce(client, 3, index=1, base_sequence=0, **fields) == (ErrorCode.NONE, 0)
+            await tier_everything(broker, "t", 0)
+            await tier_everything(broker, "t", 1)
+            await until(lambda: len(objects(tmp_path)) < 16)  # from the newest state of the other partition on
+            assert await produce(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t", 2)
+        async with talk(broker.port) as client:
+            assert await produce(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
+            assert await produce(client, 2, index=1, base_sequence=5, **fields) == (ErrorCode.NONE, 5)
