@@ -488,6 +488,8 @@ class Partitions:
         try:
             manifest = await self._load_manifest(log, None, None)
             await self._bump_once(one, manifest)
+            if not self._cluster.image.level:
+                named = self._leader_epoch(log)  # raised just now
             if one.was_in_sync:
                 self._check_in_sync_log(log, manifest)
             opened = await self._open(log, manifest, foreign=True, since_s=one.since_s)
