@@ -30,7 +30,7 @@ from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
 from app.seams import Clock
-from app.units import BrokerId, Offset, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import (
     NO_COORDINATOR,
     NONCE_BYTES,
@@ -63,12 +63,15 @@ FLUSH_S: Final = 10.0
 class _Led:
     """The journal of one log in one leadership."""
 
-    __slots__ = ("_owner", "_state", "_writer", "began_at", "began_s", "key", "log", "wrote")
+    __slots__ = ("_owner", "_state", "began_at", "began_s", "key", "leader_epoch", "log", "writer", "wrote")
 
-    def __init__(self, log: PartitionLog, key: TopicIdPartition, writer: WalWriter, owner: WalOwner) -> None:
+    def __init__(
+        self, log: PartitionLog, key: TopicIdPartition, leader_epoch: LeaderEpoch, writer: WalWriter, owner: WalOwner
+    ) -> None:
         self.log = log
         self.key = key
-        self._writer = writer
+        self.leader_epoch = leader_epoch
+        self.writer = writer
         self._owner = owner
         self._state: PartitionState | None = None
         """Of the log as it was before the batch that is being appended, if the writer wants it."""
@@ -79,7 +82,7 @@ class _Led:
         """Whether an object of this leadership is acknowledged."""
 
     def admit(self, size_bytes: int) -> None:
-        writer, log = self._writer, self.log
+        writer, log = self.writer, self.log
         try:
             writer.check_room(self.key, size_bytes)
         except FencedError as error:
@@ -89,7 +92,7 @@ class _Led:
 
     def take(self, records: memoryview) -> None:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        writer, linger_ms = self._writer, self.log.config.firn_wal_linger_ms
+        writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
         position = 0
         while position < len(records):
             header = parse_header(records, position)
@@ -255,7 +258,7 @@ class WriteAhead:
         writer.lead(key)
         assert self._needs is not None
         self._needs.note_led(key, partition.leader_epoch)
-        led = self._led[key] = _Led(log, key, writer, self._owner)
+        led = self._led[key] = _Led(log, key, partition.leader_epoch, writer, self._owner)
         log.begin_journal(led)
 
     def _begin(self, wal: WalId) -> None:
@@ -299,7 +302,8 @@ class WriteAhead:
         needs.note_object(durable)
         for section in durable.sections:
             led = self._led.get(section.partition)
-            if led is not None and section.end_offset > led.began_at:
+            # Of an earlier leadership, objects may become durable later: they say nothing of what is appended in this one.
+            if led is not None and section.leader_epoch == led.leader_epoch:
                 led.wrote = True
                 led.log.note_journaled(section.end_offset)
 
@@ -319,8 +323,17 @@ class WriteAhead:
             if owner is None or writer is None or writer.sealed_at is not None:
                 await self._changed.wait()
                 continue
-            await owner.run()
-            self._ended(writer)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(owner.run())
+                another = group.create_task(self._changed.wait())
+                await asyncio.wait([running, another], return_when=asyncio.FIRST_COMPLETED)
+                ended = running.done()
+                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody waits for
+                # what is still on its way.
+                running.cancel()
+                another.cancel()
+            if ended:
+                self._ended(writer)
 
     def _ended(self, writer: WalWriter) -> None:
         """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
@@ -330,8 +343,9 @@ class WriteAhead:
             f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
         )
         for led in tuple(self._led.values()):
-            led.log.end_journal(error)
-            self.resign(led.log)
+            if led.writer is writer:
+                led.log.end_journal(error)
+                self.resign(led.log)
         self._log_line(
             f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
         )
@@ -374,7 +388,7 @@ class WriteAhead:
             await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):
                 self._roll(key)
-            end = needs.trim_end(writer.durable_end)
+            end = writer.begin_trim(needs.trim_end(writer.durable_end))
             if end > self._trimmed:
                 await self._delete(writer.wal, end)
                 if needs is self._needs:

@@ -16,10 +16,15 @@ from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
 from app.metadata.wal_ranges import PartitionDurability
+from app.errors import ErrorCode
+from app.metadata.broker_changes import fence_brokers
+from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.wal_ranges import PartitionDurability, WalId
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
+from app.units import BrokerId
 from tests.support.several import unfenced, until
 
 CONFIGS = {
@@ -55,6 +60,9 @@ async def produce(
     client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
 ) -> tuple[ErrorCode, int]:
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
+async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
+    extra = {"timeout_ms": fields.pop("timeout_ms")} if "timeout_ms" in fields else {}
+    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])], **extra)
     found = answer.responses[0].partition_responses[0]
     return ErrorCode(found.error_code), found.base_offset
 
@@ -259,3 +267,20 @@ async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> 
         async with talk(successor.port) as client:
             assert await produce(client, 1, index=lost) == (ErrorCode.NONE, 12)
         await asyncio.sleep(0)
+
+
+async def test_a_broker_that_was_fenced_while_it_was_idle_goes_on_in_its_next_log(tmp_path: Path) -> None:
+    """Nothing tells it by a put that its log has ended: it has to leave the writer of that log by itself."""
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            epoch = broker.node.cluster.image.brokers[BrokerId(1)].broker_epoch
+            await broker.node.membership.controller.submit(
+                lambda draft, around: fence_brokers(draft, around, [WalId(1, epoch)])
+            )
+            await until(lambda: broker.node.cluster.image.topics_by_name["t"].partitions[0].leader_epoch > 0)
+            await until(lambda: unfenced(broker) == [1])
+            await led(broker, "t")
+            assert await produce(client, 2, timeout_ms=5_000) == (ErrorCode.NONE, 3)
+        assert await records_read(broker, 5) == 5
