@@ -1,7 +1,7 @@
 """Clients of topics with ``firn.durability=object`` while brokers lose their disks: what they were told has to stay true.
 
-A producer writes numbers and keeps what was acknowledged; a reader follows from the beginning and keeps what it saw. At the end each
-record that was acknowledged or seen is where it was, once and in order, and leader epochs have never gone back.
+A producer writes numbers and keeps what was acknowledged; a reader follows from the beginning and keeps what it saw. At the end
+each record that was acknowledged or seen is where it was, once and in order, and leader epochs have never gone back.
 """
 
 from __future__ import annotations
@@ -228,7 +228,9 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Seen]:
 
 
 def check(bootstrap: str, writing: Writing, following: Following | None = None) -> int:
-    """After ``writing.finish()``: all that was acknowledged or seen is there once, in order, where it was. Returns: how many records."""
+    """After ``writing.finish()``: all that was acknowledged or seen is there once, in order, where it was.
+
+    Returns: how many records there are."""
     assert writing.refused == []
     records = 0
     for partition, acknowledged in enumerate(writing.acknowledged):

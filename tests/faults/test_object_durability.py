@@ -56,8 +56,10 @@ def check_no_bug(brokers: Brokers) -> None:
 
 
 def kill(path: Path, nodes: Sequence[int], faults: Iterable[int], seed: int, configs: Mapping[str, str]) -> None:
-    """Kill one broker, or all, at random moments, and wipe their disks, while clients go on. Now and then one is stopped in order, or
-    stands still until others lead and then goes on."""
+    """Kill one broker, or all, at random moments, and wipe their disks, while clients go on.
+
+    Now and then one is stopped in order, or stands still until others lead and then goes on.
+    """
     rng = random.Random(seed)
     done = 0
     with brokers_running(path, nodes, settings=SETTINGS) as brokers:
