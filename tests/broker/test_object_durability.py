@@ -16,7 +16,8 @@ from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
 from app.metadata.wal_ranges import PartitionDurability
-from app.errors import ErrorCode
+from app.broker import write_ahead_restore
+from app.errors import ErrorCode, StorageUnavailable
 from app.metadata.broker_changes import fence_brokers
 from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.wal_ranges import PartitionDurability, WalId
@@ -60,7 +61,11 @@ async def produce(
     client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
 ) -> tuple[ErrorCode, int]:
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
-async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
+
+
+async def produce(
+    client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
+) -> tuple[ErrorCode, int]:
     extra = {"timeout_ms": fields.pop("timeout_ms")} if "timeout_ms" in fields else {}
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])], **extra)
     found = answer.responses[0].partition_responses[0]
@@ -307,3 +312,44 @@ async def test_a_section_names_no_state_that_is_deleted(tmp_path: Path) -> None:
         async with talk(broker.port) as client:
             assert await produce(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
             assert await produce(client, 2, index=1, base_sequence=5, **fields) == (ErrorCode.NONE, 5)
+
+
+async def test_what_was_read_of_ended_logs_before_a_partition_was_named_again_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions of large topics follow images in turns. Who is named twice may have missed that another broker led in between."""
+    calls: list[tuple[int, float]] = []
+    waits = asyncio.Event()
+
+    async def continue_log(log: Any, manifest: Any, partition: Any, *rest: Any, since_s: float, **more: Any) -> Any:
+        calls.append((partition.leader_epoch, since_s))
+        if len(calls) == 1:
+            await waits.wait()
+            raise StorageUnavailable("try again")
+        return await continues(log, manifest, partition, *rest, since_s=since_s, **more)
+
+    async def fence(broker: RunningBroker) -> int:
+        cluster = broker.node.cluster
+        before = cluster.image.topics_by_name["t"].partitions[0].leader_epoch
+        wal = WalId(1, cluster.image.brokers[BrokerId(1)].broker_epoch)
+        await broker.node.membership.controller.submit(lambda draft, around: fence_brokers(draft, around, [wal]))
+        await until(lambda: cluster.image.topics_by_name["t"].partitions[0].leader_epoch > before)
+        await until(lambda: cluster.image.topics_by_name["t"].partitions[0].leader == 1)
+        return int(cluster.image.topics_by_name["t"].partitions[0].leader_epoch)
+
+    continues = write_ahead_restore.continue_log
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+        monkeypatch.setattr(write_ahead_restore, "continue_log", continue_log)
+        first = await fence(broker)
+        await until(lambda: calls)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.node.partitions, "_bring_in_line", lambda *_: None)
+            second = await fence(broker)
+            waits.set()
+            await until(lambda: len(calls) > 1)
+        await led(broker, "t")
+    assert [epoch for epoch, _ in calls[:2]] == [first, second]
+    assert calls[1][1] > calls[0][1]
