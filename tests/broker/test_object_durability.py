@@ -11,21 +11,18 @@ from typing import Any
 
 import pytest
 
+from app.broker import write_ahead_restore
 from app.broker.control_link import KafkaControlLink
-from app.errors import BrokerUnavailable, ErrorCode
+from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.metadata.broker_changes import fence_brokers
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.wal_ranges import PartitionDurability
-from app.broker import write_ahead_restore
-from app.errors import ErrorCode, StorageUnavailable
-from app.metadata.broker_changes import fence_brokers
-from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.units import BrokerId
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from app.units import BrokerId
 from tests.support.several import unfenced, until
 
 CONFIGS = {
@@ -55,12 +52,6 @@ async def create(broker: RunningBroker, name: str, partitions: int = 1, **config
 async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
     table = broker.node.partitions.table
     await until(lambda: all(table.led(name, index) is not None for index in range(partitions)))
-
-
-async def produce(
-    client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
-) -> tuple[ErrorCode, int]:
-    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
 
 
 async def produce(
