@@ -13,18 +13,15 @@ import pytest
 
 from app.broker.control_link import KafkaControlLink
 from app.errors import BrokerUnavailable, ErrorCode
+from app.metadata.broker_changes import fence_brokers
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.wal_ranges import PartitionDurability
-from app.errors import ErrorCode
-from app.metadata.broker_changes import fence_brokers
-from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.units import BrokerId
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from app.units import BrokerId
 from tests.support.several import unfenced, until
 
 CONFIGS = {
@@ -59,8 +56,6 @@ async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
 async def produce(
     client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
 ) -> tuple[ErrorCode, int]:
-    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
-async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
     extra = {"timeout_ms": fields.pop("timeout_ms")} if "timeout_ms" in fields else {}
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])], **extra)
     found = answer.responses[0].partition_responses[0]
