@@ -22,7 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
-from app.limits import MIB
+from app.limits import (
+    MIB,
+    REQUEST_BYTES_MAX,
+    WAL_FOOTER_BYTES_MAX,
+    WAL_OBJECT_BYTES_MAX,
+    WAL_STATE_BYTES_MAX,
+)
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
@@ -54,7 +60,11 @@ OBJECT_BYTES_MAX: Final = 64 * MIB
 FOOTER_BYTES_MIN: Final = 8 * MIB
 FOOTER_BYTES_MAX: Final = 32 * MIB
 """An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone
-in its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
+in its object."""
+
+# What readers take. A MiB is for the lineage, and for sections and batches beside a long state.
+assert max(FOOTER_BYTES_MAX, WAL_STATE_BYTES_MAX + MIB) + MIB <= WAL_FOOTER_BYTES_MAX
+assert max(OBJECT_BYTES_MAX, REQUEST_BYTES_MAX) + WAL_FOOTER_BYTES_MAX <= WAL_OBJECT_BYTES_MAX
 
 WAITING_BYTES: Final = 500
 """What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
@@ -331,6 +341,7 @@ class WalWriter:
         if state is not None:
             assert not led.state_waits, partition
             encoded = encode_state(state)
+            assert len(encoded) <= WAL_STATE_BYTES_MAX + MIB, len(encoded)
             led.state_waits = True
         led.waiting += 1
         self._wait(_Waiting(partition, data, fields, encoded, now_ms + linger_ms, led))
