@@ -148,9 +148,23 @@ class _InFlight:
 
 
 class _Led:
-    __slots__ = ("last_number", "state_number", "state_waits", "stopped", "waiting")
+    __slots__ = (
+        "above_epoch",
+        "end_offset",
+        "last_number",
+        "leader_epoch",
+        "state_number",
+        "state_waits",
+        "stopped",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, above_epoch: int) -> None:
+        self.above_epoch = above_epoch
+        """Batches of this leader epoch were dropped: a batch after them must be of a later one, or the log would have a hole."""
+        self.leader_epoch = -1
+        self.end_offset = -1
+        """Of the last batch; -1 before the first one."""
         self.last_number = -1
         self.state_number = -1
         """-1: the first section of this leadership needs the state."""
@@ -217,9 +231,13 @@ class WalWriter:
     # --- partitions -----------------------------------------------------------------------------------------------------
 
     def lead(self, partition: TopicIdPartition) -> None:
-        """This broker begins to lead a partition, or begins to write it to this log. An earlier leadership is forgotten."""
+        """This broker begins to lead a partition, or begins to write it to this log.
+
+        An earlier leadership that was not forgotten is forgotten now; the new one then has a higher leader epoch.
+        """
+        before = self._led.get(partition)
         self.forget(partition)
-        self._led[partition] = _Led()
+        self._led[partition] = _Led(before.leader_epoch if before is not None and before.waiting else -1)
 
     def stop(self, partition: TopicIdPartition) -> None:
         """The partition takes no more batches in this leadership, and what waits is cut at once (J18)."""
@@ -337,6 +355,9 @@ class WalWriter:
         assert state is None or state.offset == fields.base_offset, (state, fields)
         assert led.state_number >= 0 or led.state_waits or state is not None, partition
         assert len(data) == fields.size_bytes, fields
+        assert fields.base_offset == led.end_offset or (led.end_offset < 0 and fields.leader_epoch > led.above_epoch), (
+            fields
+        )
         encoded = None
         if state is not None:
             assert not led.state_waits, partition
@@ -344,6 +365,8 @@ class WalWriter:
             assert len(encoded) <= WAL_STATE_BYTES_MAX + MIB, len(encoded)
             led.state_waits = True
         led.waiting += 1
+        led.leader_epoch = fields.leader_epoch
+        led.end_offset = fields.end_offset
         self._wait(_Waiting(partition, data, fields, encoded, now_ms + linger_ms, led))
 
     # --- objects --------------------------------------------------------------------------------------------------------
