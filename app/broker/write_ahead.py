@@ -25,7 +25,7 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import ObjectStore
+from app.objectstore.api import ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
@@ -147,7 +147,12 @@ class SealedLogs:
             found.add_done_callback(_look_at_error)
             while len(self._objects) > OBJECTS_KEPT:
                 self._objects.popitem(last=False)
-        data = memoryview(await asyncio.shield(found))[section.position : section.position + section.size_bytes]
+        try:
+            await asyncio.shield(found)
+        except ObjectMissing:
+            self._footers.pop(wal, None)  # they name it, and may not be believed any more
+            raise
+        data = memoryview(found.result())[section.position : section.position + section.size_bytes]
         check_section(data, section, layout.wal_key(*wal, number))
         self._forget_later()
         return data
