@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from app.metadata.cluster import OBJECT_LEVEL
-from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, ends_of, seen, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing, ends_of, seen, until
 
 TOPIC = "t"
 OTHERS = ("on-disk", "in-memory")
@@ -165,21 +165,22 @@ class Careless:
         assert not self._thread.is_alive()
 
 
-def create(brokers: Brokers, configs: Mapping[str, str], *names: str, partitions: int = PARTITIONS) -> None:
+def create(
+    admin: AdminClient, brokers: int, configs: Mapping[str, str], *names: str, partitions: int = PARTITIONS
+) -> None:
     """Once all brokers are there. A factor is asked for as clients do."""
-    admin = brokers.admin
-    until(lambda: len(seen(admin).brokers) == len(brokers.nodes), "the brokers are in the cluster")
-    topics = [NewTopic(name, partitions, len(brokers.nodes), config=dict(configs)) for name in names]
+    until(lambda: len(seen(admin).brokers) == brokers, "the brokers are in the cluster")
+    topics = [NewTopic(name, partitions, brokers, config=dict(configs)) for name in names]
     for one in admin.create_topics(topics).values():
         one.result(WAIT_S)
     wait_until_led(admin, *names)
 
 
-def create_all(brokers: Brokers, configs: Mapping[str, str] = OBJECT) -> None:
+def create_all(admin: AdminClient, brokers: int, configs: Mapping[str, str] = OBJECT) -> None:
     """The topic whose records are to be kept, and one of each other durability."""
-    create(brokers, configs, TOPIC)
+    create(admin, brokers, configs, TOPIC)
     for name, durability in zip(OTHERS, ("disk", "memory"), strict=True):
-        create(brokers, {"firn.durability": durability}, name, partitions=1)
+        create(admin, brokers, {"firn.durability": durability}, name, partitions=1)
 
 
 def unled(admin: AdminClient, names: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ def kill(path: Path, kills: int, seed: int, *, wiped: bool, nodes: tuple[int, ..
     rng = random.Random(seed)
     settings = SETTINGS | transaction_load.SETTINGS | {"replica_lag_time_max_ms": 2_000}
     with brokers_running(path, nodes, settings=settings) as brokers:
-        create(brokers, TIERED, "txn", "copy", partitions=PARTITIONS)
+        create(brokers.admin, len(nodes), TIERED, "txn", "copy", partitions=PARTITIONS)
         transactions = Transactions(brokers.bootstrap, seed)
         try:
             wait_for_more([transactions])
