@@ -210,6 +210,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
                 asked.instance_id,
                 asked.force,
                 asked.anew,
+                asked.ephemeral,
             )
         )
     except FirnError as error:

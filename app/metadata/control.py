@@ -38,6 +38,7 @@ class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
     level_max: int
     force: bool = False
     anew: int = -1
+    ephemeral: bool = False
 
 
 class RegisterResponse(msgspec.Struct, array_like=True, frozen=True):

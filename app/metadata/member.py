@@ -385,6 +385,7 @@ class ClusterMember(Elsewhere):
             self._view.config.firn_instance_id,
             self._take_over,
             anew,
+            self._view.config.firn_ephemeral,
         )
         if self._controller.active:
             made = await self.desk.register(asked, check_endpoints=False)
@@ -411,6 +412,7 @@ class ClusterMember(Elsewhere):
                 asked.level_max,
                 asked.force,
                 asked.anew,
+                asked.ephemeral,
             ),
         )
         if answer.error != ErrorCode.NOT_CONTROLLER:
