@@ -519,6 +519,8 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
+        if self.membership.member is not None:
+            self.membership.member.wal_next = lambda: wal.next_number
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         return wal

@@ -21,8 +21,8 @@ async def sweep_ended(
 ) -> int:
     """Look at all write-ahead logs, and delete what is not needed of those that have ended.
 
-    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000 objects,
-    and for each ended log with more than its seal what sealing costs.
+    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000
+    objects, and for each ended log with more than its seal what sealing costs.
 
     Returns: how many objects were deleted. Raises: StorageUnavailable, CorruptionError; some objects may be deleted.
     """

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from app.errors import ErrorCode, FencedError, RequestRejected
+from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
 from app.limits import MIB
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
@@ -45,13 +45,16 @@ OBJECT_BYTES: Final = 8 * MIB
 BUFFER_BYTES: Final = 2 * (WINDOW + 1) * OBJECT_BYTES
 """Default of wal.buffer.bytes: a full window, and as much waiting."""
 
+CORRUPT_READS: Final = 5
+"""So many times in a row an own object may be read back with wrong bytes: the transfer may be damaged, and not the object."""
+
 OBJECT_BYTES_MAX: Final = 64 * MIB
 """Largest wal.bytes. With the longest batch and the longest footer after it, an object is still no longer than readers allow."""
 
 FOOTER_BYTES_MIN: Final = 8 * MIB
 FOOTER_BYTES_MAX: Final = 32 * MIB
-"""An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone in
-its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
+"""An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone
+in its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
 
 WAITING_BYTES: Final = 500
 """What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
@@ -112,7 +115,7 @@ class _Waiting(NamedTuple):
 
 
 class _InFlight:
-    __slots__ = ("data", "durable", "failures", "nonce", "sections")
+    __slots__ = ("corrupt", "data", "durable", "failures", "nonce", "sections")
 
     def __init__(self, data: bytes, nonce: bytes, sections: tuple[DurableSection, ...]) -> None:
         self.data = data
@@ -120,6 +123,8 @@ class _InFlight:
         self.sections = sections
         self.durable = False
         self.failures = 0
+        self.corrupt = 0
+        """Reads in a row that gave wrong bytes."""
 
 
 class _Led:
@@ -155,8 +160,8 @@ class WalWriter:
             footer_bytes = min(max(object_bytes, FOOTER_BYTES_MIN), FOOTER_BYTES_MAX)
         assert object_bytes <= OBJECT_BYTES_MAX, object_bytes
         assert footer_bytes <= FOOTER_BYTES_MAX, footer_bytes
-        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so many
-        # objects at most, and none of them is too far from its state (J37).
+        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so
+        # many objects at most, and none of them is too far from its state (J37).
         objects = 2 * (buffer_bytes // object_bytes + buffer_bytes // footer_bytes + 2)
         assert objects <= STATE_NUMBERS_MAX - STATE_EVERY, (buffer_bytes, object_bytes, footer_bytes)
         self.wal = wal
@@ -227,8 +232,8 @@ class WalWriter:
     def forget(self, partition: TopicIdPartition) -> None:
         """An image says that the leadership is over, or the partition is gone.
 
-        Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on their
-        way; ``DurableSection.leader_epoch`` says of whom they are.
+        Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on
+        their way; ``DurableSection.leader_epoch`` says of whom they are.
         """
         led = self._led.pop(partition, None)
         if led is not None and led.waiting:
@@ -428,13 +433,20 @@ class WalWriter:
     def on_read(self, number: int, outcome: WalFooter | ReadOutcome) -> Action:
         """What to do after an object was read back (J2, J14).
 
-        Raises: FencedError if somebody else writes this log.
+        Raises: FencedError if somebody else writes this log; CorruptionError if the object is damaged whenever it is read.
         """
+        flight = self._in_flight[number]
+        flight.corrupt = flight.corrupt + 1 if outcome is ReadOutcome.CORRUPT else 0
+        if flight.corrupt >= CORRUPT_READS:
+            raise CorruptionError(
+                f"Object {number} of write-ahead log {self.wal} was read back {flight.corrupt} times, and each time its bytes were "
+                "not what was written."
+            )
         if outcome is ReadOutcome.MISSING:
             return Put(number, self._delay_s(number))
         if isinstance(outcome, ReadOutcome):
             return ReadBack(number, self._delay_s(number))
-        if outcome.nonce == self._in_flight[number].nonce:
+        if outcome.nonce == flight.nonce:
             return self._durable(number)
         if not outcome.is_seal:
             raise FencedError(f"Object {number} of write-ahead log {self.wal} is not what this process has put there.")
