@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode
 from app.metadata import layout, member
 from app.metadata.broker_changes import fence_brokers
+from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import PartitionImage
-from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked
+from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.elections import NOBODY
 from app.metadata.member import ClusterMember
 from app.metadata.registration import StartRefused
@@ -190,5 +191,35 @@ async def test_object_as_the_default_needs_level_3(tmp_path: Path) -> None:
         await until(lambda: unfenced(broker) == [1])
         made = await broker.node.membership.controller.create_topic("t")
         assert made.partitions[PartitionIndex(0)].durability is PartitionDurability.OBJECT
-        with pytest.raises(RequestRejected, match="was created with object durability"):
-            await broker.node.membership.controller.replace_configs(2, "t", {})
+        await broker.node.membership.controller.replace_configs(2, "t", {})
+        assert image(broker).durability is PartitionDurability.FROM_OBJECT, "the default alone says nothing of it"
+
+
+async def test_j40_j41_a_topic_changes_its_durability_both_ways(tmp_path: Path) -> None:
+    async with cluster_on(tmp_path, 3) as brokers:
+        controller = brokers[0].node.membership.controller
+        await controller.create_topic("t", assignments={0: [2, 3]})
+        leader = brokers[1]
+
+        async def switched(first: int, last: int) -> ErrorCode:
+            now = image(leader)
+            asked = SwitchAsked(topic_id, 0, now.leader_epoch, now.partition_epoch, first, last)
+            [answer] = await member_of(leader).switch([asked])
+            return answer.error
+
+        await until(lambda: leader.node.cluster.image.topic("t") is not None)
+        topic_id = leader.node.cluster.image.topics_by_name["t"].topic_id
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.SET, "object")])
+        await until(lambda: image(leader).durability is PartitionDurability.TO_OBJECT)
+        assert await switched(0, 3) is ErrorCode.NONE
+        await until(lambda: image(leader).durability is PartitionDurability.OBJECT)
+        assert image(leader).replicas == (2,)
+        assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, 3), (4, OPEN)]
+
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.DELETE)])
+        await until(lambda: image(leader).durability is PartitionDurability.FROM_OBJECT)
+        assert len(image(leader).replicas) == 2
+        assert await switched(-1, 5) is ErrorCode.NONE
+        await until(lambda: image(leader).durability is PartitionDurability.REPLICAS)
+        assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, 3), (4, 5)]
+        assert image(leader).leader == 2
