@@ -271,7 +271,7 @@ def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
         )
     for topic in draft.topics:
         for image in topic.partitions:
-            if broker_id in image.replicas and not image.durability.by_log:
+            if broker_id in image.replicas and image.durability.needs_disks:
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,
                     f"Broker {broker_id} has replicas of topic '{topic.name}', whose records are on disks, so it cannot become "

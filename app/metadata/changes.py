@@ -619,7 +619,15 @@ def _with_other_durability(
         require_object_level(draft)
         factor = _factor_of(topic)
         return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
-    available = _available(draft, around)
+    available = _with_disks(draft, _available(draft, around), topic.name)
+    ephemeral = [each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral]
+    if ephemeral:
+        raise invalid_value(
+            DURABILITY,
+            overrides.get(DURABILITY, "the default"),
+            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker with a "
+            "disk lead it first (`firn topic reassign`).",
+        )
     count = len(topic.partitions)
     factor = min(_factor_of(topic), max(1, len(available)))
     placed: Sequence[tuple[BrokerId, ...]] = [()] * count

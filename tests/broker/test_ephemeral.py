@@ -9,12 +9,12 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.cluster import OBJECT_LEVEL, PartitionImage
 from app.metadata.wal_ranges import PartitionDurability
-from tests.broker.test_object_durability import led, produce, records_read
+from tests.broker.test_object_durability import led, objects, produce, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced, until
 
 SETTINGS = {
     "firn_ephemeral": True,
@@ -105,3 +105,44 @@ async def test_a_broker_that_stops_in_order_is_forgotten_if_others_go_on(tmp_pat
         await until(lambda: list(first.node.cluster.image.brokers) == [1])
         async with broker_on(tmp_path, "c", **SETTINGS) as third:
             assert third.node.config.node_id == 3
+
+
+async def test_a_broker_that_stops_gives_its_partitions_to_others_by_one_change(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, "a", **SETTINGS) as first:
+        await in_cluster(first)
+        await first.create_topic("t", 20)
+        async with broker_on(tmp_path, "b", **SETTINGS) as second:
+            await until(lambda: unfenced(second) == [1, 2])
+            await second.create_topic("u", 20)
+            mine = [one.partition_index for one in partitions(second, "u") if one.leader == 2]
+            assert len(mine) == 10
+            async with talk(second.port) as client:
+                for index in mine:
+                    assert await produce(client, 3, topic="u", index=index) == (ErrorCode.NONE, 0)
+            before = first.node.cluster.image.sequence
+        assert {one.leader for one in partitions(first, "u")} == {1}
+        assert not [line for line in first.lines if "has ended" in line], "nobody had to seal"
+        changed = first.node.cluster.image.sequence - before
+        assert changed < 8, "one change for all releases"
+        await led(first, "u", 20)
+        async with talk(first.port) as client:
+            for index in mine:
+                assert await produce(client, 1, topic="u", index=index) == (ErrorCode.NONE, 3)
+
+
+async def test_the_last_broker_that_stops_closes_all_ranges_and_its_own_log(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, "a", **SETTINGS) as broker:
+        await in_cluster(broker)
+        await broker.create_topic("t", 3)
+        await led(broker, "t", 3)
+        async with talk(broker.port) as client:
+            assert await produce(client, 5) == (ErrorCode.NONE, 0)
+    image = await image_of(tmp_path)
+    found = image.topics_by_name["t"].partitions
+    assert [one.leader for one in found] == [-1, -1, -1]
+    assert not [each for one in found for each in one.wal_ranges if each.is_open]
+    assert len(objects(tmp_path)) == 2, "the records, and the seal"
+
+
+def partitions(broker: RunningBroker, topic: str) -> tuple[PartitionImage, ...]:
+    return broker.node.cluster.image.topics_by_name[topic].partitions
