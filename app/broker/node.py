@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from app.broker.write_ahead import WriteAhead
     from app.broker.write_ahead_release import Releases
 
+SEAL_S: Final = 5.0
+"""A write-ahead log that cannot be sealed for this time is told of, and tried again."""
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -522,8 +524,10 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
-        if self.membership.member is not None:
-            self.membership.member.wal_next = lambda: wal.next_number
+        member = self.membership.member
+        if member is not None:
+            member.wal_next = lambda: wal.next_number(member.broker_epoch)
+            wal.drop_ranges = member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         return wal
@@ -848,7 +852,9 @@ class Node:
         from app.wal.taker import seal
 
         around = self._around
-        return await seal(around.store, wal, sealer=self.config.node_id, clock=around.clock, rng=around.rng)
+        return await seal(
+            around.store, wal, sealer=self.config.node_id, clock=around.clock, rng=around.rng, deadline_s=SEAL_S
+        )
 
     async def registered(self, broker_epoch: int) -> None:
         """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
@@ -23,14 +23,15 @@ from app.hot.log import PartitionLog
 from app.limits import WAL_OBJECT_BYTES_MAX
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.control import DropAsked, InSyncAnswer
+from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
 from app.seams import Clock
-from app.units import BrokerId, Offset, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import (
     NO_COORDINATOR,
     NONCE_BYTES,
@@ -66,12 +67,15 @@ FLUSH_S: Final = 10.0
 class _Led:
     """The journal of one log in one leadership."""
 
-    __slots__ = ("_owner", "_state", "_writer", "began_at", "began_s", "key", "log", "wrote")
+    __slots__ = ("_owner", "_state", "began_at", "began_s", "key", "leader_epoch", "log", "writer", "wrote")
 
-    def __init__(self, log: PartitionLog, key: TopicIdPartition, writer: WalWriter, owner: WalOwner) -> None:
+    def __init__(
+        self, log: PartitionLog, key: TopicIdPartition, leader_epoch: LeaderEpoch, writer: WalWriter, owner: WalOwner
+    ) -> None:
         self.log = log
         self.key = key
-        self._writer = writer
+        self.leader_epoch = leader_epoch
+        self.writer = writer
         self._owner = owner
         self._state: PartitionState | None = None
         """Of the log as it was before the batch that is being appended, if the writer wants it."""
@@ -82,7 +86,7 @@ class _Led:
         """Whether an object of this leadership is acknowledged."""
 
     def admit(self, size_bytes: int) -> None:
-        writer, log = self._writer, self.log
+        writer, log = self.writer, self.log
         try:
             writer.check_room(self.key, size_bytes)
         except FencedError as error:
@@ -92,7 +96,7 @@ class _Led:
 
     def take(self, records: memoryview) -> None:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        writer, linger_ms = self._writer, self.log.config.firn_wal_linger_ms
+        writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
         position = 0
         while position < len(records):
             header = parse_header(records, position)
@@ -209,13 +213,15 @@ class WriteAhead:
         self._led: dict[TopicIdPartition, _Led] = {}
         self._closed = False
         """Whether the log is, or is about to be, sealed by this broker itself."""
+        self._noted: ClusterImage | None = None
+        """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
         self._moved = asyncio.Event()
         """Set when an object is acknowledged, or the WAL has ended."""
         self.on_ended: Callable[[WalId], None] | None = None
         """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
-        self.drop_ranges: Callable[[PartitionLog, PartitionImage, list[WalRange]], Awaitable[None]] | None = None
-        """Asks the controller to drop ended ranges from a partition's record, whose records are tiered (J35)."""
+        self.drop_ranges: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]] | None = None
+        """Asks the controller to drop ended ranges from partitions' records, whose records are tiered (J35)."""
         self._objects = registry.counter(
             "firn_wal_objects_total", "Objects of the write-ahead log that were acknowledged"
         )
@@ -229,10 +235,11 @@ class WriteAhead:
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(0 if self._needs is None else self._needs.held_bytes))]
 
-    @property
-    def next_number(self) -> int:
-        """The first number that was not begun in the present WAL, for heartbeats (J19)."""
-        return 0 if self._writer is None else self._writer.next_number
+    def next_number(self, broker_epoch: int) -> int:
+        """The first number that was not begun in the WAL of that broker epoch, for its heartbeats (J19). A range of it that began
+        at a number of an earlier WAL would leave its first objects out."""
+        writer = self._writer
+        return 0 if writer is None or writer.wal.broker_epoch != broker_epoch else writer.next_number
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 
@@ -258,8 +265,8 @@ class WriteAhead:
         key = TopicIdPartition(log.topic_id, log.partition)
         writer.lead(key)
         assert self._needs is not None
-        self._needs.note_led_again(key)
-        led = self._led[key] = _Led(log, key, writer, self._owner)
+        self._needs.note_led(key, partition.leader_epoch)
+        led = self._led[key] = _Led(log, key, partition.leader_epoch, writer, self._owner)
         log.begin_journal(led)
 
     def _begin(self, wal: WalId) -> None:
@@ -294,11 +301,6 @@ class WriteAhead:
         if self._needs is not None:
             self._needs.note_gone(key)
 
-    def note_image(self, key: TopicIdPartition, partition: PartitionImage) -> None:
-        """A partition that this broker does not lead, in a newer image: its ranges say what is needed of this WAL (J34)."""
-        if self._needs is not None:
-            self._needs.note_image(key, partition.partition_epoch, partition.wal_ranges)
-
     # --- running ------------------------------------------------------------------------------------------------------
 
     def _acknowledged(self, needs: WalNeeds, durable: DurableObject) -> None:
@@ -308,7 +310,8 @@ class WriteAhead:
         needs.note_object(durable)
         for section in durable.sections:
             led = self._led.get(section.partition)
-            if led is not None and section.end_offset > led.began_at:
+            # Of an earlier leadership, objects may become durable later: they say nothing of what is appended in this one.
+            if led is not None and section.leader_epoch == led.leader_epoch:
                 led.wrote = True
                 led.log.note_journaled(section.end_offset)
 
@@ -328,8 +331,17 @@ class WriteAhead:
             if owner is None or writer is None or writer.sealed_at is not None:
                 await self._changed.wait()
                 continue
-            await owner.run()
-            self._ended(writer)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(owner.run())
+                another = group.create_task(self._changed.wait())
+                await asyncio.wait([running, another], return_when=asyncio.FIRST_COMPLETED)
+                ended = running.done()
+                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody waits for
+                # what is still on its way.
+                running.cancel()
+                another.cancel()
+            if ended:
+                self._ended(writer)
 
     def _ended(self, writer: WalWriter) -> None:
         """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
@@ -339,8 +351,9 @@ class WriteAhead:
             f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
         )
         for led in tuple(self._led.values()):
-            led.log.end_journal(error)
-            self.resign(led.log)
+            if led.writer is writer:
+                led.log.end_journal(error)
+                self.resign(led.log)
         self._log_line(
             f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
         )
@@ -432,15 +445,17 @@ class WriteAhead:
             needs, writer = self._needs, self._writer
             if needs is None or writer is None:
                 continue
-            for led in tuple(self._led.values()):
+            self._note_images(needs)
+            done: list[DropAsked] = []
+            for led in self._led.values():
                 floor = self._floor_of(led.key)
-                if floor is None:
-                    continue
-                needs.note_floor(led.key, max(floor))
-                await self._drop_ended(led, floor[0])
+                if floor is not None:
+                    needs.note_floor(led.key, *floor)
+                    done += self._ended_ranges(led, *floor)
+            await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):
                 self._roll(key)
-            end = needs.trim_end(writer.durable_end)
+            end = writer.begin_trim(needs.trim_end(writer.durable_end))
             if end > self._trimmed:
                 await self._delete(writer.wal, end)
                 if needs is self._needs:
@@ -455,17 +470,39 @@ class WriteAhead:
             except FirnError as error:
                 self._faults.met("rolling", name, f"cannot roll {name}: {error}")
 
-    async def _drop_ended(self, led: _Led, tiered_end: Offset) -> None:
-        log = led.log
-        partition = self._image().partition(log.topic_id, log.partition)
-        if self.drop_ranges is None or partition is None or tiered_end < led.began_at:
+    def _note_images(self, needs: WalNeeds) -> None:
+        """What earlier leaderships have written is needed while the partition's record says so (J34)."""
+        image = self._image()
+        if image is self._noted:
             return
-        ended = [each for each in partition.wal_ranges if not each.is_open]
-        if ended and (led.wrote or asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S):
-            try:
-                await self.drop_ranges(log, partition, ended)
-            except FirnError as error:
-                self._faults.met_error("dropping ended ranges of", str(log.topic_partition), error)
+        self._noted = image
+        for key in needs.partitions():
+            partition = image.partition(*key)
+            if partition is not None:
+                needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
+
+    def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
+        """What the record of a partition need not name any more (J35)."""
+        if max(tiered_end, log_start) < led.began_at:
+            return []
+        old = asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S
+        if not led.wrote and not (tiered_end >= led.began_at and old):
+            return []
+        partition = self._image().partition(*led.key)
+        if partition is None or partition.leader_epoch != led.log.leader_epoch:
+            return []
+        ended = tuple(each for each in partition.wal_ranges if not each.is_open)
+        if not ended:
+            return []
+        return [DropAsked(*led.key, partition.leader_epoch, partition.partition_epoch, ended)]
+
+    async def _drop(self, done: list[DropAsked]) -> None:
+        if not done or self.drop_ranges is None:
+            return
+        try:
+            await self.drop_ranges(done)  # what is refused is asked again, by a newer image
+        except FirnError as error:
+            self._faults.met_error("dropping ended ranges of", f"{len(done)} partitions", error)
 
     async def _delete(self, wal: WalId, end: int) -> None:
         numbers = range(self._trimmed, end)

@@ -13,7 +13,7 @@ from app.objectstore.keys import LIST_LIMIT_MAX
 from app.seams import Clock
 from app.units import BrokerId
 from app.wal.taker import seal
-from app.wal.trimming import deletable
+from app.wal.trimming import Registration, deletable, has_ended
 
 
 async def sweep_ended(
@@ -28,7 +28,7 @@ async def sweep_ended(
     """
     deleted = 0
     for wal, numbers in (await _numbers(store)).items():
-        if len(numbers) < 2 or not has_ended(wal, image()):
+        if len(numbers) < 2 or not has_ended(wal, _said(image(), wal)):
             continue  # one object is its seal: nothing else ends a log, and nothing is left of it
         end = await seal(store, wal, sealer=sealer, clock=clock, rng=rng)
         now = image()
@@ -39,9 +39,7 @@ async def sweep_ended(
             for each in partition.wal_ranges
             if each.wal == wal
         ]
-        if any(each.is_open for each in ranges) or not has_ended(wal, now):
-            continue  # the entry that closes them is under way
-        gone = deletable(numbers, end, ranges)
+        gone = deletable(wal, numbers, end, ranges, _said(now, wal))
         for first in range(0, len(gone), LIST_LIMIT_MAX):
             some = gone[first : first + LIST_LIMIT_MAX]
             await store.delete_many([layout.wal_key(*wal, number) for number in some])
@@ -49,12 +47,11 @@ async def sweep_ended(
     return deleted
 
 
-def has_ended(wal: WalId, image: ClusterImage) -> bool:
-    """Whether an image says that a log has ended, or will have: its broker epoch is over, or it was sealed."""
+def _said(image: ClusterImage, wal: WalId) -> Registration:
     broker = image.brokers.get(BrokerId(wal.broker_id))
-    return wal.broker_epoch <= image.sequence and (
-        broker is None or broker.broker_epoch > wal.broker_epoch or broker.wal_end >= 0
-    )
+    if broker is None:
+        return Registration(image.sequence, None)
+    return Registration(image.sequence, broker.broker_epoch, broker.wal_end)
 
 
 async def _numbers(store: ObjectStore) -> dict[WalId, list[int]]:

@@ -180,7 +180,9 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                     topic,
                     index,
                     transactional,
-                    partition if log.journaled or (request.acks == ALL_IN_SYNC and not partition.commits_alone) else None,
+                    partition
+                    if log.journaled or (request.acks == ALL_IN_SYNC and not partition.commits_alone)
+                    else None,
                     request.timeout_ms,
                 )
                 if shape is not None:

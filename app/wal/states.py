@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from app.errors import LimitExceeded
@@ -13,7 +13,7 @@ from app.hot.producers import ProducerStates, SnapshotRow, aborted_entry, encode
 from app.limits import MIB
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
-from app.units import Offset, ProducerId, TimestampMs
+from app.units import Offset
 from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
 
 STATE_BYTES: Final = 8 * MIB
@@ -29,6 +29,10 @@ _FIRST_OFFSET: Final = 7
 """Places in a row of a snapshot."""
 
 
+_new_older: Final[Callable[[type[OlderBatch], tuple[int, int, int, int, int, int]], OlderBatch]] = tuple.__new__
+"""Creates an ``OlderBatch`` at a quarter of the cost of calling the class: a state may have thousands."""
+
+
 def captured(
     producers: ProducerStates, leader_epochs: Iterable[EpochStart], offset: Offset, *, state_bytes: int = STATE_BYTES
 ) -> PartitionState:
@@ -42,11 +46,10 @@ def captured(
     older: list[OlderBatch] = []
     if len(rows) * (_ROW_BYTES + _OLDER_BYTES) <= state_bytes:
         older = [
-            OlderBatch(
-                ProducerId(producer_id), sequence, last, Offset(base), Offset(last_offset), TimestampMs(timestamp)
-            )
+            _new_older(OlderBatch, (producer_id, *batch))
             for producer_id, entry in producers.entries.items()
-            for sequence, last, base, last_offset, timestamp in entry.batches[:-1]
+            if len(entry.batches) > 1
+            for batch in entry.batches[:-1]
         ]
         if len(rows) * _ROW_BYTES + len(older) * _OLDER_BYTES > state_bytes:
             older = []

@@ -57,7 +57,10 @@ class WalNeeds:
         self.held_bytes = 0
 
     def note_led(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of."""
+        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of.
+
+        Tell the record of the partition by ``note_image``, too: it says what this broker's earlier leaderships still need.
+        """
         self._partitions.setdefault(partition, _Partition()).leader_epoch = leader_epoch
 
     def note_object(self, durable: DurableObject) -> None:
@@ -98,6 +101,10 @@ class WalNeeds:
         found.needs = deque(need for need in found.needs if found.counts(need.number, need.leader_epoch))
         if found.leader_epoch == NOT_LED and not found.needs and not found.ranges:
             del self._partitions[partition]
+
+    def partitions(self) -> tuple[TopicIdPartition, ...]:
+        """All of which something is known."""
+        return tuple(self._partitions)
 
     def note_gone(self, partition: TopicIdPartition) -> None:
         """An image has no such partition any more. Objects with sections of it may still be on their way."""

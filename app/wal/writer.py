@@ -64,6 +64,16 @@ STATE_EVERY: Final = 32
 ``STATE_NUMBERS_MAX - STATE_EVERY`` objects more."""
 
 
+def buffer_bytes_max(object_bytes: int, footer_bytes: int = FOOTER_BYTES_MIN) -> int:
+    """The largest buffer for objects of this size.
+
+    Two neighbouring objects have more than one object's records, or more than one object's footer. So the batches that wait take at
+    most twice as many objects as fill the buffer either way, and none of them comes to lie too far from its state (J37).
+    """
+    objects = (STATE_NUMBERS_MAX - STATE_EVERY) // 2 - 2
+    return objects * object_bytes * footer_bytes // (object_bytes + footer_bytes)
+
+
 class Put(NamedTuple):
     """Put the bytes of that number, if absent, after ``delay_s``."""
 
@@ -155,15 +165,14 @@ class WalWriter:
         footer_bytes: int | None = None,
         waiting_bytes: int = WAITING_BYTES,
     ) -> None:
-        """``footer_bytes``, ``waiting_bytes``: as the constants say; tests have smaller ones."""
+        """``object_bytes``, ``buffer_bytes``: wal.bytes and wal.buffer.bytes; more than ``OBJECT_BYTES_MAX`` and
+        ``buffer_bytes_max`` allow counts as these. ``footer_bytes``, ``waiting_bytes``: as the constants say; tests have smaller
+        ones."""
+        object_bytes = min(object_bytes, OBJECT_BYTES_MAX)
         if footer_bytes is None:
             footer_bytes = min(max(object_bytes, FOOTER_BYTES_MIN), FOOTER_BYTES_MAX)
-        assert object_bytes <= OBJECT_BYTES_MAX, object_bytes
         assert footer_bytes <= FOOTER_BYTES_MAX, footer_bytes
-        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so
-        # many objects at most, and none of them is too far from its state (J37).
-        objects = 2 * (buffer_bytes // object_bytes + buffer_bytes // footer_bytes + 2)
-        assert objects <= STATE_NUMBERS_MAX - STATE_EVERY, (buffer_bytes, object_bytes, footer_bytes)
+        buffer_bytes = min(buffer_bytes, buffer_bytes_max(object_bytes, footer_bytes))
         self.wal = wal
         self.next_number = 0
         """The first number that was not begun: for the broker's heartbeats (J19)."""
