@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import ObjectMissing, ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
@@ -40,8 +41,9 @@ from app.wal.format import (
     WalFooter,
     batch_fields,
     check_section,
+    encode_seal,
 )
-from app.wal.objects import list_numbers, read_footers
+from app.wal.objects import list_numbers, put, read_footers
 from app.wal.owner import WalOwner
 from app.wal.states import captured
 from app.wal.trimming import WalNeeds
@@ -56,6 +58,8 @@ KEPT_S: Final = 30.0
 """What was read of ended WALs is forgotten after this time."""
 ENDED_KEPT_S: Final = 300.0
 """How long ended ranges stay whose records are all tiered, if no later object of the partition has the state of its producers."""
+CLOSE_S: Final = 1.0
+"""How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 FLUSH_S: Final = 10.0
 """How long a stop waits until everything that was appended is in the bucket."""
 
@@ -212,6 +216,8 @@ class WriteAhead:
         self._trimmed = 0
         """Objects below this number are deleted."""
         self._led: dict[TopicIdPartition, _Led] = {}
+        self._closed = False
+        """Whether the log is, or is about to be, sealed by this broker itself."""
         self._noted: ClusterImage | None = None
         """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
@@ -252,6 +258,8 @@ class WriteAhead:
         wal = WalId(self._broker_id, -1 if mine is None else mine.broker_epoch)
         if not ranges or not ranges[-1].is_open or ranges[-1].wal != wal:
             raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker")
+        if self._closed:
+            raise FencedError("this broker stops")
         if self._writer is None or self._writer.wal != wal:
             self._begin(wal)
         writer = self._writer
@@ -376,6 +384,65 @@ class WriteAhead:
                 f"{writer.held_bytes} bytes of the write-ahead log did not reach the object store within {FLUSH_S:g} s: their "
                 "producers were not answered"
             )
+
+    # --- giving leaderships up ----------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> WalId | None:
+        """The present write-ahead log; None if there is none."""
+        return None if self._writer is None else self._writer.wal
+
+    @property
+    def led_partitions(self) -> list[TopicIdPartition]:
+        """The partitions that this broker writes to its log."""
+        return list(self._led)
+
+    def stop_taking(self, partitions: Collection[TopicIdPartition]) -> None:
+        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18)."""
+        if self._writer is not None and self._owner is not None:
+            for key in partitions:
+                self._writer.stop(key)
+            self._owner.wake()
+
+    def take_again(self, partition: TopicIdPartition) -> None:
+        """This broker leads on, by an image that is newer than any request to the contrary (J18)."""
+        if self._writer is not None and partition in self._led:
+            self._writer.resume(partition)
+
+    def last_number(self, partition: TopicIdPartition) -> int | None:
+        """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led."""
+        if self._writer is None or partition not in self._led or self._writer.sealed_at is not None:
+            return None
+        return self._writer.last_number_if_flushed(partition)
+
+    async def flushed(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Wait until all records of these, which take no more, are acknowledged, or their log has ended."""
+        waiting = set(partitions)
+        while True:
+            writer = self._writer
+            if writer is None or writer.sealed_at is not None:
+                return
+            waiting = {key for key in waiting if key in self._led and self.last_number(key) is None}
+            if not waiting:
+                return
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def close(self) -> None:
+        """End this broker's own log, after the last leadership: then all of it can be deleted. It leads nothing any more.
+
+        What is on its way keeps it from that; then whoever is the controller ends the log (J17).
+        """
+        self._closed = True
+        writer = self._writer
+        if writer is None or writer.sealed_at is not None or not writer.next_number or writer.held_bytes:
+            return
+        number = writer.durable_end
+        nonce = self._rng.randbytes(NONCE_BYTES)
+        with suppress(StorageUnavailable, AlreadyExists, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                seal = encode_seal(writer.wal, number, nonce, self._clock.now_ms(), self._broker_id)
+                await put(self._store, writer.wal, number, seal)
 
     async def _trim(self) -> None:
         while True:
