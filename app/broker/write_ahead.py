@@ -288,6 +288,7 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
+        self._moved.set()
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. What was appended may still become durable."""
