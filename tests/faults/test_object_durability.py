@@ -154,13 +154,10 @@ async def flood(port: int, index: int, answers: Counter[ErrorCode], stopping: as
     value = bytes(60_000)
     async with link(port) as connection:
         while not stopping.is_set():
-            frame = b"".join(
-                bytes(piece)
-                for piece in encode_produce_request(
-                    PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], timeout_ms=500
-                )
+            frame = encode_produce_request(
+                PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], acks=-1, timeout_ms=500
             )
-            connection.write(frame)
+            connection.write(b"".join(bytes(piece) for piece in frame))
             answer = (await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)).responses[0].partition_responses[0]
             answers[ErrorCode(answer.error_code)] += 1
             if answer.error_code:
