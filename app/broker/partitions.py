@@ -847,6 +847,9 @@ class Partitions:
                 self._unopened[partition.key] = _Unopened(partition)
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
+                if self._write_ahead is not None and partition.log.journaled:
+                    self._write_ahead.resign(partition.log)
+                    partition.log.leave_journal(partition.lost_leadership())  # the rule has changed (J41)
                 self.table.lead(partition, image.leader_epoch)
                 manifest = self._tier.manifest_of(partition.key)
                 if self._cluster.image.level and manifest is not None:
