@@ -92,7 +92,7 @@ class Session(Client):
                                 appended_records += result[1] - result[0]
                             log_start_offset = shape.log.log_start_offset
                             if quotas is None or not (
-                                throttle_time_ms := quotas.produced(self.caller, shape.client_id, size)
+                                throttle_time_ms := quotas.produced_alike(self.caller, shape, size)
                             ):
                                 answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
                             else:
