@@ -146,7 +146,7 @@ class Shares:
         self.mutations = mutations
 
 
-UNKNOWN: Final = Shares(None)
+UNKNOWN: Final = Shares(object())
 """Of a client whose shares nobody has looked for."""
 
 
@@ -159,6 +159,14 @@ class Remembers(Protocol):
 
 class Quotas:
     """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219). This one lets everything pass."""
+
+    terms: object = object()
+    """Another one each time that shares which somebody remembers may not be those that count any more."""
+    producing: Shares | None = None
+    """Of whom has produced since ``begin`` and since anything else was charged, found under the present ``terms``; None if nobody
+    has. The time since then is still to be charged to them."""
+    counts_time: bool = False
+    """Whether there is a limit of time. Without one there need be no ``begin`` and no ``end``."""
 
     def begin(self) -> None:
         """From now on requests are served, one after the other: the time until ``end`` belongs to those that are charged."""
@@ -179,7 +187,11 @@ class Quotas:
         return self.charge(caller, client_id, int(ApiKey.PRODUCE), size_bytes)
 
     def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
-        """As ``produced``, for a request of a kind that only clients with the ``caller``'s principal send."""
+        """As ``produced``, for a request of a kind that only clients with the ``caller``'s principal send.
+
+        Need not be called while ``producing`` are the shares of the kind (or None, and these are of the present ``terms``), no time
+        is owed, and the bytes are among those that were taken ahead: taking them is all that it would do.
+        """
         return self.produced(caller, kind.client_id, size_bytes)
 
     def spent(self, caller: Caller, client_id: str | None) -> None:

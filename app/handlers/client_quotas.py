@@ -82,23 +82,19 @@ class ClientQuotas(Quotas):
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
         self._time_s_max = float(config.quota_window_size_seconds)
-        self._counts_time = False
-        """Whether there is a limit of time."""
-        self.terms: object = object()
-        """Another one each time that shares which somebody remembers may not be those that count any more."""
-        self._producing: Shares | None = None
-        """Of whom has produced since ``begin`` and since anything else was charged; None if nobody has. The time since the mark is
-        its own, and still to be charged."""
+        self.counts_time = False
+        self.terms = object()
+        self.producing: Shares | None = None
 
     def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """These are the limits from now on. What clients took already stays taken."""
         self._limits = limits
-        self._counts_time = any(TIME in of_entity for of_entity in limits.values())
+        self.counts_time = any(TIME in of_entity for of_entity in limits.values())
         self._forget_shares()
 
     def begin(self) -> None:
-        self._producing = None
-        if self._counts_time:
+        self.producing = None
+        if self.counts_time:
             self._mark_s = self.now_s()
 
     def end(self) -> None:
@@ -106,7 +102,7 @@ class ClientQuotas(Quotas):
         if mark_s is None:
             return
         self._mark_s = None
-        producing = self._producing
+        producing = self.producing
         if producing is not None:
             time, now_s = producing.time, self.now_s()
             ahead = time.ahead - (now_s - mark_s)
@@ -132,14 +128,6 @@ class ClientQuotas(Quotas):
         shares = kind.shares
         if shares.terms is not self.terms:
             shares = kind.shares = self._of(caller, kind.client_id)
-        # Most requests end here: without a look at the clock, and their time is charged with that of the others.
-        if shares is self._producing or self._producing is None:
-            bucket = shares.produced
-            ahead = bucket.ahead - size_bytes
-            if ahead >= 0 and shares.time.left >= 0:
-                bucket.ahead = ahead
-                self._producing = shares
-                return 0
         return self._produced(shares, size_bytes)
 
     def _produced(self, shares: Shares, size_bytes: int) -> int:
@@ -147,6 +135,7 @@ class ClientQuotas(Quotas):
         self._turn_to(shares)
         bucket = shares.produced
         ahead = bucket.ahead - size_bytes
+        # Most requests end here: without a look at the clock, and their time is charged with that of the others.
         if ahead >= 0 and shares.time.left >= 0:
             bucket.ahead = ahead
             return 0
@@ -164,11 +153,11 @@ class ClientQuotas(Quotas):
 
         ``shares``: of the client, if the request is a Produce and its time is charged with that of the next ones.
         """
-        producing = self._producing
+        producing = self.producing
         if producing is not shares:
             if producing is not None and self._mark_s is not None:
                 self._take(producing, NO_LIMIT, 0)
-            self._producing = shares
+            self.producing = shares
 
     def _take(self, shares: Shares, bucket: Bucket, size_bytes: int) -> int:
         """Take the bytes of a request of the bucket that counts them, and the time since the mark. Returns: as ``charge``."""
@@ -283,7 +272,7 @@ class ClientQuotas(Quotas):
         """Whoever remembers shares has to look for them again."""
         self.terms = object()
         self._shares.clear()
-        self._producing = None
+        self.producing = None
 
     def _forget(self, now_s: float) -> None:
         self._forget_shares()
