@@ -298,27 +298,51 @@ async def test_changed_limits_count_from_the_next_request_on_for_those_that_go_t
     assert decoded == [PRODUCE]
 
 
+def frame_of(client_id: str) -> bytes:
+    pieces = encode_produce_request(9, 1, client_id, [("t", [(0, batch(1))])], acks=-1, timeout_ms=60_000)
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+async def told_of(client: Talk, *client_ids: str) -> list[int]:
+    """The throttle times of requests that are sent together."""
+    client.writer.write(b"".join(map(frame_of, client_ids)))
+    return [(await client.answer(PRODUCE, 9))[1].throttle_time_ms for _ in client_ids]
+
+
 async def test_clients_on_the_short_way_pay_for_what_each_of_them_sends(start, connect, decoded):
     bench = await start()
     bench.logs.add("t")
     client = await connect(bench)
     quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), lambda: 1000.0)
     quotas.follow({QuotaEntity("ANONYMOUS", "", None): {"producer_byte_rate": 1e6}})
-    taken = {"a": 0, "bb": 0}
-
-    def send(client_id: str) -> None:
-        pieces = encode_produce_request(9, 1, client_id, [("t", [(0, batch(1))])], acks=-1, timeout_ms=60_000)
-        frame = b"".join(bytes(piece) for piece in pieces)
-        taken[client_id] += len(frame) - 4
-        client.writer.write(frame)
-
-    for client_id in ("a", "bb", "a", "a", "bb", "a", "bb", "bb", "bb", *["a"] * 40):
-        send(client_id)
-    for _ in range(49):
-        assert (await client.answer(PRODUCE, 9))[1].throttle_time_ms == 0
+    sent = ["a", "bb", "a", "a", "bb", "a", "bb", "bb", "bb", *["a"] * 40]
+    assert await told_of(client, *sent) == [0] * len(sent)
     who = Caller(Rights(ANONYMOUS))
-    for client_id, sent in taken.items():
-        assert quotas.charge(who, client_id, PRODUCE, 2_000_000) == pytest.approx(1000 + sent / 1000, abs=1)
+    for client_id in ("a", "bb"):
+        taken = sent.count(client_id) * (len(frame_of(client_id)) - 4)
+        assert quotas.charge(who, client_id, PRODUCE, 2_000_000) == pytest.approx(1000 + taken / 1000, abs=1)
+    assert decoded == [PRODUCE] * 2
+
+
+async def test_clients_on_the_short_way_pay_for_the_time_of_each_of_them(start, connect, decoded):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    assert await told_of(client, "a", "bb") == [0, 0]
+    now_s = 1000.0
+
+    def looked() -> float:
+        nonlocal now_s
+        now_s += 0.025
+        return now_s
+
+    quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), looked)
+    quotas.follow({QuotaEntity("ANONYMOUS", "", None): {"request_percentage": 20.0}})
+    for _ in range(4):
+        assert await told_of(client, "a", "bb") == [0, 0]
+    left_s = [quotas._of(Caller(Rights(ANONYMOUS)), client_id).time.balance(now_s) for client_id in ("a", "bb", "c")]
+    assert all(0 < of_client < 0.15 for of_client in left_s[:2]), "0.025 s each time, and hardly anything comes in"
+    assert left_s[2] == pytest.approx(0.2)
     assert decoded == [PRODUCE] * 2
 
 

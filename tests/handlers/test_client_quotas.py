@@ -173,9 +173,9 @@ def test_shares_that_are_remembered_are_those_that_count(monkeypatch) -> None:
     made, clock = quotas({of_user(None, ""): {"producer_byte_rate": 1000.0}})
     who, kind = caller(), Kind("c")
     for turn in range(20):
+        clock.now_s += 100  # its bucket is full again, and so is forgotten
         for number in range(1000):
             made.charge(who, f"{turn}-{number}", PRODUCE, 10)
-        clock.now_s += 100
         assert made.produced_alike(who, kind, 2000) == 1000
         assert made.charge(who, "c", PRODUCE, 1000) == 2000
 
