@@ -26,7 +26,7 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import AlreadyExists, ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
@@ -151,7 +151,12 @@ class SealedLogs:
             found.add_done_callback(_look_at_error)
             while len(self._objects) > OBJECTS_KEPT:
                 self._objects.popitem(last=False)
-        data = memoryview(await asyncio.shield(found))[section.position : section.position + section.size_bytes]
+        try:
+            await asyncio.shield(found)
+        except ObjectMissing:
+            self._footers.pop(wal, None)  # they name it, and may not be believed any more
+            raise
+        data = memoryview(found.result())[section.position : section.position + section.size_bytes]
         check_section(data, section, layout.wal_key(*wal, number))
         self._forget_later()
         return data
@@ -283,6 +288,7 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
+        self._moved.set()
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. What was appended may still become durable."""
