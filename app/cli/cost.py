@@ -13,14 +13,15 @@ from app.cli.session import Json, parse_assignments
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.cost.bill import Bill
-    from app.cost.workload import Workload
+    from app.cost.bill import Avoidable, Bill
+    from app.cost.prices import Prices
+    from app.cost.workload import Workload, WriteAhead
 
 
 def cost(
     write: Annotated[
-        float, typer.Option("--write", "-w", metavar="MB/S", help="Average rate of record bytes written.")
-    ],
+        float | None, typer.Option("--write", "-w", metavar="MB/S", help="Average rate of record bytes written.")
+    ] = None,
     fan_out: Annotated[
         float, typer.Option("--fan-out", metavar="N", help="Number of consumers that read every new record.")
     ] = 2.0,
@@ -49,6 +50,23 @@ def cost(
         int,
         typer.Option("--replicas", metavar="N", min=1, help="Brokers that Firn keeps each record on; Kafka has three."),
     ] = 1,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            "--durability",
+            metavar="NAME",
+            help="firn.durability of the topics. With object the bill is shown beside those of one to three copies.",
+        ),
+    ] = None,
+    linger: Annotated[
+        float, typer.Option("--linger", metavar="MS", help="firn.wal.linger.ms, with --durability object.")
+    ] = 250.0,
+    requests: Annotated[
+        float | None,
+        typer.Option(
+            "--requests", metavar="N", help="Produce requests a second, with --durability object. [many: the most]"
+        ),
+    ] = None,
     volume: Annotated[
         float | None,
         typer.Option("--volume", metavar="GIB", help="Firn's data directory is on a gp3 volume of this size. [NVMe]"),
@@ -77,16 +95,12 @@ def cost(
     says how, what is assumed, and what is left out.
     """
     from app.cost.bill import Around, bills
-    from app.cost.prices import AS_OF, REGION, Prices, names, with_overrides
+    from app.cost.prices import AS_OF, REGION
     from app.cost.workload import Workload, parse_bytes
 
-    try:
-        overrides = {name: float(text) for name, text in parse_assignments(price or (), "--price").items()}
-        prices = with_overrides(Prices(), overrides)
-    except KeyError as error:
-        raise ConfigError(f"no price is called {error.args[0]}; there are {', '.join(names())}.") from None
-    except ValueError as error:
-        raise ConfigError(f"--price: {error}.") from None
+    prices = _prices(price or ())
+    if write is None:
+        raise ConfigError("--write is missing: how many MB/s of records are written. Or ask a cluster with --measured.")
     workload = Workload(
         write_mb_per_s=write,
         fan_out=fan_out,
@@ -108,7 +122,8 @@ def cost(
     except TypeError:
         names_there_are = ", ".join(field.name for field in fields(Around))
         raise ConfigError(f"--with names something else than {names_there_are}.") from None
-    found = bills(workload, prices, firn_replicas=replicas, volume_gib=volume, around=stands)
+    write_ahead = _write_ahead(durability, replicas, linger, requests)
+    found = bills(workload, prices, firn_replicas=replicas, volume_gib=volume, around=stands, write_ahead=write_ahead)
     if json:
         print_json(
             {"prices": f"{REGION}, {AS_OF}", "workload": _facts(workload), "bills": [_as_json(b) for b in found]}
@@ -116,6 +131,36 @@ def cost(
         return 0
     _print(workload, found, f"AWS list prices, {REGION}, {AS_OF}", replicas)
     return 0
+
+
+def _prices(assignments: Sequence[str]) -> Prices:
+    """Raises: ConfigError."""
+    from app.cost.prices import Prices, names, with_overrides
+
+    try:
+        overrides = {name: float(text) for name, text in parse_assignments(assignments, "--price").items()}
+        return with_overrides(Prices(), overrides)
+    except KeyError as error:
+        raise ConfigError(f"no price is called {error.args[0]}; there are {', '.join(names())}.") from None
+    except ValueError as error:
+        raise ConfigError(f"--price: {error}.") from None
+
+
+def _write_ahead(durability: str | None, replicas: int, linger_ms: float, requests: float | None) -> WriteAhead | None:
+    """None for topics that have no write-ahead log. Raises: ConfigError."""
+    from app.cost.workload import WriteAhead
+
+    if durability in (None, "memory", "disk"):
+        return None
+    if durability != "object":
+        raise ConfigError("--durability: firn.durability is memory, disk or object.")
+    if replicas != 1:
+        raise ConfigError(
+            "--replicas: topics with object durability have one copy on brokers. Bills of one to three copies are beside it."
+        )
+    if requests is None:
+        return WriteAhead(linger_ms=linger_ms)
+    return WriteAhead(linger_ms=linger_ms, appends_per_s=requests)
 
 
 def _facts(workload: Workload) -> dict[str, float]:
@@ -128,7 +173,7 @@ def _facts(workload: Workload) -> dict[str, float]:
 
 
 def _as_json(bill: Bill) -> dict[str, Any]:
-    return {
+    told: dict[str, Any] = {
         "system": bill.system,
         "dollars_per_month": round(bill.dollars, 2),
         "lines": [{"what": line.what, "dollars": round(line.dollars, 2), "how": line.how} for line in bill.lines],
@@ -136,6 +181,13 @@ def _as_json(bill: Bill) -> dict[str, Any]:
         "dollars_per_gib_stored_month": bill.storage_gib_month,
         "dollars_per_gib_replayed": bill.replayed_gib,
     }
+    if bill.avoidable is not None:
+        told["without_producers_between_zones"] = {
+            "producers_dollars": round(bill.avoidable.producers_dollars, 2),
+            "requests_dollars": round(bill.avoidable.requests_dollars, 2),
+            "saved_dollars": round(bill.avoidable.saved_dollars, 2),
+        }
+    return told
 
 
 def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int) -> None:
@@ -147,7 +199,7 @@ def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int
         soft_wrap=True,
     )
     out.print(f"{prices}; dollars a month\n")
-    positions = list(dict.fromkeys(line.what for bill in found for line in bill.lines))
+    positions = _positions(found)
     rows = []
     for position in positions:
         cells = []
@@ -164,9 +216,43 @@ def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int
         out.print(f"\n{bill.system}")
         for line in bill.lines:
             out.print(f"  {line.what}: {line.how}", soft_wrap=True)
+    avoidable = found[0].avoidable
+    if avoidable is not None:
+        _print_object(found, avoidable)
+        return
     copies = "one, on its broker's disk," if replicas == 1 else f"{replicas}"
     out.print(
         f"\nWith Kafka a record has three copies from its acknowledgement on. With Firn it has {copies} until its segment is in "
         "the object store, and then S3's.",
+        soft_wrap=True,
+    )
+
+
+def _positions(found: Sequence[Bill]) -> list[str]:
+    """What any of the bills has, each in the order of its own bill."""
+    positions: list[str] = []
+    for bill in found:
+        place = 0
+        for line in bill.lines:
+            if line.what not in positions:
+                positions.insert(place, line.what)
+            place = positions.index(line.what) + 1
+    return positions
+
+
+def _print_object(found: Sequence[Bill], avoidable: Avoidable) -> None:
+    out = console()
+    first, last = found[0], found[-1]
+    if avoidable.producers_dollars:
+        out.print(
+            f"\nProducers' bytes between zones are {avoidable.producers_dollars:,.0f} dollars, "
+            f"{avoidable.producers_dollars / first.dollars:.0%} of the bill. If each producer wrote to a broker in its own zone, and "
+            f"leaders read from those brokers' logs, that would cost {avoidable.requests_dollars:,.0f} dollars of requests instead and "
+            f"save {avoidable.saved_dollars:,.0f}. Firn does not do so: it would take twice the time to acknowledge a record.",
+            soft_wrap=True,
+        )
+    out.print(
+        f"\nWith object durability an acknowledged record is in the object store. The bill is {first.dollars / last.dollars:.0%} of "
+        f"that of {last.system}.",
         soft_wrap=True,
     )
