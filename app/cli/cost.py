@@ -243,16 +243,17 @@ def _positions(found: Sequence[Bill]) -> list[str]:
 def _print_object(found: Sequence[Bill], avoidable: Avoidable) -> None:
     out = console()
     first, last = found[0], found[-1]
-    if avoidable.producers_dollars:
+    producers, instead = avoidable.producers_dollars, avoidable.requests_dollars
+    if producers:
         out.print(
-            f"\nProducers' bytes between zones are {avoidable.producers_dollars:,.0f} dollars, "
-            f"{avoidable.producers_dollars / first.dollars:.0%} of the bill. If each producer wrote to a broker in its own zone, and "
-            f"leaders read from those brokers' logs, that would cost {avoidable.requests_dollars:,.0f} dollars of requests instead and "
-            f"save {avoidable.saved_dollars:,.0f}. Firn does not do so: it would take twice the time to acknowledge a record.",
+            f"\nProducers' bytes between zones are {producers:,.0f} dollars, {producers / first.dollars:.0%} of the bill. If each "
+            "producer wrote to a broker in its own zone, and leaders read from the logs of those brokers, requests would cost "
+            f"{instead:,.0f} dollars more instead: {avoidable.saved_dollars:,.0f} saved. Firn does not do so, because "
+            "acknowledgements would take twice as long.",
             soft_wrap=True,
         )
     out.print(
-        f"\nWith object durability an acknowledged record is in the object store. The bill is {first.dollars / last.dollars:.0%} of "
-        f"that of {last.system}.",
+        "\nWith object durability an acknowledged record is in the object store, whatever happens to brokers. The bill is "
+        f"{first.dollars / last.dollars:.0%} of that of {last.system}.",
         soft_wrap=True,
     )

@@ -1,7 +1,7 @@
 """From a workload to the bills of systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
 
-Firn has up to two kinds of bills. With ``firn.durability=memory`` or ``disk`` brokers keep what is not tiered yet, as one copy or as
-several. With ``object`` what is acknowledged is in the bucket, by the write-ahead log, and no broker sends records to another.
+With ``firn.durability=memory`` or ``disk`` Firn's brokers keep what is not tiered yet, in one copy or several. With ``object`` what
+is acknowledged is in the bucket, by the write-ahead log, and no broker sends records to another.
 
 What the model leaves out is the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that leaves
 the region, discounts. Consumers of Kafka read from a replica in their own zone (KIP-392), which is the better case for it, and so
