@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.output import console, print_json, print_table
-from app.cli.session import Json, parse_assignments
-from app.errors import ConfigError
+from app.cli.output import console, count_text, print_json, print_table
+from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
+from app.errors import ConfigError, ConflictError
+
+TOPICS_SHOWN: Final = 20
 
 if TYPE_CHECKING:
     from app.cost.bill import Avoidable, Bill
+    from app.cost.measured import MeasuredBill
     from app.cost.prices import Prices
     from app.cost.workload import Workload, WriteAhead
 
@@ -84,21 +87,34 @@ def cost(
         list[str] | None,
         typer.Option("--price", metavar="NAME=DOLLARS", help="Use this price instead of the list price."),
     ] = None,
+    measured: Annotated[
+        bool,
+        typer.Option(
+            "--measured", help="Do not estimate: ask the brokers of --bootstrap what they counted in the last hour."
+        ),
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Estimate the monthly cost on AWS, compared with Kafka.
+    """Estimate the monthly cost on AWS, compared with Kafka, or measure it.
 
     Firn's bill has as many brokers as carry the load. Each record has one copy until its segment is in the object store, or as
     many as --replicas says.
 
     Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
     says how, what is assumed, and what is left out.
+
+    With --measured the bill is what a month like the last hour costs, without machines and disks, and what each topic causes of it.
     """
     from app.cost.bill import Around, bills
     from app.cost.prices import AS_OF, REGION
     from app.cost.workload import Workload, parse_bytes
 
     prices = _prices(price or ())
+    if measured:
+        if write is not None:
+            raise ConfigError("--measured takes no --write: what is written is known.")
+        return run_async(lambda: _measure(bootstrap, prices, as_json=json))
     if write is None:
         raise ConfigError("--write is missing: how many MB/s of records are written. Or ask a cluster with --measured.")
     workload = Workload(
@@ -257,3 +273,59 @@ def _print_object(found: Sequence[Bill], avoidable: Avoidable) -> None:
         f"{first.dollars / last.dollars:.0%} of that of {last.system}.",
         soft_wrap=True,
     )
+
+
+async def _measure(bootstrap: str, prices: Prices, *, as_json: bool) -> int:
+    """Raises: ConfigError, ConflictError (no broker has counted for long enough), RequestRejected, BrokerUnavailable."""
+    from app.client.admin import AdminClient
+    from app.cost import measured
+
+    async with connected(bootstrap) as cluster:
+        answers = await AdminClient(cluster).metrics_of_all()
+    found = {
+        node_id: measured.spent_of((one.name, dict(one.labels), one.value) for one in answer.samples)
+        for node_id, answer in answers.items()
+    }
+    known = [spent for spent in found.values() if spent is not None]
+    if not known:
+        raise ConflictError("No broker has counted for a minute yet. Ask again in a minute.")
+    bill = measured.measured_bill(known, prices)
+    if as_json:
+        print_json(measured.as_json(bill))
+    else:
+        _print_measured(bill, [node_id for node_id, spent in found.items() if spent is None])
+    return 0
+
+
+def _print_measured(bill: MeasuredBill, without: Sequence[int]) -> None:
+    from app.cost.measured import NOT_MEASURED
+    from app.cost.prices import AS_OF, REGION
+
+    out = console()
+    out.print(
+        f"A month like the last {bill.seconds / 60:.0f} minutes of {count_text(bill.brokers, 'broker')}; "
+        f"AWS list prices, {REGION}, {AS_OF}\n",
+        soft_wrap=True,
+    )
+    print_table(["", ">dollars", "how"], [*([one.what, _cents(one.dollars), one.how] for one in bill.lines)])
+    out.print(f"\ntotal: {_cents(bill.dollars)}, without {NOT_MEASURED}\n", soft_wrap=True)
+    shown = [(one.topic, one.dollars) for one in bill.topics[:TOPICS_SHOWN]]
+    if rest := sum(one.dollars for one in bill.topics[TOPICS_SHOWN:]):
+        shown.append((f"{len(bill.topics) - TOPICS_SHOWN} other topics", rest))
+    shown.append(("(no topic)", bill.nobodys_dollars))
+    share = 100 / bill.dollars if bill.dollars else 0.0
+    print_table(
+        ["topic", ">dollars", ">share"], [[topic, _cents(part), f"{part * share:.1f}%"] for topic, part in shown]
+    )
+    for whose, gib in bill.unknown_gib.items():
+        out.print(
+            f"\n{gib:,.1f} GiB of {whose} are not in the bill. They may cross zones: broker.rack is not set, or the other side "
+            "does not say its zone (docs/cost.md).",
+            soft_wrap=True,
+        )
+    for node_id in without:
+        out.print(f"\nBroker {node_id} is not in the bill: it has not counted for a minute yet.", soft_wrap=True)
+
+
+def _cents(dollars: float) -> str:
+    return f"{dollars:,.2f}"

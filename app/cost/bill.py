@@ -198,7 +198,7 @@ def firn(
         "Firn" if replicas == 1 else f"Firn, {replicas} replicas",
         tuple(lines),
         operations,
-        _s3_rate(stored_gib, prices) * workload.stored_share,
+        s3_rate(stored_gib, prices) * workload.stored_share,
         _replayed(workload, prices),
     )
 
@@ -232,7 +232,7 @@ def firn_object(
         _s3_requests(firn_operations(rolled, count), prices),
         Line(
             "write-ahead log: PUTs",
-            _request_dollars(wal["objects"], prices),
+            request_dollars(wal["objects"], prices),
             f"{puts:,.0f} objects by {count}, of {rolled.gib_per_month * GIB / puts / MIB:,.2f} MiB on average",
         ),
         Line(
@@ -250,7 +250,7 @@ def firn_object(
         "Firn, object",
         tuple(lines),
         operations,
-        _s3_rate(stored_gib, prices) * workload.stored_share,
+        s3_rate(stored_gib, prices) * workload.stored_share,
         _replayed(rolled, prices),
         _avoidable(rolled, wal["objects"], prices),
     )
@@ -296,7 +296,7 @@ def _wal_others(wal: Mapping[str, Mapping[str, float]], write_ahead: WriteAhead,
         f"{brokers * write_ahead.take_overs:g} take-overs, sweeps: {puts:,.0f} PUT or LIST, {gets:,.0f} GET; "
         f"{others['delete_many']:,.0f} DELETE, which are free"
     )
-    return Line("write-ahead log: others", _request_dollars(others, prices), how)
+    return Line("write-ahead log: others", request_dollars(others, prices), how)
 
 
 def _avoidable(workload: Workload, objects: Mapping[str, float], prices: Prices) -> Avoidable:
@@ -304,7 +304,7 @@ def _avoidable(workload: Workload, objects: Mapping[str, float], prices: Prices)
     share = workload.crossing_share
     puts = objects["put_if_absent"]
     more = {"put_if_absent": puts if share else 0.0, "get": puts * (workload.zones - 1)}
-    return Avoidable(workload.gib_per_month * share * 2 * prices.zone_gib_each_way, _request_dollars(more, prices))
+    return Avoidable(workload.gib_per_month * share * 2 * prices.zone_gib_each_way, request_dollars(more, prices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ def _machines(
 def _replayed(workload: Workload, prices: Prices) -> float:
     """Dollars to read a GiB again."""
     per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
-    return _request_dollars(per_gib, prices) + workload.crossing_share * 2 * prices.zone_gib_each_way
+    return request_dollars(per_gib, prices) + workload.crossing_share * 2 * prices.zone_gib_each_way
 
 
 def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
@@ -368,8 +368,8 @@ def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
         }
         lines.insert(1, _s3_storage(workload.retained_gib, prices))
         lines.insert(2, _s3_requests(operations, prices))
-        storage = _s3_rate(workload.retained_gib, prices)
-        per_gib_replayed = _request_dollars(
+        storage = s3_rate(workload.retained_gib, prices)
+        per_gib_replayed = request_dollars(
             {"get": GIB / segment * (ceil(segment / KAFKA_TIER_CHUNK_BYTES) + 2)}, prices
         )
         # The leader alone reads the tier, wherever the consumer is.
@@ -454,10 +454,10 @@ def _around(workload: Workload, around: Around, prices: Prices) -> list[Line]:
 
 
 def _s3_storage(gib: float, prices: Prices) -> Line:
-    return Line("S3 storage", gib * _s3_rate(gib, prices), f"{gib:,.0f} GiB of S3 Standard")
+    return Line("S3 storage", gib * s3_rate(gib, prices), f"{gib:,.0f} GiB of S3 Standard")
 
 
-def _s3_rate(gib: float, prices: Prices) -> float:
+def s3_rate(gib: float, prices: Prices) -> float:
     """Average dollars a GiB-month at this size."""
     steps = ((50 * TIB, prices.s3_gib_month_first), (450 * TIB, prices.s3_gib_month_next))
     left, dollars = gib, 0.0
@@ -469,10 +469,11 @@ def _s3_rate(gib: float, prices: Prices) -> float:
 
 def _s3_requests(operations: Mapping[str, float], prices: Prices) -> Line:
     puts, gets = requests.billed(operations)
-    return Line("S3 requests", _request_dollars(operations, prices), f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET")
+    return Line("S3 requests", request_dollars(operations, prices), f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET")
 
 
-def _request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
+def request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
+    """What these requests cost."""
     puts, gets = requests.billed(operations)
     return puts / 1000 * prices.s3_put_per_1000 + gets / 1000 * prices.s3_get_per_1000
 
