@@ -492,11 +492,17 @@ class AdminClient:
 
         Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.
         """
-        await self.check_may_describe_cluster()
+
+        async def of_broker(node_id: BrokerId) -> firn_api.MetricsResponse:
+            try:
+                return await self.metrics(await self._cluster.broker(node_id))
+            except BrokerUnavailable:
+                await self.check_may_describe_cluster()  # a broker closes the connection of those who may not
+                raise
 
         async def ask() -> dict[int, firn_api.MetricsResponse]:
             view = await self._cluster.refresh([])
-            return {int(node_id): await self.metrics(await self._cluster.broker(node_id)) for node_id in view.brokers}
+            return {int(node_id): await of_broker(node_id) for node_id in view.brokers}
 
         return await self._retrying(ask)
 

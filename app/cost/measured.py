@@ -4,8 +4,8 @@ A broker takes a reading of its counters once a minute (``Hour``), and shows the
 (``firn_hour_*``). Whoever adds brokers up reads them from there (``spent_of``). What is bought by the hour is in nobody's counters:
 machines, disks, load balancers.
 
-Topics share the cost of requests and bytes of the write-ahead log by their bytes in it, of requests for segments and manifests by the
-bytes of their copied segments, of storage by what is stored, and of bytes between zones by what their producers wrote and their
+Topics share the cost of requests and bytes of the write-ahead log by their bytes in it, of requests for segments and manifests by
+the bytes of their copied segments, of storage by what is stored, and of bytes between zones by what their producers wrote and their
 consumers read. No topic has the rest: heartbeats and the cluster's log.
 """
 

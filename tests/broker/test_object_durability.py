@@ -49,7 +49,9 @@ async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
     await until(lambda: all(table.led(name, index) is not None for index in range(partitions)))
 
 
-async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
+async def produce(
+    client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
+) -> tuple[ErrorCode, int]:
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
     found = answer.responses[0].partition_responses[0]
     return ErrorCode(found.error_code), found.base_offset
@@ -182,10 +184,14 @@ async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> 
         await brokers[1].node.membership.controller.create_topic("t", 3, CONFIGS, replication_factor=3)
         for broker in brokers.values():
             await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
-        leaders = {one.partition_index: one.leader for one in brokers[1].node.cluster.image.topics_by_name["t"].partitions}
+        leaders = {
+            one.partition_index: one.leader for one in brokers[1].node.cluster.image.topics_by_name["t"].partitions
+        }
         assert sorted(leaders.values()) == [1, 2, 3]
         for index, leader in leaders.items():
-            await until(lambda index=index, leader=leader: brokers[leader].node.partitions.table.led("t", index) is not None)
+            await until(
+                lambda index=index, leader=leader: brokers[leader].node.partitions.table.led("t", index) is not None
+            )
             async with talk(brokers[leader].port) as client:
                 for _ in range(3):
                     assert (await produce(client, 4, index=index))[0] is ErrorCode.NONE
