@@ -165,6 +165,9 @@ class Session(Client):
                 if appended_bytes:
                     server.metrics.bytes_in.value += appended_bytes
                     server.metrics.records_in.value += appended_records
+                    zones = server.metrics.zones
+                    if zones is not None and self._shape is not None:
+                        zones.produced(self._shape.client_id, appended_bytes)
                     sampler = context.sampler
                     if sampler is not None and sampler.take(produced - long) and self._shape is not None:
                         tell_served(self, self._shape)
