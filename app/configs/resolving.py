@@ -10,7 +10,7 @@ from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import ConfigType, Update, Value
 from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
-from app.configs.topic import DERIVED, TopicConfig
+from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import parse_value
 
@@ -31,7 +31,8 @@ def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> 
     config = replace(broker.topic_defaults, **values)
     bent: dict[str, Any] = {}
     if config.compacted and "remote.storage.enable" not in overrides:
-        bent["remote_storage_enable"] = False
+        # As an object topic it is tiered, or its write-ahead log would be the only copy for ever (J43).
+        bent["remote_storage_enable"] = bent.get("firn_durability", config.firn_durability) is Durability.OBJECT
     if "local.retention.ms" not in overrides and not _local_fits(
         config, config.local_retention_ms, config.retention_ms
     ):

@@ -98,19 +98,24 @@ class TopicConfig:
 
     @property
     def tiered(self) -> bool:
-        """Whether segments of the topic go to the object store. Compacted topics stay local."""
-        return self.remote_storage_enable and not self.compacted
+        """Whether segments of the topic go to the object store. Compacted topics stay local, unless no disk is to matter to them."""
+        return self.remote_storage_enable and (not self.compacted or self.firn_durability is Durability.OBJECT)
+
+    @property
+    def stays_local(self) -> bool:
+        """Whether the local log has everything from the log start on, tiered or not: whoever compacts it reads all of it."""
+        return self.compacted or not self.tiered
 
     @property
     def local_retention_ms_effective(self) -> int:
         """How long the local copy is kept; -1 for ever. Without a tier the local copy is the only one."""
-        if not self.tiered or self.local_retention_ms == DERIVED:
+        if self.stays_local or self.local_retention_ms == DERIVED:
             return self.retention_ms
         return self.local_retention_ms
 
     @property
     def local_retention_bytes_effective(self) -> int:
         """How many bytes are kept locally; -1 for no limit."""
-        if not self.tiered or self.local_retention_bytes == DERIVED:
+        if self.stays_local or self.local_retention_bytes == DERIVED:
             return self.retention_bytes
         return self.local_retention_bytes

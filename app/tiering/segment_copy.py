@@ -142,6 +142,8 @@ class SegmentCopier:
             if segment.active or segment.end_offset > stable_end:
                 return None
             if segment.end_offset > tiered_end and segment.end_offset > segment.base_offset:
+                if segment.size_bytes == 0:
+                    continue  # compaction has left nothing of it: the next segment stands for its offsets too
                 return segment
         return None
 
@@ -172,6 +174,8 @@ class SegmentCopier:
     async def _copy(self, partition: LedPartition, segment: LocalSegment) -> None:
         log, manifest = partition.log, partition.manifest
         base = max(segment.base_offset, manifest.tiered_end)
+        if base > manifest.tiered_end and _is_empty(log, manifest.tiered_end, base):
+            base = manifest.tiered_end
         if base > manifest.tiered_end:
             # Nothing below is to be tiered any more: say so first, or the manifest would see a gap.
             if log.log_start_offset < base:
@@ -271,6 +275,7 @@ class SegmentCopier:
             chunk_bytes=log.config.firn_tier_chunk_bytes,
             created_ms=self._clock.now_ms(),
             kms_key_id=log.config.firn_tier_kms_key_id,
+            may_lack_end=log.config.compacted,
         )
         upload = asyncio.ensure_future(self._work.upload_segment(job))
         try:
@@ -368,10 +373,21 @@ def _epochs_within(lineage: Sequence[EpochLike], base: Offset, end: Offset) -> t
     return tuple(found)
 
 
+def _is_empty(log: TieredLog, start: Offset, end: Offset) -> bool:
+    """Whether the log has [start, end), and compaction has left no record there."""
+    between = [one for one in log.segments() if one.end_offset > start and one.base_offset < end]
+    return log.log_start_offset <= start and bool(between) and between[0].base_offset <= start and not any(
+        one.size_bytes for one in between
+    )
+
+
 def _position_of(log: Any, offset: Offset) -> int:
-    """File position of the batch that starts at ``offset``. Raises: CorruptionError if no batch starts there."""
+    """File position of the batch that starts at ``offset``, or later if that one may have been compacted away.
+
+    Raises: CorruptionError if no batch starts there.
+    """
     read = log.read(offset, 1, end_offset=log.log_end_offset, min_one_batch=True)
-    if read.start_offset != offset:
+    if read.start_offset != offset and not (log.config.compacted and read.start_offset > offset):
         raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
     return int(read.position)
 

@@ -137,9 +137,10 @@ class SegmentFooter:
     chunks: tuple[ChunkEntry, ...]
 
     def chunk_index_of(self, offset: Offset) -> int:
-        """Index of the chunk that covers ``offset``, which must be in [base, end)."""
+        """Index of the chunk that covers ``offset``, which must be in [base, end); of the first one where compaction has left out what
+        was before it."""
         assert self.base_offset <= offset < self.end_offset, (self.base_offset, offset, self.end_offset)
-        return bisect_right(self.chunks, offset, key=_base_offset_of) - 1
+        return max(bisect_right(self.chunks, offset, key=_base_offset_of) - 1, 0)
 
     def chunk_end_offset(self, index: int) -> Offset:
         """One past the last offset that chunk ``index`` covers."""
