@@ -65,6 +65,8 @@ LOG_ENTRY_BYTES_MAX: Final = 8 * MIB
 SEGMENT_FOOTER_BYTES_MAX: Final = 64 * MIB
 """Largest footer of a segment object: 2 GiB in chunks of 4 MiB need under 64 KiB, the rest is producer state."""
 
+WAL_BYTES_MAX: Final = 64 * MIB
+"""Most of ``wal.bytes``: with a last batch as long as a request, and a footer, the object is below ``WAL_OBJECT_BYTES_MAX``."""
 WAL_OBJECT_BYTES_MAX: Final = 256 * MIB
 """Largest object of a write-ahead log: one of the longest batches, its footer, and room for a larger setting than the default."""
 

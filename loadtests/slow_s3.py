@@ -1,6 +1,6 @@
 """An S3 server over a directory, with a wait before every answer and a limit on its rate: what a bucket some way off costs.
 
-    python -m loadtests.slow_s3 DIRECTORY --delay-ms 50 --mb-per-s 400
+    python -m loadtests.slow_s3 DIRECTORY --delay-ms 50 --mb-per-s 400 --discard wal/
 
 prints its port on the first line and serves until it is ended. The objects are the files of a directory store, so a bucket
 that was built on a disk can be started from as if it were far away. There is what a broker needs: GetObject with ranges,
@@ -31,6 +31,8 @@ PAGE_KEYS_MAX = 1000
 PIECE_BYTES = 1 << 18
 HEAD_BYTES_MAX = 64 << 10
 UPLOADS = ".uploads"
+KEPT_BYTES = 64 << 10
+"""Of an object whose key has what ``--discard`` says, this much of its end is kept; the rest reads as zeros."""
 
 
 class Pace:
@@ -75,12 +77,18 @@ class Answer(NamedTuple):
 class Directory:
     """Objects of one bucket as files under ``root``; names with a leading dot are a directory store's own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, discarded: str = "") -> None:
         self.root = root
+        self._discarded = discarded
 
     def put(self, key: str, data: bytes, *, only_new: bool) -> bool:
         whole = self.root / f".put-{uuid.uuid4().hex}"
-        whole.write_bytes(data)
+        if self._discarded and self._discarded in key and len(data) > KEPT_BYTES:
+            with whole.open("wb") as file:
+                file.seek(len(data) - KEPT_BYTES)
+                file.write(data[-KEPT_BYTES:])
+        else:
+            whole.write_bytes(data)
         return self.move_in(whole, key, only_new=only_new)
 
     def move_in(self, whole: Path, key: str, *, only_new: bool) -> bool:
@@ -111,9 +119,9 @@ class Directory:
 class Bucket:
     """The operations."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, discarded: str = "") -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.directory = Directory(root)
+        self.directory = Directory(root, discarded)
         self._numbers = count()
 
     def answer(self, request: Request) -> Answer:
@@ -296,8 +304,9 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--delay-ms", type=float, default=50.0, help="before the first byte of every answer")
     parser.add_argument("--mb-per-s", type=float, default=0.0, help="over all connections; 0 is no limit")
+    parser.add_argument("--discard", default="", metavar="TEXT", help="keep only the ends of objects whose keys have it")
     arguments = parser.parse_args()
-    bucket, pace = Bucket(arguments.directory), Pace(arguments.mb_per_s * 1e6)
+    bucket, pace = Bucket(arguments.directory, arguments.discard), Pace(arguments.mb_per_s * 1e6)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     print(listener.getsockname()[1], flush=True)
     while True:

@@ -259,11 +259,34 @@ def test_a_key_of_a_topic_is_for_stores_that_have_keys(store: str, key: str, why
         validate_topic_configs(asked, broker=broker)
 
 
-def test_object_durability_is_refused_in_this_version() -> None:
-    assert "not available in this version" in refused(firn_durability="object")
-    with pytest.raises(ConfigError, match="topic defaults"):
-        check_broker_config(BrokerConfig(topic_defaults=TopicConfig(firn_durability=Durability.OBJECT)))
-    check_broker_config(BrokerConfig())
+def test_j43_object_durability_needs_a_tiered_topic() -> None:
+    asked = {"firn.durability": "object"}
+    assert validate_topic_configs(asked).firn_durability is Durability.OBJECT
+    assert "compacted segments are not tiered" in refused(firn_durability="object", cleanup_policy="compact")
+    assert "compacted segments" in refused(firn_durability="object", cleanup_policy="compact,delete")
+    assert "remote.storage.enable=true" in refused(firn_durability="object", remote_storage_enable="false")
+    assert "remote.log.copy.disable=false" in refused(firn_durability="object", remote_log_copy_disable="true")
+
+
+def test_object_durability_as_a_default_changes_nothing_for_topics_that_are_there() -> None:
+    broker = BrokerConfig(topic_defaults=TopicConfig(firn_durability=Durability.OBJECT))
+    check_broker_config(broker)
+    assert resolve_topic_config(broker, {}).firn_durability is Durability.DISK
+    assert resolve_topic_config(broker, {"firn.durability": "memory"}).firn_durability is Durability.MEMORY
+    assert resolve_topic_config(broker, {"firn.durability": "object"}).firn_durability is Durability.OBJECT
+
+
+def test_the_write_ahead_logs_linger_has_a_default_of_brokers_and_is_said_by_topics() -> None:
+    broker = apply_broker_overrides(BrokerConfig(), {"wal.linger.ms": "40"})
+    assert (BrokerConfig().wal_linger_ms, broker.wal_linger_ms) == (250, 40)
+    assert resolve_topic_config(broker, {}).firn_wal_linger_ms == 40
+    assert resolve_topic_config(broker, {"firn.wal.linger.ms": "5"}).firn_wal_linger_ms == 5
+
+
+def test_the_write_ahead_logs_buffer_has_room_for_two_objects() -> None:
+    check_broker_config(BrokerConfig(wal_bytes=1_000_000, wal_buffer_bytes=2_000_000))
+    with pytest.raises(ConfigError, match=r"at least twice wal\.bytes, which is 1000000"):
+        check_broker_config(BrokerConfig(wal_bytes=1_000_000, wal_buffer_bytes=1_999_999))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +327,6 @@ def test_the_finest_broker_wide_name_counts_first() -> None:
         ("log.retention.hours", "x", ErrorCode.INVALID_CONFIG, "configuration log.retention.hours: Not a number"),
         ("log.roll.hours", "0", ErrorCode.INVALID_CONFIG, "Value must be at least 1"),
         ("log.retention.ms", None, ErrorCode.INVALID_CONFIG, "Null value"),
-        ("firn.durability", "object", ErrorCode.INVALID_CONFIG, "not available"),
     ],
 )
 def test_a_bad_broker_override_is_refused(name: str, value: str | None, code: ErrorCode, message: str) -> None:

@@ -69,12 +69,19 @@ class Run:
     last: int
 
 
-PRIVATE_FIELDS: Final[dict[str, Run]] = {
-    "WritableTxnMarkerTopic": Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 1, 2),
-    "AddPartitionsToTxnTopic": Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 4, 5),
-    "AddPartitionsToTxnResult": Run(Spec("coordinator_epoch", "int32", False, False, PRIVATE_TAG, -1), 4, 5),
+PRIVATE_FIELDS: Final[dict[str, tuple[Run, ...]]] = {
+    "WritableTxnMarkerTopic": (Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 1, 2),),
+    "AddPartitionsToTxnTopic": (Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 4, 5),),
+    "AddPartitionsToTxnResult": (Run(Spec("coordinator_epoch", "int32", False, False, PRIVATE_TAG, -1), 4, 5),),
+    "BrokerHeartbeatRequest": (Run(Spec("wal_next", "int64", False, False, PRIVATE_TAG, 0), 0, 2),),
+    "AlterPartitionRequestPartitionData": (
+        Run(Spec("released_last", "int64", False, False, PRIVATE_TAG, -2), 2, 3),
+        Run(Spec("released_to", "int32", False, False, PRIVATE_TAG + 1, -1), 2, 3),
+        Run(Spec("dropped_ranges", "bytes", False, False, PRIVATE_TAG + 2, ""), 2, 3),
+    ),
 }
-"""By struct: what brokers of one cluster tell each other beyond Kafka's schema (docs/adr/0026-transactions-across-brokers.md)."""
+"""By struct: what brokers of one cluster tell each other beyond Kafka's schema (docs/adr/0026-transactions-across-brokers.md,
+docs/adr/0037-object-durability.md)."""
 
 
 @dataclass
@@ -201,8 +208,6 @@ def merge(package: str, part: str, versions: list[int]) -> Message:
                         runs[-1].last = version
                     else:
                         runs.append(Run(spec, version, version))
-        if name in PRIVATE_FIELDS:
-            runs.append(PRIVATE_FIELDS[name])
         structs[name] = Struct(name, runs)
     first = next((version for version in versions if flexible[version]), versions[-1] + 1)
     assert all(flexible[version] == (version >= first) for version in versions)
@@ -227,6 +232,12 @@ def rename_collisions(request: Message, response: Message) -> None:
                 struct.name = new if struct.name == name else struct.name
                 renamed[struct.name] = struct
             message.structs = renamed
+
+
+def add_private_fields(message: Message) -> None:
+    """Add what Firn has beyond Kafka's schema, by the names that the structs have in the end."""
+    for name, struct in message.structs.items():
+        struct.runs += PRIVATE_FIELDS.get(name, ())
 
 
 def python_type(spec: Spec, nullable_ever: bool) -> str:
@@ -387,6 +398,8 @@ def generate() -> dict[str, str]:
             response.flexible_first,
         )
         rename_collisions(request, response)
+        add_private_fields(request)
+        add_private_fields(response)
         messages[module.name] = (request, response)
         files[f"{module.name}.py"] = write_module(module.name, request, response)
     files["__init__.py"] = write_index(messages)

@@ -24,6 +24,7 @@ from app.metadata.control import (
     ENVELOPE_SEQUENCE,
     ChangeRequest,
     ChangeResponse,
+    DropAsked,
     EntriesRequest,
     EntriesResponse,
     HeardRequest,
@@ -37,6 +38,8 @@ from app.metadata.control import (
     NotSent,
     RegisterRequest,
     RegisterResponse,
+    ReleaseAsked,
+    encode_ranges,
 )
 from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
 from app.wire.apikeys import ApiKey
@@ -93,6 +96,7 @@ class KafkaControlLink:
             broker_epoch=beat.broker_epoch,
             current_metadata_offset=beat.applied,
             want_shut_down=beat.wants_stop,
+            wal_next=beat.wal_next,
         )
         answer: BrokerHeartbeatResponse = await self._send(to, "beat", ApiKey.BROKER_HEARTBEAT, message, BEAT_MS)
         return HeartbeatAnswer(
@@ -125,10 +129,31 @@ class KafkaControlLink:
                     ],
                 )
             )
-        message = AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
+        return await self._alter_partitions(to, broker_id, broker_epoch, list(topics.values()))
+
+    async def alter_logs(
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
+    ) -> Sequence[InSyncAnswer]:
+        topics: dict[UUID, AlterPartitionRequestTopicData] = {}
+        for one in asked:
+            topic = topics.setdefault(one.topic_id, AlterPartitionRequestTopicData(topic_id=one.topic_id))
+            data = AlterPartitionRequestPartitionData(
+                partition_index=one.partition, leader_epoch=one.leader_epoch, partition_epoch=one.partition_epoch
+            )
+            if isinstance(one, ReleaseAsked):
+                data.released_last, data.released_to = one.last_number, one.to
+            else:
+                data.dropped_ranges = encode_ranges(one.ranges)
+            topic.partitions.append(data)
+        return await self._alter_partitions(to, broker_id, broker_epoch, list(topics.values()))
+
+    async def _alter_partitions(
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, topics: list[AlterPartitionRequestTopicData]
+    ) -> Sequence[InSyncAnswer]:
+        message = AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=topics)
         answer: AlterPartitionResponse = await self._send(to, "change", ApiKey.ALTER_PARTITION, message, PROPOSAL_MS)
         if answer.error_code:
-            raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the changes of in-sync sets.")
+            raise RequestRejected(ErrorCode(answer.error_code), f"{_named(to)} refused the changes of partitions.")
         return [
             InSyncAnswer(topic.topic_id, one.partition_index, ErrorCode(one.error_code))
             for topic in answer.topics

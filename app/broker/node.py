@@ -62,6 +62,7 @@ from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
 from app.metadata.quotas import TIER_ENTITY, TIER_RATE
 from app.metadata.view import ClusterView
+from app.metadata.wal_ranges import WalId
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
@@ -314,6 +315,7 @@ class Node:
             boot_id=around.boot_id,
             last_run=(last_run.broker_epoch, last_run.clean, last_run.boot_id),
             last_runs=self,
+            seal_log=self._seal_log,
             new_level=around.new_level,
         )
         member.view.on_fenced(self._on_fenced)
@@ -518,6 +520,9 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
+        if self.membership.member is not None:
+            self.membership.member.wal_next = lambda: wal.next_number
+            wal.drop_ranges = self.membership.member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         return wal
@@ -815,6 +820,13 @@ class Node:
             faults=self.faults,
             log_line=self._log_line,
         )
+
+    async def _seal_log(self, wal: WalId) -> int:
+        """End the write-ahead log of a broker that leads no more. Raises: StorageUnavailable, CorruptionError."""
+        from app.wal.taker import seal
+
+        around = self._around
+        return await seal(around.store, wal, sealer=self.config.node_id, clock=around.clock, rng=around.rng)
 
     async def registered(self, broker_epoch: int) -> None:
         """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""

@@ -333,13 +333,14 @@ class Partitions:
         # Before the first write, so that lost entries can be put back at their numbers.
         if self._may_lack_records(log, manifest, foreign=foreign):
             await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
-        if foreign:
+        image = self._cluster.image.partition(log.topic_id, log.partition)
+        journaled = image is not None and image.is_journaled
+        if foreign or journaled:
             # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
             await manifest.seal(self._leader_epoch(log))
         await self._tier.settle(manifest)
         plan = await self._agree(log, manifest)
-        image = self._cluster.image.partition(log.topic_id, log.partition)
-        if image is not None and image.is_journaled:
+        if image is not None and journaled:
             from app.broker.write_ahead_restore import continue_log
 
             emptied = await continue_log(

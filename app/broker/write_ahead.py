@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -22,7 +22,8 @@ from app.hot.log import PartitionLog
 from app.limits import WAL_OBJECT_BYTES_MAX
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.control import DropAsked, InSyncAnswer
+from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
@@ -60,17 +61,47 @@ FLUSH_S: Final = 10.0
 
 
 class _Led:
-    __slots__ = ("began_at", "began_s", "key", "state", "wrote")
+    """The journal of one log in one leadership."""
 
-    def __init__(self, key: TopicIdPartition, began_at: int, began_s: float) -> None:
+    __slots__ = ("_owner", "_state", "_writer", "began_at", "began_s", "key", "log", "wrote")
+
+    def __init__(self, log: PartitionLog, key: TopicIdPartition, writer: WalWriter, owner: WalOwner) -> None:
+        self.log = log
         self.key = key
-        self.state: PartitionState | None = None
+        self._writer = writer
+        self._owner = owner
+        self._state: PartitionState | None = None
         """Of the log as it was before the batch that is being appended, if the writer wants it."""
-        self.began_at = began_at
+        self.began_at = int(log.log_end_offset)
         """The log end when this leadership began: nothing of earlier ranges is at or above it."""
-        self.began_s = began_s
+        self.began_s = asyncio.get_running_loop().time()
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
+
+    def admit(self, size_bytes: int) -> None:
+        writer, log = self._writer, self.log
+        try:
+            writer.check_room(self.key, size_bytes)
+        except FencedError as error:
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
+        if writer.wants_state(self.key):
+            self._state = captured(log.producers, log.leader_epochs(), log.log_end_offset)
+
+    def take(self, records: memoryview) -> None:
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        writer, linger_ms = self._writer, self.log.config.firn_wal_linger_ms
+        position = 0
+        while position < len(records):
+            header = parse_header(records, position)
+            data = bytes(records[position : position + header.size_bytes])
+            position += header.size_bytes
+            marker, coordinator_epoch = int(Marker.NONE), NO_COORDINATOR
+            if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
+                marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
+            state, self._state = self._state, None
+            fields = batch_fields(header, marker, coordinator_epoch)
+            writer.append(self.key, data, fields, now_ms=now_ms, linger_ms=linger_ms, state=state)
+        self._owner.wake()
 
 
 class _Kept(NamedTuple):
@@ -172,15 +203,16 @@ class WriteAhead:
         self._needs: WalNeeds | None = None
         self._trimmed = 0
         """Objects below this number are deleted."""
-        self._led: dict[PartitionLog, _Led] = {}
-        self._logs: dict[TopicIdPartition, PartitionLog] = {}
+        self._led: dict[TopicIdPartition, _Led] = {}
+        self._noted: ClusterImage | None = None
+        """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
         self._moved = asyncio.Event()
         """Set when an object is acknowledged, or the WAL has ended."""
         self.on_ended: Callable[[WalId], None] | None = None
         """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
-        self.drop_ranges: Callable[[PartitionLog, PartitionImage, list[WalRange]], Awaitable[None]] | None = None
-        """Asks the controller to drop ended ranges from a partition's record, whose records are tiered (J35)."""
+        self.drop_ranges: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]] | None = None
+        """Asks the controller to drop ended ranges from partitions' records, whose records are tiered (J35)."""
         self._objects = registry.counter(
             "firn_wal_objects_total", "Objects of the write-ahead log that were acknowledged"
         )
@@ -208,28 +240,24 @@ class WriteAhead:
         """
         ranges = partition.wal_ranges
         mine = self._image().brokers.get(self._broker_id)
-        if (
-            mine is None
-            or not ranges
-            or not ranges[-1].is_open
-            or ranges[-1].wal != (self._broker_id, mine.broker_epoch)
-        ):
+        wal = WalId(self._broker_id, -1 if mine is None else mine.broker_epoch)
+        if not ranges or not ranges[-1].is_open or ranges[-1].wal != wal:
             raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker")
-        wal = ranges[-1].wal
+        if self._writer is None or self._writer.wal != wal:
+            self._begin(wal)
         writer = self._writer
-        if writer is None or writer.wal != wal:
-            writer = self._begin(wal)
+        assert writer is not None
+        assert self._owner is not None
         if writer.sealed_at is not None:
             raise FencedError(f"Write-ahead log {wal} was sealed at {writer.sealed_at}: another broker goes on.")
         key = TopicIdPartition(log.topic_id, log.partition)
         writer.lead(key)
         assert self._needs is not None
-        self._needs.note_led_again(key)
-        self._led[log] = _Led(key, log.log_end_offset, asyncio.get_running_loop().time())
-        self._logs[key] = log
-        log.begin_journal(self)
+        self._needs.note_led(key, partition.leader_epoch)
+        led = self._led[key] = _Led(log, key, writer, self._owner)
+        log.begin_journal(led)
 
-    def _begin(self, wal: WalId) -> WalWriter:
+    def _begin(self, wal: WalId) -> None:
         config = self._config()
         self._writer = writer = WalWriter(
             wal,
@@ -243,62 +271,23 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
-        return writer
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. What was appended may still become durable."""
-        led = self._led.pop(log, None)
-        if led is None:
-            return
-        self._logs.pop(led.key, None)
-        if self._writer is not None:
-            self._writer.forget(led.key)
+        key = TopicIdPartition(log.topic_id, log.partition)
+        led = self._led.get(key)
+        if led is not None and led.log is log:
+            del self._led[key]
+            if self._writer is not None:
+                self._writer.forget(key)
 
     def gone(self, key: TopicIdPartition) -> None:
         """The partition was deleted."""
-        log = self._logs.get(key)
-        if log is not None:
-            self.resign(log)
+        led = self._led.get(key)
+        if led is not None:
+            self.resign(led.log)
         if self._needs is not None:
             self._needs.note_gone(key)
-
-    def note_image(self, key: TopicIdPartition, partition: PartitionImage) -> None:
-        """A partition that this broker does not lead, in a newer image: its ranges say what is needed of this WAL (J34)."""
-        if self._needs is not None:
-            self._needs.note_image(key, partition.partition_epoch, partition.wal_ranges)
-
-    # --- the journal of logs --------------------------------------------------------------------------------------------
-
-    def admit(self, log: PartitionLog, size_bytes: int) -> None:
-        led, writer = self._led.get(log), self._writer
-        if led is None or writer is None:
-            raise RequestRejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {log.topic}-{log.partition} any more"
-            )
-        try:
-            writer.check_room(led.key, size_bytes)
-        except FencedError as error:
-            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
-        if writer.wants_state(led.key):
-            led.state = captured(log.producers, log.leader_epochs(), log.log_end_offset)
-
-    def take(self, log: PartitionLog, records: memoryview) -> None:
-        led, writer, owner = self._led[log], self._writer, self._owner
-        assert writer is not None
-        assert owner is not None
-        now_ms = int(asyncio.get_running_loop().time() * 1000)
-        position = 0
-        while position < len(records):
-            header = parse_header(records, position)
-            data = bytes(records[position : position + header.size_bytes])
-            position += header.size_bytes
-            marker, coordinator_epoch = int(Marker.NONE), NO_COORDINATOR
-            if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
-                marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
-            state, led.state = led.state, None
-            fields = batch_fields(header, marker, coordinator_epoch)
-            writer.append(led.key, data, fields, now_ms=now_ms, linger_ms=log.config.firn_wal_linger_ms, state=state)
-        owner.wake()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -308,12 +297,10 @@ class WriteAhead:
         self._bytes.value += durable.size_bytes
         needs.note_object(durable)
         for section in durable.sections:
-            log = self._logs.get(section.partition)
-            if log is not None:
-                led = self._led[log]
-                if section.end_offset > led.began_at:
-                    led.wrote = True
-                    log.note_journaled(section.end_offset)
+            led = self._led.get(section.partition)
+            if led is not None and section.end_offset > led.began_at:
+                led.wrote = True
+                led.log.note_journaled(section.end_offset)
 
     async def run(self) -> None:
         """Put what is appended into the bucket, and delete what nobody needs, until cancelled.
@@ -341,9 +328,9 @@ class WriteAhead:
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
         )
-        for log in tuple(self._led):
-            log.end_journal(error)
-            self.resign(log)
+        for led in tuple(self._led.values()):
+            led.log.end_journal(error)
+            self.resign(led.log)
         self._log_line(
             f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
         )
@@ -376,12 +363,14 @@ class WriteAhead:
             needs, writer = self._needs, self._writer
             if needs is None or writer is None:
                 continue
-            for log, led in tuple(self._led.items()):
+            self._note_images(needs)
+            done: list[DropAsked] = []
+            for led in self._led.values():
                 floor = self._floor_of(led.key)
-                if floor is None:
-                    continue
-                needs.note_floor(led.key, max(floor))
-                await self._drop_ended(log, led, floor[0])
+                if floor is not None:
+                    needs.note_floor(led.key, *floor)
+                    done += self._ended_ranges(led, *floor)
+            await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):
                 self._roll(key)
             end = needs.trim_end(writer.durable_end)
@@ -391,23 +380,47 @@ class WriteAhead:
                     needs.note_deleted(self._trimmed)
 
     def _roll(self, key: TopicIdPartition) -> None:
-        log = self._logs.get(key)
-        if log is not None:
+        led = self._led.get(key)
+        if led is not None:
+            name = str(led.log.topic_partition)
             try:
-                log.roll()
+                led.log.roll()
             except FirnError as error:
-                self._faults.met("rolling", str(log.topic_partition), f"cannot roll {log.topic_partition}: {error}")
+                self._faults.met("rolling", name, f"cannot roll {name}: {error}")
 
-    async def _drop_ended(self, log: PartitionLog, led: _Led, tiered_end: Offset) -> None:
-        partition = self._image().partition(log.topic_id, log.partition)
-        if self.drop_ranges is None or partition is None or tiered_end < led.began_at:
+    def _note_images(self, needs: WalNeeds) -> None:
+        """What earlier leaderships have written is needed while the partition's record says so (J34)."""
+        image = self._image()
+        if image is self._noted:
             return
-        ended = [each for each in partition.wal_ranges if not each.is_open]
-        if ended and (led.wrote or asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S):
-            try:
-                await self.drop_ranges(log, partition, ended)
-            except FirnError as error:
-                self._faults.met_error("dropping ended ranges of", str(log.topic_partition), error)
+        self._noted = image
+        for key in needs.partitions():
+            partition = image.partition(*key)
+            if partition is not None:
+                needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
+
+    def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
+        """What the record of a partition need not name any more (J35)."""
+        if max(tiered_end, log_start) < led.began_at:
+            return []
+        old = asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S
+        if not led.wrote and not (tiered_end >= led.began_at and old):
+            return []
+        partition = self._image().partition(*led.key)
+        if partition is None or partition.leader_epoch != led.log.leader_epoch:
+            return []
+        ended = tuple(each for each in partition.wal_ranges if not each.is_open)
+        if not ended:
+            return []
+        return [DropAsked(*led.key, partition.leader_epoch, partition.partition_epoch, ended)]
+
+    async def _drop(self, done: list[DropAsked]) -> None:
+        if not done or self.drop_ranges is None:
+            return
+        try:
+            await self.drop_ranges(done)  # what is refused is asked again, by a newer image
+        except FirnError as error:
+            self._faults.met_error("dropping ended ranges of", f"{len(done)} partitions", error)
 
     async def _delete(self, wal: WalId, end: int) -> None:
         numbers = range(self._trimmed, end)

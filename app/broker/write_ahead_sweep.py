@@ -11,8 +11,9 @@ from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.seams import Clock
+from app.units import BrokerId
 from app.wal.taker import seal
-from app.wal.trimming import deletable, has_ended
+from app.wal.trimming import Registration, deletable, has_ended
 
 
 async def sweep_ended(
@@ -20,14 +21,14 @@ async def sweep_ended(
 ) -> int:
     """Look at all write-ahead logs, and delete what is not needed of those that have ended.
 
-    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000 objects,
-    and for each ended log with more than its seal what sealing costs.
+    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000
+    objects, and for each ended log with more than its seal what sealing costs.
 
     Returns: how many objects were deleted. Raises: StorageUnavailable, CorruptionError; some objects may be deleted.
     """
     deleted = 0
     for wal, numbers in (await _numbers(store)).items():
-        if len(numbers) < 2 or not has_ended(wal, image()):
+        if len(numbers) < 2 or not has_ended(wal, _said(image(), wal)):
             continue  # one object is its seal: nothing else ends a log, and nothing is left of it
         end = await seal(store, wal, sealer=sealer, clock=clock, rng=rng)
         now = image()
@@ -38,14 +39,19 @@ async def sweep_ended(
             for each in partition.wal_ranges
             if each.wal == wal
         ]
-        if any(each.is_open for each in ranges) or not has_ended(wal, now):
-            continue  # the entry that closes them is under way
-        gone = deletable(numbers, end, ranges)
+        gone = deletable(wal, numbers, end, ranges, _said(now, wal))
         for first in range(0, len(gone), LIST_LIMIT_MAX):
             some = gone[first : first + LIST_LIMIT_MAX]
             await store.delete_many([layout.wal_key(*wal, number) for number in some])
             deleted += len(some)
     return deleted
+
+
+def _said(image: ClusterImage, wal: WalId) -> Registration:
+    broker = image.brokers.get(BrokerId(wal.broker_id))
+    if broker is None:
+        return Registration(image.sequence, None)
+    return Registration(image.sequence, broker.broker_epoch, broker.wal_end)
 
 
 async def _numbers(store: ObjectStore) -> dict[WalId, list[int]]:

@@ -15,8 +15,9 @@ A topic's setting comes from, first found first taken (Kafka's order):
     Firn's default                                              DEFAULT_CONFIG
 
 Within one of these ``log.retention.ms`` comes before ``log.retention.minutes`` and that before ``log.retention.hours``.
-Two defaults bend to what a topic says, so that saying one thing is enough: ``remote.storage.enable`` is false for a
-compacted topic, and ``local.retention.*`` is never more than ``retention.*``.
+Some defaults bend to what a topic says, so that saying one thing is enough: ``remote.storage.enable`` is false for a
+compacted topic, and ``local.retention.*`` is never more than ``retention.*``. ``firn.durability=object`` counts only where the
+topic itself says it (new topics say it when it is the default), and is ``disk`` elsewhere.
 
 What nearly everybody needs is exported here; it brings none of the definitions with it, so that child processes and Spark's tasks
 start without them.

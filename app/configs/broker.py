@@ -195,6 +195,12 @@ class BrokerConfig:
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
     """Maximum updates of a share-partition between two snapshots."""
+    wal_bytes: int = 8_388_608
+    """An object of the write-ahead log is cut when so much waits."""
+    wal_buffer_bytes: int = 150_994_944
+    """Twice what may be on its way at once: the window of 8 objects and the next one."""
+    wal_retention_bytes: int = 1_073_741_824
+    """128 full objects: a take-over reads the footer of each, and they cost two cents a month."""
     remote_log_manager_task_interval_ms: int = 30_000
     remote_fetch_max_wait_ms: int = 500
     log_retention_check_interval_ms: int = 300_000
@@ -222,6 +228,11 @@ class BrokerConfig:
     """Producers get a retriable error if the data directory's disk has less free space."""
     without_effect: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Given settings of Kafka that have no effect in Firn, with their texts. Secrets are left out."""
+
+    @property
+    def wal_linger_ms(self) -> int:
+        """How long a batch waits in the write-ahead log's buffer, in topics that do not say otherwise."""
+        return self.topic_defaults.firn_wal_linger_ms
 
     @property
     def served(self) -> tuple[ListenerConfig, ...]:

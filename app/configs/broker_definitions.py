@@ -13,7 +13,13 @@ from app.configs.listeners import LIMITS_OF_LISTENERS
 from app.configs.numbers import SHORT_MAX
 from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.values import documented
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, LOG_CLEANER_THREADS_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
+from app.limits import (
+    DECOMPRESSED_BATCH_BYTES_MAX,
+    LOG_CLEANER_THREADS_MAX,
+    MIB,
+    PARTITIONS_PER_TOPIC_MAX,
+    WAL_BYTES_MAX,
+)
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _SHORT, _DOUBLE, _LIST, _PASSWORD = ConfigType.SHORT, ConfigType.DOUBLE, ConfigType.LIST, ConfigType.PASSWORD
@@ -686,6 +692,28 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Interval at which a subscribed regular expression is matched against all topics again. New and deleted topics "
                 "take effect at once.",
                 minimum=10_000,
+            ),
+            _broker(
+                "wal.bytes",
+                _INT,
+                "An object of this broker's write-ahead log is put when so many bytes wait, or when the oldest batch has waited "
+                "for wal.linger.ms. A batch that is longer gets an object of its own.",
+                minimum=64 * 1024,
+                maximum=WAL_BYTES_MAX,
+            ),
+            _broker(
+                "wal.buffer.bytes",
+                _LONG,
+                "Memory for batches that are not yet in the write-ahead log. If it is full, because the object store is slow or "
+                "away, producers of topics with firn.durability=object get a retriable error. At least twice wal.bytes.",
+                minimum=128 * 1024,
+            ),
+            _broker(
+                "wal.retention.bytes",
+                _LONG,
+                "If this broker's write-ahead log is longer than this, the partitions that need its oldest objects close their "
+                "segments and tier them, so that the objects can be deleted. A take-over reads a small part of each object.",
+                minimum=MIB,
             ),
             _broker(
                 "remote.log.manager.task.interval.ms",

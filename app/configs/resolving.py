@@ -30,6 +30,9 @@ def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> 
     }
     config = replace(broker.topic_defaults, **values)
     bent: dict[str, Any] = {}
+    if config.firn_durability is Durability.OBJECT and "firn.durability" not in overrides:
+        # Where the records of a topic are is said by the topic alone. A default changes nothing for topics that are there.
+        bent["firn_durability"] = Durability.DISK
     if config.compacted and "remote.storage.enable" not in overrides:
         # As an object topic it is tiered, or its write-ahead log would be the only copy for ever (J43).
         bent["remote_storage_enable"] = bent.get("firn_durability", config.firn_durability) is Durability.OBJECT

@@ -20,7 +20,7 @@ class Durability(StrEnum):
     DISK = "disk"
     """fdatasync of the bytes, and of a new file's directory entry, has returned."""
     OBJECT = "object"
-    """In the object-store WAL."""
+    """In the write-ahead log of its leader, in the object store (ADR 0037)."""
 
 
 class TimestampType(StrEnum):
@@ -85,6 +85,7 @@ class TopicConfig:
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
     firn_durability: Durability = Durability.MEMORY
+    firn_wal_linger_ms: int = 250
     firn_produce_validation: ProduceValidation = ProduceValidation.BATCH
     firn_tier_max_lag_ms: int = 3_600_000
     firn_tier_chunk_bytes: int = 4 * 1024 * 1024

@@ -290,9 +290,21 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "firn.durability",
                 _STRING,
                 "When a record counts as stored. memory: when it is in the operating system's page cache, which survives a "
-                "crash of the broker but not of the machine. disk: after fdatasync. (object is not available in this version.)",
+                "crash of the broker but not of the machine. disk: after fdatasync. object: when it is in the write-ahead log in "
+                "the object store, so that it survives the loss of all brokers and disks. It needs firn.version 3, and a topic "
+                "that is tiered and not compacted. As the brokers' default, object is of new topics, which keep it as their own "
+                "setting; other topics are as with disk.",
                 importance=Importance.HIGH,
                 choices=tuple(Durability),
+            ),
+            _topic(
+                "firn.wal.linger.ms",
+                _LONG,
+                "With firn.durability=object: how long a batch waits at most until the write-ahead log's next object is put, so "
+                "that many batches share one. Less costs more requests, and answers producers sooner.",
+                "wal.linger.ms",
+                minimum=1,
+                maximum=60_000,
             ),
             _topic(
                 "firn.produce.validation",

@@ -62,7 +62,7 @@ def validate_topic_configs(
     if config.firn_tier_kms_key_id:
         _check_kms_key(config.firn_tier_kms_key_id, broker.store_url)
     if config.firn_durability is Durability.OBJECT:
-        raise invalid_value("firn.durability", "object", "It is not available in this version; use memory or disk.")
+        _check_tiered(config)
     if config.remote_storage_enable and config.compacted:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
@@ -96,6 +96,19 @@ def validate_topic_configs(
             "remote.storage.enable=false,remote.log.delete.on.disable=true.",
         )
     return config
+
+
+def _check_tiered(config: TopicConfig) -> None:
+    """J43: the write-ahead log is not to be the only copy for ever. Raises: RequestRejected INVALID_CONFIG."""
+    why = None
+    if config.compacted:
+        why = "compacted segments are not tiered: set cleanup.policy=delete, or use disk"
+    elif not config.remote_storage_enable:
+        why = "its records go on to segments in the object store: set remote.storage.enable=true, or use disk"
+    elif config.remote_log_copy_disable:
+        why = "its records go on to segments in the object store: set remote.log.copy.disable=false, or use disk"
+    if why is not None:
+        raise invalid_value("firn.durability", "object", f"The topic must be tiered, because {why}.")
 
 
 def _check_local_retention(unit: str, local: int, whole: int, copy_disabled: bool) -> None:
@@ -137,12 +150,23 @@ def check_broker_config(broker: BrokerConfig) -> None:
     try:
         check_group_bounds(broker)
         check_connection_limits(broker)
+        _check_wal(broker)
     except RequestRejected as error:
         raise ConfigError(f"{error}.") from None
     try:
         validate_topic_configs({}, broker=broker)
     except RequestRejected as error:
         raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
+
+
+def _check_wal(broker: BrokerConfig) -> None:
+    """Raises: RequestRejected INVALID_CONFIG."""
+    if broker.wal_buffer_bytes < 2 * broker.wal_bytes:
+        raise invalid_value(
+            "wal.buffer.bytes",
+            broker.wal_buffer_bytes,
+            f"It must be at least twice wal.bytes, which is {broker.wal_bytes}",
+        )
 
 
 def _of_listener(name: str, setting: str) -> Definition:
@@ -203,5 +227,6 @@ def validate_broker_configs(
     effective = apply_broker_overrides(broker or BrokerConfig(), given)
     check_group_bounds(effective)
     check_connection_limits(effective)
+    _check_wal(effective)
     validate_topic_configs({}, broker=effective)
     return effective

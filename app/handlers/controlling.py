@@ -13,18 +13,20 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.broker_changes import ANY_NODE_ID, ProposedSet, RegistrationAsked
+from app.metadata.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
 from app.metadata.control import (
     CREATE_TOPIC,
     FIRST_USERS,
     FORGET_TOPIC,
     LEAVE,
     NODE_ID,
+    NOT_RELEASED,
     PRODUCER_IDS,
     RAISE_EPOCHS,
     ChangeRequest,
     ChangeResponse,
     CreateTopicChange,
+    DropAsked,
     EntriesRequest,
     EntriesResponse,
     FirstUsersChange,
@@ -38,6 +40,8 @@ from app.metadata.control import (
     RaiseChange,
     RegisterRequest,
     RegisterResponse,
+    ReleaseAsked,
+    decode_ranges,
 )
 from app.metadata.controller import not_controller
 from app.metadata.replica_changes import Member
@@ -47,6 +51,7 @@ from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
@@ -95,7 +100,13 @@ async def handle_heartbeat(
 ) -> BrokerHeartbeatResponse:
     """BrokerHeartbeat. Raises: RequestRejected."""
     desk = _desk(context)
-    beat = Heartbeat(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_shut_down)
+    beat = Heartbeat(
+        message.broker_id,
+        message.broker_epoch,
+        message.current_metadata_offset,
+        message.want_shut_down,
+        max(message.wal_next, 0),
+    )
     answer = await desk.heard(beat)
     if answer.error is ErrorCode.NONE:
         request.on_close.add(_TellsOfItsEnd(desk, message.broker_id))
@@ -117,7 +128,17 @@ def _refuse_heartbeat(request: Request, message: object, code: ErrorCode, why: s
 async def handle_alter_partition(
     context: Context, request: Request, message: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    """AlterPartition (KIP-497, KIP-903). Raises: RequestRejected, StorageUnavailable."""
+    """AlterPartition (KIP-497, KIP-903), and what leaders ask for partitions in write-ahead logs.
+
+    Raises: RequestRejected, StorageUnavailable, ProtocolError.
+    """
+    desk = _desk(context)
+    of_logs = [
+        asked
+        for topic in message.topics
+        for one in topic.partitions
+        if (asked := _asked_of_log(topic.topic_id, one)) is not None
+    ]
     proposals = [
         ProposedSet(
             topic.topic_id,
@@ -130,8 +151,13 @@ async def handle_alter_partition(
         )
         for topic in message.topics
         for one in topic.partitions
+        if _asked_of_log(topic.topic_id, one) is None
     ]
-    answers = await _desk(context).alter_in_sync(message.broker_id, message.broker_epoch, proposals)
+    answers: list[AlteredSet] = []
+    if proposals or not of_logs:
+        answers += await desk.alter_in_sync(message.broker_id, message.broker_epoch, proposals)
+    if of_logs:
+        answers += await desk.alter_logs(message.broker_id, message.broker_epoch, of_logs)
     topics: dict[UUID, AlterPartitionResponseTopicData] = {}
     for answer in answers:
         topic = topics.setdefault(answer.topic_id, AlterPartitionResponseTopicData(topic_id=answer.topic_id))
@@ -144,6 +170,14 @@ async def handle_alter_partition(
             data.leader_recovery_state = int(answer.image.recovering)
         topic.partitions.append(data)
     return AlterPartitionResponse(topics=list(topics.values()))
+
+
+def _asked_of_log(topic_id: UUID, one: AlterPartitionRequestPartitionData) -> ReleaseAsked | DropAsked | None:
+    """What a leader asks for a partition in its write-ahead log (docs/adr/0037-object-durability.md). Raises: ProtocolError."""
+    place = (topic_id, one.partition_index, one.leader_epoch, one.partition_epoch)
+    if one.released_last != NOT_RELEASED:
+        return ReleaseAsked(*place, one.released_last, one.released_to)
+    return DropAsked(*place, decode_ranges(one.dropped_ranges)) if one.dropped_ranges else None
 
 
 def _refuse_alter(request: Request, message: object, code: ErrorCode, why: str) -> AlterPartitionResponse:
@@ -175,6 +209,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
                 asked.rack,
                 asked.instance_id,
                 asked.force,
+                asked.anew,
             )
         )
     except FirnError as error:

@@ -180,7 +180,9 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                     topic,
                     index,
                     transactional,
-                    partition if request.acks == ALL_IN_SYNC and not partition.commits_alone else None,
+                    partition
+                    if log.journaled or (request.acks == ALL_IN_SYNC and not partition.commits_alone)
+                    else None,
                     request.timeout_ms,
                 )
                 if shape is not None:
@@ -255,14 +257,20 @@ def take_out_denied(
 
 
 def is_plain(partition: Partition, acks: int) -> bool:
-    """Whether produced batches are appended as they come, at once, for every producer, and stored here then."""
+    """Whether produced batches are appended as they come, at once, for every producer, and stored here then, or by a commit that
+    the short way waits for."""
     config = partition.log.config
     return (
         partition.topic not in INTERNAL_TOPICS
         and config.compression_type == "producer"
         and not looks_at_records(config)
-        and config.firn_durability is Durability.MEMORY
-        and (acks != ALL_IN_SYNC or not partition.commits_alone or config.min_insync_replicas <= 1)
+        and (
+            partition.log.journaled
+            or (
+                config.firn_durability is Durability.MEMORY
+                and (acks != ALL_IN_SYNC or not partition.commits_alone or config.min_insync_replicas <= 1)
+            )
+        )
     )
 
 

@@ -9,25 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from app.errors import FirnError, copy_of
 
-if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
-
 
 class Journal(Protocol):
-    """Takes the batches of the logs that this broker leads. It must not change the logs from within these calls."""
+    """Takes the batches of one log in one leadership. It must not change the log from within these calls."""
 
-    def admit(self, log: PartitionLog, size_bytes: int) -> None:
-        """Whether a log may append so many bytes now. ``take`` accepts them then.
+    def admit(self, size_bytes: int) -> None:
+        """Whether the log may append so many bytes now. ``take`` accepts them then.
 
-        Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS; FencedError. Then nothing is appended.
+        Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS. Then nothing is appended.
         """
         ...
 
-    def take(self, log: PartitionLog, records: memoryview) -> None:
+    def take(self, records: memoryview) -> None:
         """Keep batches that were just appended, with their offsets. They are copied. It must not raise."""
         ...
 

@@ -541,7 +541,7 @@ class PartitionLog:
         if self._sealed is not None:
             raise copy_of(self._sealed)
         if self._journaled is not None:
-            self._journaled.journal.admit(self, size_bytes)
+            self._journaled.journal.admit(size_bytes)
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -945,7 +945,7 @@ class PartitionLog:
         """A log with a journal or with several replicas has grown: the journal stores ``records``; followers may fetch them, and in
         memory they are stored."""
         if self._journaled is not None:
-            self._journaled.journal.take(self, records)
+            self._journaled.journal.take(records)
         if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()
         if self._tail_waiters:

@@ -20,6 +20,7 @@ from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
+    OBJECT_LEVEL,
     BrokerImage,
     ClusterImage,
     CountersRecord,
@@ -33,6 +34,7 @@ from app.metadata.cluster import (
 )
 from app.metadata.elections import was_unclean
 from app.metadata.log_format import KeyValue
+from app.metadata.log_leaders import LogLeaders, log_has_ended, orphaned_logs
 from app.metadata.replica_changes import (
     Member,
     Terms,
@@ -77,6 +79,8 @@ class RegistrationAsked(NamedTuple):
     instance_id: str = ""
     force: bool = False
     """Whether the operator asked for a take-over of an unfenced broker's place."""
+    anew: int = NO_BROKER_EPOCH
+    """The broker epoch of this incarnation that is over, because its write-ahead log has ended (J14)."""
 
 
 class RegistrationAnswer(NamedTuple):
@@ -132,7 +136,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     A repeated request of the same incarnation gets the same answer and writes nothing. Raises: RequestRejected.
     """
     bound = _bound(draft, asked)
-    if bound is not None and bound.incarnation == asked.incarnation:
+    mine = bound is not None and bound.incarnation == asked.incarnation
+    if bound is not None and mine and asked.anew != bound.broker_epoch:
         # M8: what it asked for is done, and it may be unfenced and lead meanwhile.
         return Planned([], RegistrationAnswer(bound.broker_id, bound.broker_epoch, LogSequence(bound.changed_at)))
     _check_level(draft, asked)
@@ -158,7 +163,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
         level_max=asked.level_max,
     )
     new_directory = bound is None or bound.directory_id != asked.directory_id
-    kept = bound is not None and not new_directory and _names_last_run(asked, bound.broker_epoch)
+    # A process that registers again has lost nothing.
+    kept = bound is not None and not new_directory and (mine or _names_last_run(asked, bound.broker_epoch))
     records.append(broker_change(broker_id, broker.record()))
     changed = _Changed(draft, around, {broker_id: broker})
     changed.each(lambda image, terms: registered(image, broker_id, terms, kept=kept, new_directory=new_directory))
@@ -184,7 +190,7 @@ def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -
     It stays among the replicas of its partitions until they are reassigned. Raises: RequestRejected BROKER_ID_NOT_REGISTERED, and
     INVALID_REQUEST in a cluster of one broker.
     """
-    broker = _require_broker(draft, broker_id)
+    broker = require_broker(draft, broker_id)
     records = [broker_change(broker_id, None)]
     if draft.next_node_id <= broker_id:
         # M10: the id stands in lists of replicas, so it is given to no other broker.
@@ -264,12 +270,16 @@ def unfence_brokers(
     """Unfence brokers, and elect leaders where nobody leads. A broker is named by its node id, its broker epoch, and the number of
     the newest entry that it has applied.
 
-    One that is not fenced, has another broker epoch, or has not applied the entry that fenced it (M7) is left out.
+    One that is not fenced, has another broker epoch, or has not applied the entry that fenced it (M7) is left out. So is one whose
+    write-ahead log has ended, or is to end: it must register again (J14).
     """
+    orphans = orphaned_logs(draft.topics) if draft.level >= OBJECT_LEVEL else set()
     after: dict[int, BrokerImage | None] = {}
     for broker_id, broker_epoch, applied in brokers:
         broker = draft.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch or not broker.fenced or applied < broker.changed_at:
+            continue
+        if log_has_ended(broker, orphans):
             continue
         after[broker_id] = replace(broker, fenced=False)
     changed = _Changed(draft, around, after)
@@ -281,10 +291,11 @@ def unfence_brokers(
 def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int) -> Planned[int]:
     """Let a broker stop in order: others lead what they can (M13). To be called again for each heartbeat of a broker that stops.
 
-    Returns: how many partitions it leads that another living replica could lead once it is in sync. It may stop at 0.
+    Returns: how many partitions it leads that another living replica could lead once it is in sync, or once it has released them.
+    It may stop at 0.
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
-    broker = _require_broker(draft, broker_id, broker_epoch)
+    broker = require_broker(draft, broker_id, broker_epoch)
     after: dict[int, BrokerImage | None] = {} if broker.stopping else {broker_id: replace(broker, stopping=True)}
     changed = _Changed(draft, around, after)
     left = 0
@@ -292,8 +303,9 @@ def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_e
     def stop(image: PartitionImage, terms: Terms) -> PartitionImage:
         nonlocal left
         result = stopping(image, broker.broker_id, terms)
-        if result.leader == broker_id and any(terms.active(each) for each in result.replicas):
-            left += 1
+        if result.leader == broker_id:
+            # Any broker may lead a partition in write-ahead logs, once this one has released it (J18, J23).
+            left += changed.any_active if result.durability.by_log else any(map(terms.active, result.replicas))
         return result
 
     changed.each(stop)
@@ -323,7 +335,7 @@ def alter_in_sync(
 
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
-    _require_broker(draft, broker_id, broker_epoch)
+    require_broker(draft, broker_id, broker_epoch)
     changed = _Changed(draft, around, {})
     decided: dict[tuple[UUID, int], PartitionImage] = {}
     answers: list[AlteredSet] = []
@@ -331,11 +343,7 @@ def alter_in_sync(
         key = (asked.topic_id, asked.partition)
         topic = draft.topic_by_id(asked.topic_id)
         if topic is None or not 0 <= asked.partition < len(topic.partitions):
-            code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            what = (
-                f"topic with id {asked.topic_id}" if topic is None else f"partition {asked.partition} of {topic.name}"
-            )
-            answers.append(AlteredSet(*key, code, f"There is no {what}: read the cluster log.", None))
+            answers.append(no_such_partition(topic, *key))
             continue
         image = decided.get(key, topic.partitions[asked.partition])
         try:
@@ -363,6 +371,13 @@ def alter_in_sync(
     return Planned(records, answers)
 
 
+def no_such_partition(topic: TopicImage | None, topic_id: UUID, index: int) -> AlteredSet:
+    """The refusal of what is asked for a partition that is not there."""
+    code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    what = f"topic with id {topic_id}" if topic is None else f"partition {index} of {topic.name}"
+    return AlteredSet(topic_id, index, code, f"There is no {what}: read the cluster log.", None)
+
+
 # --- what plans share -----------------------------------------------------------------------------------------------
 
 
@@ -375,7 +390,7 @@ def _require_several(draft: ImageDraft) -> None:
         )
 
 
-def _require_broker(draft: ImageDraft, broker_id: int, broker_epoch: int | None = None) -> BrokerImage:
+def require_broker(draft: ImageDraft, broker_id: int, broker_epoch: int | None = None) -> BrokerImage:
     """Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
     broker = draft.brokers.get(broker_id)
     if broker is None:
@@ -406,7 +421,13 @@ class _Changed:
         self._unfenced = frozenset([id_ for id_, each in brokers.items() if each is not None and not each.fenced])
         # One broker's own settings must not decide for the cluster, so only those of all brokers count.
         self._config = apply_broker_overrides(around.config, draft.broker_configs.get(ALL_BROKERS, {}))
+        self._of_logs = LogLeaders(draft.topics, brokers, around.wal_next)
         self._terms: dict[tuple[str | None, ...], Terms] = {}
+
+    @property
+    def any_active(self) -> bool:
+        """Whether any broker may be elected."""
+        return bool(self._active)
 
     def terms(self, topic: TopicImage) -> Terms:
         """The terms of a topic. There are few different ones, so a plan resolves few configs."""
@@ -420,6 +441,7 @@ class _Changed:
                 self._unfenced.__contains__,
                 config.min_insync_replicas,
                 config.unclean_leader_election_enable,
+                self._of_logs.elect,
             )
         return terms
 

@@ -51,6 +51,7 @@ class _Session:
     """The entry that registered it, or fenced it last (M7)."""
     has_beaten: bool = False
     applied: int = NOTHING_APPLIED
+    wal_next: int = 0
     wants_stop: bool = False
     wants_fence: bool = False
     refusals_s: list[float] = field(default_factory=list)
@@ -103,6 +104,7 @@ class BrokerSessions:
         applied: int,
         wants_stop: bool = False,
         wants_fence: bool = False,
+        wal_next: int = 0,
     ) -> ErrorCode:
         """A heartbeat. ``applied``: number of the newest entry that the broker has applied.
 
@@ -118,6 +120,7 @@ class BrokerSessions:
         session.alive_s = now_s
         # Heartbeats may overtake each other. What was applied stays applied, and a broker that stops does not change its mind.
         session.applied = max(session.applied, applied)
+        session.wal_next = max(session.wal_next, wal_next)
         session.wants_stop |= wants_stop
         session.wants_fence = wants_fence
         session.refusals_s.clear()
@@ -194,6 +197,11 @@ class BrokerSessions:
         """Number of the newest entry that the broker has applied, as far as it told this controller."""
         session = self._sessions.get(broker_id)
         return NOTHING_APPLIED if session is None else session.applied
+
+    def wal_next(self, broker_id: int, broker_epoch: int) -> int:
+        """The next number of a broker's write-ahead log, as far as it told this controller; 0 if it did not (J19)."""
+        session = self._sessions.get(broker_id)
+        return 0 if session is None or session.broker_epoch != broker_epoch else session.wal_next
 
     @property
     def stopping(self) -> frozenset[int]:

@@ -7,19 +7,19 @@ adds the records to the draft, so the next change of the same group is checked a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from app.configs import BrokerConfig, TopicConfig
+from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.definition import ConfigType, Definition
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import validate_broker_configs, validate_topic_configs
-from app.configs.values import format_value
+from app.configs.values import format_value, invalid_value
 from app.configs.without_effect import (
     BROKER_WITHOUT_EFFECT,
     broker_setting_without_effect,
@@ -29,6 +29,8 @@ from app.errors import ErrorCode, RequestRejected
 from app.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
 from app.metadata.cluster import (
     ALL_BROKERS,
+    LEVEL_FEATURE,
+    OBJECT_LEVEL,
     ImageDraft,
     PartitionImage,
     ProducerIdsRecord,
@@ -41,8 +43,10 @@ from app.metadata.cluster import (
 )
 from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.log_format import NOTHING_APPLIED, KeyValue
+from app.metadata.log_leaders import may_lead, opened_by
 from app.metadata.placement import place, staying
 from app.metadata.replica_changes import clear_eligible
+from app.metadata.wal_ranges import PartitionDurability, WalId
 from app.units import (
     BrokerId,
     LeaderEpoch,
@@ -74,6 +78,8 @@ _OF_BROKERS: Final[Mapping[str, Definition]] = {
     **_OF_TOPICS_BY_SYNONYM,
     **BROKER_DEFINITIONS,
 }
+
+DURABILITY: Final = "firn.durability"
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 """Of a topic, and of all brokers as the default of topics."""
@@ -109,6 +115,11 @@ class ConfigChange(NamedTuple):
     value: str | None = None
 
 
+def never_told(wal: WalId) -> int:
+    """No broker has told the next number of its log: any range may begin at 0."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[T_co]):
     """The records of a change, and the result for the caller when they are durable."""
@@ -130,6 +141,8 @@ class Surroundings:
     """Says which of ``live_brokers`` leads a new topic's first partition. Any number is allowed."""
     sequence: LogSequence = NOTHING_APPLIED
     """Number of the entry that is planned."""
+    wal_next: Callable[[WalId], int] = never_told
+    """The next number of a write-ahead log, from its broker's last heartbeat; 0 if it has told none (J19)."""
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -174,6 +187,10 @@ def create_topic(
             f"Topic '{name}' collides with topic '{other}': '.' and '_' are the same in the names of metrics.",
         )
     broker = _effective_broker(draft, around.config)
+    configs = _with_durability(broker, configs)
+    in_log = says_object(configs)
+    if in_log:
+        require_object_level(draft)
     if assignments:
         if partitions != DEFAULT or replication_factor != DEFAULT:
             raise RequestRejected(
@@ -182,22 +199,29 @@ def create_topic(
             )
         _check_count(len(assignments))
         placed = _placed_by_hand(draft, assignments, range(len(assignments)))
+        replication_factor = len(placed[0])
     else:
         if partitions == DEFAULT:
             partitions = broker.num_partitions
         if replication_factor == DEFAULT:
             replication_factor, fewer_replicas = broker.default_replication_factor, True
         available = _available(draft, around)
-        if fewer_replicas:
+        if fewer_replicas and not in_log:
             replication_factor = min(replication_factor, max(1, len(available)))
         _check_count(partitions)
         start, fenced = around.placement_start, _fenced(draft)
-        chosen = staying(available, _partitions(draft), replication_factor)
-        placed = place(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
+        if in_log:
+            placed = _placed_in_log(draft, around, partitions, replication_factor, start)
+        else:
+            chosen = staying(available, _partitions(draft), replication_factor)
+            placed = place(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
     validate_topic_configs(configs, broker=broker)
     overrides = {key: value for key, value in configs.items() if value is not None}
     images = _new_partitions(draft, placed)
-    topic = TopicImage(topic_id, name, images, overrides, around.now_ms)
+    if in_log:
+        images = tuple([_in_log(draft, around, image) for image in images])
+    asked = replication_factor if in_log else -1
+    topic = TopicImage(topic_id, name, images, overrides, around.now_ms, asked)
     records = [partition_change(topic_id, image.partition_index, image.record()) for image in images]
     return Planned([*records, topic_change(topic_id, topic.record())], topic)
 
@@ -230,6 +254,8 @@ def create_partitions(
         relation = "already has" if count == before else f"has {before}, which is more than the requested"
         raise RequestRejected(ErrorCode.INVALID_PARTITIONS, f"Topic '{name}' {relation} {count} partitions.")
     _check_count(count)
+    in_log = says_object(topic.configs)
+    factor = topic.replication_factor if topic.replication_factor > 0 else _factor(topic.partitions[0])
     if assignments is not None:
         if len(assignments) != count - before:
             raise RequestRejected(
@@ -238,21 +264,79 @@ def create_partitions(
             )
         new = range(before, count)
         placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new)
-        factor = _factor(topic.partitions[0])
         if any(len(replicas) != factor for replicas in placed):
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic's partitions have {factor} replicas each."
             )
+    elif in_log:
+        placed = _placed_in_log(draft, around, count - before, factor, around.placement_start + before)
     else:
-        factor = _factor(topic.partitions[0])
         start = around.placement_start + before
         chosen = staying(_available(draft, around), _partitions(draft), factor)
         placed = place(draft.brokers, chosen, count - before, factor, start, fenced=_fenced(draft))
     added = _new_partitions(draft, placed, before)
+    if in_log:
+        added = tuple([_in_log(draft, around, image) for image in added])
     records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
     records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
-    answer = TopicImage(topic.topic_id, name, topic.partitions + added, topic.configs, topic.created_ms)
+    answer = replace(topic, partitions=topic.partitions + added)
     return Planned(records, answer)
+
+
+def says_object(configs: Mapping[str, str | None]) -> bool:
+    """Whether settings ask for the write-ahead log in the object store."""
+    return (configs.get(DURABILITY) or "").strip() == Durability.OBJECT
+
+
+def require_object_level(draft: ImageDraft) -> None:
+    """Raises: RequestRejected INVALID_CONFIG: programs of a lower level would ignore in which logs records are."""
+    if draft.level < OBJECT_LEVEL:
+        raise invalid_value(
+            DURABILITY,
+            Durability.OBJECT,
+            f"It needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and it is {draft.level}: run `firn cluster features --upgrade "
+            f"{LEVEL_FEATURE}={OBJECT_LEVEL}`.",
+        )
+
+
+def _with_durability(broker: BrokerConfig, configs: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """The settings of a new topic. If ``object`` is the brokers' default, and the topic can have it, the topic says so itself: its
+    records stay where they are when the default changes."""
+    if DURABILITY in configs or broker.topic_defaults.firn_durability is not Durability.OBJECT:
+        return configs
+    wanted = {**configs, DURABILITY: Durability.OBJECT.value}
+    try:
+        validate_topic_configs(wanted, broker=broker)
+    except RequestRejected:
+        return configs  # it is compacted or not tiered; or wrong, which is found anyway
+    return wanted
+
+
+def _placed_in_log(
+    draft: ImageDraft, around: Surroundings, partitions: int, factor: int, start: int
+) -> list[tuple[BrokerId, ...]]:
+    """The leaders of new partitions in write-ahead logs. They are the only replicas, whatever factor was asked for."""
+    if factor <= 0:
+        raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
+    available = [each for each in _available(draft, around) if may_lead(draft.brokers[each])]
+    chosen = staying(available, _partitions(draft), 1)
+    return place(draft.brokers, chosen, partitions, 1, start)
+
+
+def _in_log(draft: ImageDraft, around: Surroundings, image: PartitionImage) -> PartitionImage:
+    """A new partition with its open range (J19). Raises: RequestRejected INVALID_REPLICA_ASSIGNMENT."""
+    broker = draft.brokers[image.leader]
+    if not may_lead(broker):
+        raise RequestRejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The write-ahead log of broker {image.leader} has ended: wait until it has registered again.",
+        )
+    return image._replace(
+        replicas=(image.leader,),
+        isr=(image.leader,),
+        durability=PartitionDurability.OBJECT,
+        wal_ranges=opened_by(image, broker, image.leader_epoch, around.wal_next(broker.wal)),
+    )
 
 
 def bump_leader_epochs(
@@ -260,7 +344,7 @@ def bump_leader_epochs(
 ) -> Planned[dict[TopicIdPartition, LeaderEpoch]]:
     """Begin a new leadership of the same leader, with an epoch above the present one and above ``above``.
 
-    Partitions that no longer exist are left out of the result.
+    Partitions that no longer exist, or whose records are in write-ahead logs, are left out of the result.
     """
     records: list[KeyValue] = []
     epochs: dict[TopicIdPartition, LeaderEpoch] = {}
@@ -269,6 +353,8 @@ def bump_leader_epochs(
         if topic is None or partition.partition >= len(topic.partitions) or partition in epochs:
             continue
         image = topic.partitions[partition.partition]
+        if image.durability.by_log:
+            continue  # its range names the leader epoch, and its epochs come from this log alone
         epoch = LeaderEpoch(max(image.leader_epoch, above.get(partition, -1)) + 1)
         image = image._replace(leader_epoch=epoch, partition_epoch=image.partition_epoch + 1)
         records.append(partition_change(partition.topic_id, partition.partition, image.record()))
@@ -468,6 +554,8 @@ def _configured(
         validate_broker_configs(overrides, broker=broker, of_all=resource.broker_id == ALL_BROKERS)
         overrides = {name: _kept(name, text) for name, text in overrides.items()}
         _check_tiered_topics_stay(draft, around, resource.broker_id, overrides)
+        if says_object(overrides):
+            require_object_level(draft)
         records = [broker_configs_change(resource.broker_id, overrides)]
         if resource.broker_id == ALL_BROKERS and _min_in_sync_changes(draft, resource.overrides, overrides):
             records += clear_eligible([each for each in draft.topics if MIN_IN_SYNC not in each.configs])
@@ -478,10 +566,23 @@ def _configured(
             existing=topic.configs,
             nothing_tiered=nothing_tiered,
         )
+        _check_durability_stays(draft, topic, overrides)
         records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
         if _min_in_sync_changes(draft, resource.overrides, overrides):
             records += clear_eligible([topic])
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _check_durability_stays(draft: ImageDraft, topic: TopicImage, overrides: Mapping[str, str]) -> None:
+    """Raises: RequestRejected INVALID_CONFIG if the topic would change to or from ``object``."""
+    before = says_object(topic.configs)
+    after = says_object(overrides)
+    if after and not before:
+        require_object_level(draft)
+        raise invalid_value(DURABILITY, Durability.OBJECT, "The topic was created with another durability.")
+    if before and not after:
+        text = overrides.get(DURABILITY, "the default")
+        raise invalid_value(DURABILITY, text, "The topic was created with object durability.")
 
 
 def _min_in_sync_changes(draft: ImageDraft, before: Mapping[str, str], after: Mapping[str, str]) -> bool:

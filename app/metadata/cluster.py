@@ -56,9 +56,10 @@ LEVEL_FEATURE: Final = "firn.version"
 SECURITY_LEVEL: Final = 2
 """The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
 OBJECT_LEVEL: Final = 3
-"""The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges of partitions."""
+"""The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges."""
 LEVEL_MAX: Final = 3
-"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability."""
+"""The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
+which is write-ahead logs in the bucket."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""

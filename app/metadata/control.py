@@ -13,8 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import BrokerUnavailable, ErrorCode
+from app.errors import BrokerUnavailable, ErrorCode, ProtocolError
 from app.metadata.cluster import BrokerImage, Endpoint
+from app.metadata.wal_ranges import WalRange
 from app.security.scram import ScramCredential
 
 
@@ -36,6 +37,7 @@ class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
     level_min: int
     level_max: int
     force: bool = False
+    anew: int = -1
 
 
 class RegisterResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -210,6 +212,8 @@ class Heartbeat(NamedTuple):
     applied: int
     """Number of the last entry that the broker has applied."""
     wants_stop: bool
+    wal_next: int = 0
+    """A number of the broker's write-ahead log that it has not begun; 0 is always right (J19)."""
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -219,6 +223,14 @@ class HeartbeatAnswer(NamedTuple):
     caught_up: bool = False
     fenced: bool = True
     may_stop: bool = False
+
+
+NOTHING_WRITTEN: Final = -1
+"""As the last number of a release: the leader has put nothing of the partition."""
+NOT_RELEASED: Final = -2
+"""As the last number of a release: it is none."""
+ANYBODY: Final = -1
+"""As the broker to which a partition is released."""
 
 
 class MemberEpoch(NamedTuple):
@@ -246,6 +258,45 @@ class InSyncAnswer(NamedTuple):
     error: ErrorCode
 
 
+class ReleaseAsked(NamedTuple):
+    """A leader gives a partition up (AlterPartition; J18)."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    last_number: int
+    """The last object with records of the partition; ``NOTHING_WRITTEN``, or any number below its range, if there is none."""
+    to: int = ANYBODY
+    """Who is to lead, if it can."""
+
+
+class DropAsked(NamedTuple):
+    """A leader needs these closed ranges no more (AlterPartition; J35)."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    ranges: tuple[WalRange, ...]
+
+
+def encode_ranges(ranges: Sequence[WalRange]) -> bytes:
+    """The bytes of a request that names ranges."""
+    return msgspec.msgpack.encode(tuple(ranges))
+
+
+_ranges = msgspec.msgpack.Decoder(tuple[WalRange, ...])
+
+
+def decode_ranges(data: bytes) -> tuple[WalRange, ...]:
+    """The ranges that a request names. Raises: ProtocolError."""
+    try:
+        return _ranges.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the ranges of a write-ahead log cannot be read: {error}") from None
+
+
 class NotSent(BrokerUnavailable):
     """A broker cannot be reached, and no byte of the request has left: it may be sent elsewhere (F1)."""
 
@@ -267,6 +318,12 @@ class ControlLink(Protocol):
     async def alter_in_sync(
         self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[InSyncAsked]
     ) -> Sequence[InSyncAnswer]: ...
+
+    async def alter_logs(
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
+    ) -> Sequence[InSyncAnswer]:
+        """Releases, and ranges that are done. Raises also RequestRejected."""
+        ...
 
     async def pass_on(
         self, to: BrokerImage, frame: bytes, principal: bytes, client_address: bytes

@@ -66,6 +66,7 @@ from app.metadata.registration import Registration, StartRefused
 from app.metadata.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
 from app.metadata.token_changes import MadeToken, TokenAsked
 from app.metadata.view import ClusterView
+from app.metadata.wal_ranges import WalId
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
 from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
@@ -141,6 +142,8 @@ class Controller(ClusterChanges):
         """Held while an entry is under way, and from a seal until the entry after it (C1)."""
         self._active = True
         self._on_office: list[Callable[[], None]] = []
+        self.wal_next: Callable[[WalId], int] = changes.never_told
+        """The next number of a write-ahead log, from its broker's last heartbeat (J19)."""
         self.elsewhere: Elsewhere | None = None
         """Where the active controller of several brokers is asked."""
         self.confirmed_s = 0.0
@@ -595,7 +598,12 @@ class Controller(ClusterChanges):
 
     def _surroundings(self, sequence: LogSequence) -> Surroundings:
         return Surroundings(
-            self._view.config, self._live_brokers(), self._clock.now_ms(), self._rng.randrange(1 << 16), sequence
+            self._view.config,
+            self._live_brokers(),
+            self._clock.now_ms(),
+            self._rng.randrange(1 << 16),
+            sequence,
+            self.wal_next,
         )
 
     def _live_brokers(self) -> Sequence[BrokerId]:

@@ -30,13 +30,17 @@ from app.metadata.broker_changes import (
     unfence_brokers,
 )
 from app.metadata.broker_sessions import TICK_INTERVAL_S, BrokerSessions
-from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
-from app.metadata.control import ControlLink, Heartbeat, HeartbeatAnswer
+from app.metadata.cluster import BrokerImage, ClusterImage, Endpoint, ImageDelta
+from app.metadata.control import ControlLink, DropAsked, Heartbeat, HeartbeatAnswer, ReleaseAsked
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
+from app.metadata.log_ends import OrphanedLogs
+from app.metadata.log_leaders import log_has_ended
 from app.metadata.place import ASK_S, Holder, Places, Stranger
 from app.metadata.view import ClusterView
+from app.metadata.wal_changes import drop_ranges, release_partitions
+from app.metadata.wal_ranges import WalId
 from app.seams import shared_wait_s
 from app.units import TopicIdPartition
 
@@ -68,6 +72,7 @@ class Desk:
         controller: Controller,
         link: ControlLink,
         *,
+        orphans: OrphanedLogs,
         places: Places | None,
         session_timeout_s: float,
         log_line: Callable[[str], None] = _logger.warning,
@@ -76,6 +81,7 @@ class Desk:
         self._view = view
         self.controller = controller
         self._link = link
+        self._orphans = orphans
         self._places = places
         self._session_timeout_s = session_timeout_s
         self._log_line = log_line
@@ -88,6 +94,7 @@ class Desk:
         self._probing: dict[int, asyncio.Task[None]] = {}
         self.unclean_elections = 0
         """Leaders that were elected although they may lack committed records, by this controller."""
+        controller.wal_next = self._wal_next
         view.log.on_own_entry(self._see_entry)
         view.on_change(self._follow)
         controller.on_unclean(self._count_unclean)
@@ -192,7 +199,7 @@ class Desk:
         back = [
             (broker_id, broker.broker_epoch, sessions.applied(broker_id))
             for broker_id in sessions.to_unfence()
-            if (broker := brokers.get(broker_id)) is not None and broker.fenced
+            if (broker := brokers.get(broker_id)) is not None and broker.fenced and not self._has_ended_log(broker)
         ]
         try:
             if expired:
@@ -310,10 +317,18 @@ class Desk:
             raise not_controller()
         loop = asyncio.get_running_loop()
         error = sessions.heard(
-            beat.broker_id, beat.broker_epoch, loop.time(), applied=beat.applied, wants_stop=beat.wants_stop
+            beat.broker_id,
+            beat.broker_epoch,
+            loop.time(),
+            applied=beat.applied,
+            wants_stop=beat.wants_stop,
+            wal_next=beat.wal_next,
         )
         if error is not ErrorCode.NONE:
             return HeartbeatAnswer(error)
+        broker = self._view.image.brokers.get(beat.broker_id)
+        if broker is not None and self._has_ended_log(broker) and not beat.wants_stop:
+            return HeartbeatAnswer(ErrorCode.STALE_BROKER_EPOCH)  # it is to register again (J14)
         may_stop = False
         if beat.wants_stop:
             left = await self.controller.submit(
@@ -326,6 +341,12 @@ class Desk:
             self._look.set()  # it may be unfenced now
         caught_up = broker is not None and beat.applied >= broker.changed_at
         return HeartbeatAnswer(ErrorCode.NONE, caught_up, fenced, may_stop)
+
+    def _has_ended_log(self, broker: BrokerImage) -> bool:
+        return log_has_ended(broker, self._orphans.waiting)
+
+    def _wal_next(self, wal: WalId) -> int:
+        return 0 if self._sessions is None else self._sessions.wal_next(*wal)
 
     async def left(self, broker_id: int, broker_epoch: int) -> None:
         """A broker has stopped in order: fence it at once. Raises: as ``Controller.submit``."""
@@ -414,3 +435,19 @@ class Desk:
                 draft, around, broker_id, broker_epoch, proposals, after=reassignments.completed
             )
         )
+
+    async def alter_logs(
+        self, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
+    ) -> list[AlteredSet]:
+        """Decide what a leader asks for partitions in its write-ahead log (J18, J35). Raises: as ``alter_in_sync``."""
+        self._check()
+        released = [one for one in asked if isinstance(one, ReleaseAsked)]
+        done = [one for one in asked if isinstance(one, DropAsked)]
+        answers: list[AlteredSet] = []
+        if released:
+            answers += await self.controller.submit(
+                lambda draft, around: release_partitions(draft, around, broker_id, broker_epoch, released)
+            )
+        if done:
+            answers += await self.controller.submit(lambda draft, _: drop_ranges(draft, broker_id, broker_epoch, done))
+        return answers

@@ -38,6 +38,7 @@ def elect(
 
     Who is eligible is not reckoned anew: ``replica_changes`` does that, because it needs ``min.insync.replicas``.
     """
+    assert not partition.durability.by_log, partition
     leader, isr = partition.leader, partition.isr
     if leader != prefer_other_than and leader in isr and active(leader):
         return Elected(partition, False)
@@ -66,6 +67,8 @@ def elect(
 def preferred(partition: PartitionImage, active: Active) -> PartitionImage:
     """The partition led by its first replica if that is alive and in sync, else as it is (E5)."""
     first = partition.replicas[0]
+    if partition.durability.by_log:
+        return partition  # its leader is its only replica
     if partition.leader == first or first not in partition.isr or not active(first):
         return partition
     return stamped(partition, partition._replace(leader=first))

@@ -78,7 +78,7 @@ def missing_replicas(
         lacking = [
             (topic.topic_id, int(partition.partition_index))
             for partition in topic.partitions
-            if len(partition.replicas) < wanted
+            if len(partition.replicas) < wanted and not partition.durability.by_log
         ]
         found += [place for place in lacking if place not in begun][:PARTITIONS_AT_ONCE]
     return found

@@ -11,6 +11,7 @@ from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
 from app.metadata.elections import NOBODY, elect, preferred
 from app.metadata.log_format import KeyValue
+from app.metadata.log_leaders import LogLeaders, orphaned
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 
 ELECTIONS_PER_CHANGE_MAX: Final = 10_000
@@ -46,11 +47,14 @@ def elect_leaders(
 ) -> Planned[LeadersElected]:
     """Have preferred leaders lead (E5) or, with ``unclean``, let any living replica lead where nobody does (E3).
 
+    The leader of a partition in write-ahead logs is any broker: none is elected while one leads, nor before the log of the last
+    leader has ended (ADR 0037, J16).
+
     ``asked``: partitions by topic and index; None for all. The refusals are in the answer. Nobody waits here for an election that
     is not possible now.
     """
-    del around
     active = _active(draft)
+    of_logs = LogLeaders(draft.topics, draft.brokers, around.wal_next)
     everything = asked is None
     changed: dict[tuple[UUID, int], PartitionImage] = {}
     elections: list[Election] = []
@@ -63,7 +67,8 @@ def elect_leaders(
             continue
         key = (topic.topic_id, index)
         before = changed.get(key, topic.partitions[index])
-        if before.leader != NOBODY if unclean else before.leader == before.replicas[0]:
+        in_log = before.durability.by_log
+        if before.leader != NOBODY if unclean or in_log else before.leader == before.replicas[0]:
             if not everything:
                 why = f"Broker {before.leader} leads the partition: no election is needed."
                 elections.append(Election(name, index, ErrorCode.ELECTION_NOT_NEEDED, why))
@@ -72,12 +77,14 @@ def elect_leaders(
             why = f"At most {at_most} leaders are elected at once: ask again for this one."
             elections.append(Election(name, index, ErrorCode.OPERATION_NOT_ATTEMPTED, why))
             continue
-        if unclean:
+        if in_log:
+            after, lossy = of_logs.elect(before), False
+        elif unclean:
             after, lossy = elect(before, active.__contains__, unclean=True)
         else:
             after, lossy = preferred(before, active.__contains__), False
         if after is before:
-            elections.append(Election(name, index, *_refusal(before, unclean=unclean)))
+            elections.append(Election(name, index, *_refusal(before, unclean=unclean or in_log)))
             continue
         changed[key] = after
         if lossy:
@@ -113,6 +120,10 @@ def _all(draft: ImageDraft) -> Iterator[tuple[str, int]]:
 
 
 def _refusal(partition: PartitionImage, *, unclean: bool) -> tuple[ErrorCode, str]:
+    found = orphaned(partition)
+    if found is not None:
+        why = f"Write-ahead log {found.wal} of its last leader must end first, which the controller sees to."
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, why
     if unclean:
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive: start one of its brokers."
     return (

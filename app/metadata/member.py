@@ -40,6 +40,7 @@ from app.metadata.control import (
     ChangeResponse,
     ControlLink,
     CreateTopicChange,
+    DropAsked,
     EntriesRequest,
     FirstUsersChange,
     FirstUsersMade,
@@ -53,10 +54,12 @@ from app.metadata.control import (
     ProducerIdsChange,
     RaiseChange,
     RegisterRequest,
+    ReleaseAsked,
 )
 from app.metadata.controller import Controller, Elsewhere, not_controller
 from app.metadata.desk import Desk
 from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
+from app.metadata.log_ends import LogEnds, OrphanedLogs, SealLog
 from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
@@ -119,10 +122,12 @@ class ClusterMember(Elsewhere):
         last_run: tuple[int, bool, str] = (-1, False, ""),
         last_runs: LastRuns | None = None,
         take_over: bool = False,
+        seal_log: SealLog | None = None,
         log_line: Callable[[str], None] = _logger.warning,
         faults: Faults | None = None,
     ) -> None:
-        """``last_run``: broker epoch, whether it was stopped in order, and boot id of the last run in this data directory."""
+        """``last_run``: broker epoch, whether it was stopped in order, and boot id of the last run in this data directory.
+        ``seal_log`` ends a write-ahead log; without it the controller ends none."""
         self._view = view
         self._controller = controller
         self._registration = registration
@@ -137,17 +142,29 @@ class ClusterMember(Elsewhere):
         self._take_over = take_over
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
+        orphans = OrphanedLogs(view)
         self.desk = Desk(
             view,
             controller,
             link,
+            orphans=orphans,
             places=places,
             session_timeout_s=view.config.broker_session_timeout_ms / 1000,
             log_line=log_line,
             faults=self._faults,
         )
+        self._log_ends = (
+            None
+            if seal_log is None
+            else LogEnds(view, controller, seal_log, orphans, rng=rng, log_line=log_line, faults=self._faults)
+        )
+        self.wal_next: Callable[[], int] = _nothing_begun
+        """Tells a number that this broker's write-ahead log has not begun (J19)."""
         self.broker_epoch = -1
         """Of this registration; -1 before it."""
+        self._epoch_over = -1
+        """A broker epoch whose write-ahead log has ended: this broker is to register again (J14)."""
+        self._beat_look = asyncio.Event()
         self._joined: asyncio.Event = asyncio.Event()
         self._ready = asyncio.Event()
         self._applied = asyncio.Event()
@@ -280,19 +297,56 @@ class ClusterMember(Elsewhere):
                 await asyncio.sleep(self._rng.uniform(0.1, 0.2))
                 await self._read()
                 continue
-            epoch, sequence = answer
-            while self._view.log.next_sequence <= sequence:
-                await self._read()
-                if self._view.log.next_sequence <= sequence:
-                    await asyncio.sleep(STEP_S)
-            if self._last_runs is not None:
-                await self._last_runs.registered(epoch)
-            self.broker_epoch = epoch
-            self._view.publish()
+            await self._take_place(*answer)
             self._view.registered = True
             self._view.check_place()
             self._joined.set()
             return
+
+    async def _take_place(self, epoch: int, sequence: int) -> None:
+        """Read the log up to the entry that registered this broker. Raises: FencedError, StorageUnavailable."""
+        while self._view.log.next_sequence <= sequence:
+            await self._read()
+            if self._view.log.next_sequence <= sequence:
+                await asyncio.sleep(STEP_S)
+        if self._last_runs is not None:
+            await self._last_runs.registered(epoch)
+        self.broker_epoch = epoch
+        self._view.publish()
+
+    def register_again(self, broker_epoch: int) -> None:
+        """The write-ahead log of this broker epoch has ended: have this broker registered under the next one (J14).
+
+        Does nothing if it is registered under another epoch already. ``broker_epoch`` and the image tell when it is done.
+        """
+        if broker_epoch == self.broker_epoch:
+            self._epoch_over = broker_epoch
+            self._beat_look.set()
+
+    async def _register_anew(self) -> None:
+        """One attempt to be registered under a new broker epoch. Raises: FencedError."""
+        try:
+            answer = await self._register(anew=self.broker_epoch)
+        except (FirnError, TimeoutError) as error:
+            self._faults.met(
+                "registering again", "this broker", f"this broker is to register again, and cannot now: {error}"
+            )
+            return
+        if answer is None:
+            return
+        self._faults.over("registering again", "this broker")
+        before = self.broker_epoch
+        try:
+            await self._take_place(*answer)
+        except StorageUnavailable as error:
+            self._faults.met(
+                "registering again", "this broker", f"this broker is registered again, and cannot note it: {error}"
+            )
+            return
+        self._log_line(
+            f"broker {self._view.identity.broker_id} is registered under broker epoch {self.broker_epoch}: its write-ahead log"
+            f" of broker epoch {before} has ended"
+        )
 
     def _may_know_too_little(self, error: RequestRejected) -> bool:
         """Whether the controller may have been turned away because this broker has not read of the controller's user yet."""
@@ -307,8 +361,11 @@ class ClusterMember(Elsewhere):
             " must advertise an address that this broker can reach (--advertise HOST:PORT)"
         )
 
-    async def _register(self) -> tuple[int, int] | None:
-        """One attempt. Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError."""
+    async def _register(self, *, anew: int = -1) -> tuple[int, int] | None:
+        """One attempt. ``anew``: the broker epoch of this process that is over.
+
+        Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError.
+        """
         mine = self._view.identity
         bound = self._image.brokers.get(mine.broker_id)
         epoch, clean, boot_id = self._last_run
@@ -327,6 +384,7 @@ class ClusterMember(Elsewhere):
             self._view.config.broker_rack,
             self._view.config.firn_instance_id,
             self._take_over,
+            anew,
         )
         if self._controller.active:
             made = await self.desk.register(asked, check_endpoints=False)
@@ -352,6 +410,7 @@ class ClusterMember(Elsewhere):
                 asked.level_min,
                 asked.level_max,
                 asked.force,
+                asked.anew,
             ),
         )
         if answer.error != ErrorCode.NOT_CONTROLLER:
@@ -372,6 +431,8 @@ class ClusterMember(Elsewhere):
                 group.create_task(self._follow_entries())
                 group.create_task(self._beat())
                 group.create_task(self._give_signs())
+                if self._log_ends is not None:
+                    group.create_task(self._log_ends.run())
         finally:
             await self._link.close()
 
@@ -395,6 +456,7 @@ class ClusterMember(Elsewhere):
                 self.broker_epoch,
                 self._view.log.next_sequence - 1,
                 self._wants_stop,
+                self.wal_next(),
             )
             answer: HeartbeatAnswer | None = None
             to = self._controller_broker()
@@ -412,16 +474,22 @@ class ClusterMember(Elsewhere):
                     self._may_stop.set()
                 if answer.error is not ErrorCode.NONE:
                     await self._read()  # the log says who has this place
+                if answer.error is ErrorCode.STALE_BROKER_EPOCH:
+                    self._epoch_over = self.broker_epoch  # it is still this process's (J14)
             elif self._now_s() - self._heard_s > UNHEARD_READ_S and not self._controller.active:
                 await self._read()
+            self._beat_look.clear()
+            over = self._epoch_over == self.broker_epoch and not self._wants_stop
+            if over:
+                await self._register_anew()
             mine = self._image.brokers.get(self._view.identity.broker_id)
-            hurried = mine is not None and mine.fenced and answer is not None
+            hurried = over or (mine is not None and mine.fenced and answer is not None)
             stops = self._wants_stop and not self._may_stop.is_set()
             interval_s = self._view.config.broker_heartbeat_interval_ms / 1000
-            if hurried or stops:
-                await asyncio.sleep(min(STEP_S, interval_s))
-            else:
-                await asyncio.sleep(shared_wait_s(self._now_s(), interval_s))
+            wait_s = min(STEP_S, interval_s) if hurried or stops else shared_wait_s(self._now_s(), interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._beat_look.wait()
 
     def _note_refused(self, error: FirnError) -> None:
         if isinstance(error, NotSent) and self._candidacy is not None:
@@ -675,6 +743,29 @@ class ClusterMember(Elsewhere):
             raise NotSent("there is no controller")
         return await self._link.alter_in_sync(to, self._view.identity.broker_id, self.broker_epoch, asked)
 
+    async def release(self, asked: Sequence[ReleaseAsked]) -> Sequence[InSyncAnswer]:
+        """Give partitions up that this broker leads in its write-ahead log (J18). From the call on it must take no records of them,
+        whatever this returns or raises, until the image has a higher partition epoch.
+
+        The answer is NONE where another broker leads now, and ELIGIBLE_LEADERS_NOT_AVAILABLE where nobody else can. A call without
+        an answer may be repeated. Raises: RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable.
+        """
+        return await self._alter_logs(asked)
+
+    async def drop_ranges(self, asked: Sequence[DropAsked]) -> Sequence[InSyncAnswer]:
+        """Have closed ranges taken out of the records of partitions that this broker leads (J35). Raises: as ``release``."""
+        return await self._alter_logs(asked)
+
+    async def _alter_logs(self, asked: Sequence[ReleaseAsked | DropAsked]) -> Sequence[InSyncAnswer]:
+        mine = self._view.identity.broker_id
+        if self._controller.active:
+            made = await self.desk.alter_logs(mine, self.broker_epoch, asked)
+            return [InSyncAnswer(one.topic_id, one.partition, one.error) for one in made]
+        to = self._controller_broker()
+        if to is None:
+            raise NotSent("there is no controller")
+        return await self._link.alter_logs(to, mine, self.broker_epoch, asked)
+
     # --- what clients ask for -------------------------------------------------------------------------------------------
 
     def needed(self) -> bool:
@@ -758,6 +849,11 @@ class ClusterMember(Elsewhere):
                     await self._change(LEAVE, None)
         except (FirnError, TimeoutError) as error:
             self._log_line(f"the other brokers will notice by themselves that this one has left: {error}")
+
+
+def _nothing_begun() -> int:
+    """A broker without a write-ahead log."""
+    return 0
 
 
 def _sealer(writer_id: str) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from uuid import UUID
 
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, Durability
 from app.errors import FencedError, StorageUnavailable
 from app.faults import Faults
-from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, ClusterImage, Endpoint
+from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, OBJECT_LEVEL, ClusterImage, Endpoint
 from app.metadata.control import ControlLink
 from app.metadata.controller import START_TRIES_MAX, Controller
 from app.metadata.liveness import Identity, Liveness
+from app.metadata.log_ends import SealLog
 from app.metadata.member import ClusterMember, LastRuns
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
@@ -52,6 +53,7 @@ class Membership:
         boot_id: str = "",
         last_run: tuple[int, bool, str] = (-1, False, ""),
         last_runs: LastRuns | None = None,
+        seal_log: SealLog | None = None,
         new_level: int = 0,
     ) -> None:
         """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of
@@ -98,6 +100,7 @@ class Membership:
                 last_run=last_run,
                 last_runs=last_runs,
                 take_over=take_over,
+                seal_log=seal_log,
                 log_line=log_line,
                 faults=faults,
             )
@@ -113,6 +116,7 @@ class Membership:
         self.registration.check_cluster(self.view.log.state.image)
         if self._new_level:
             await self._create_cluster()
+        self._check_default_durability(self.view.log.state.image)
         if not self.view.log.state.image.level and await self.controller.start(self.registration):
             return
         image = self.view.log.state.image
@@ -126,6 +130,15 @@ class Membership:
         self._check_not_older(image)
         self.member = self._new_member()
         self.view.publish()
+
+    def _check_default_durability(self, image: ClusterImage) -> None:
+        """Raises: StartRefused."""
+        if self.view.config.topic_defaults.firn_durability is Durability.OBJECT and image.level < OBJECT_LEVEL:
+            raise StartRefused(
+                f"firn.durability=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: start with"
+                f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
+                " new cluster has it with firn.cluster.enable=true."
+            )
 
     def _check_not_older(self, image: ClusterImage) -> None:
         """With a key, a log that lacks this broker's own last registration is not trusted (K11). Raises: StartRefused."""

@@ -4,6 +4,9 @@ A reassignment begins by naming its targets: they become replicas beside the pre
 the entry that shows it takes the other replicas away (``completed``, a hook of ``replica_changes.altered``). Until then it can be
 cancelled, and the replicas are again what they were before the first reassignment began.
 
+A partition in write-ahead logs has its leader alone as a replica (ADR 0037). To move it is to change its leader: the first target
+stands as the one that is added until the present leader has released the partition, and the other targets mean nothing.
+
 Whenever a replica leaves, a new leader epoch begins. It deletes its log, and no late fetch of it may count when it comes back (R6).
 """
 
@@ -17,6 +20,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import ClusterImage, ImageDraft, PartitionImage, partition_change
 from app.metadata.elections import NOBODY, stamped, was_unclean
+from app.metadata.log_leaders import may_lead
 from app.metadata.replica_changes import Terms, unfenced
 from app.metadata.terms import TermsOfTopics
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -166,6 +170,9 @@ def alter_reassignments(
             before = decided.get(key, image)
             if one.targets is None:
                 after = _cancelled(before, terms.of(topic))
+            elif before.durability.by_log:
+                _check_leader(draft, one.targets)
+                after = _led_by_release(before, one.targets[0])
             else:
                 _check_targets(draft, before, one.targets, allow_factor_change=allow_factor_change)
                 after = _led(before, completed(begin(before, one.targets)), terms.of(topic))
@@ -202,6 +209,8 @@ def _cancelled(before: PartitionImage, terms: Terms) -> PartitionImage:
     """Raises: RequestRejected NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT."""
     if not in_progress(before):
         raise RequestRejected(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of this partition is under way.")
+    if before.durability.by_log:
+        return stamped(before, before._replace(adding=(), removing=()))
     after = _led(before, cancel(before), terms)
     if after.leader == NOBODY and (before.leader != NOBODY or (_has_records(before) and not _has_records(after))):
         raise RequestRejected(
@@ -210,6 +219,31 @@ def _cancelled(before: PartitionImage, terms: Terms) -> PartitionImage:
             " another replica is in sync, or allow it with unclean.leader.election.enable.",
         )
     return after
+
+
+def _led_by_release(before: PartitionImage, target: int) -> PartitionImage:
+    """A partition in write-ahead logs is to be led by another broker: it is as soon as its leader has released it (J18).
+
+    Until then ``adding`` names the next leader. It gets no replica, because it needs none.
+    """
+    wanted = () if target == before.leader else (BrokerId(target),)
+    leaving = tuple([each for each in before.replicas[:1] if wanted and each != target])
+    return stamped(before, before._replace(adding=wanted, removing=leaving))
+
+
+def _check_leader(draft: ImageDraft, targets: tuple[int, ...]) -> None:
+    """Raises: RequestRejected INVALID_REPLICA_ASSIGNMENT."""
+    why = None
+    if not targets:
+        why = "The list of replicas is empty."
+    elif len(set(targets)) != len(targets):
+        why = "The list of replicas names a broker twice."
+    elif (broker := draft.brokers.get(targets[0])) is None:
+        why = f"Broker {targets[0]} is not registered."
+    elif not may_lead(broker):
+        why = f"Broker {targets[0]} cannot lead now: it is fenced, or about to stop."
+    if why is not None:
+        raise RequestRejected(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
 
 
 def _has_records(partition: PartitionImage) -> bool:

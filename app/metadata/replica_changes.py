@@ -2,6 +2,8 @@
 
 Each function returns the same object if nothing changes, and otherwise a partition whose epochs are those of *one* change, whatever
 happened inside. All of them end in the same two steps: who is eligible (R9), and who leads (E1 to E4).
+
+Neither step means anything for a partition whose leaders follow one another by write-ahead logs (``log_leaders.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.metadata.cluster import BrokerImage, PartitionImage, TopicImage, partition_change
 from app.metadata.elections import NOBODY, Active, elect, stamped
 from app.metadata.log_format import KeyValue
+from app.metadata.log_leaders import ended
 from app.units import BrokerId
 
 
@@ -27,6 +30,8 @@ class Terms(NamedTuple):
     """``min.insync.replicas`` of the topic."""
     unclean: bool = False
     """``unclean.leader.election.enable`` of the topic."""
+    of_logs: Callable[[PartitionImage], PartitionImage] = lambda partition: partition
+    """Elects a leader of a partition in write-ahead logs, if it may have one (``LogLeaders.elect``)."""
 
 
 class Member(NamedTuple):
@@ -43,6 +48,8 @@ def effective_min_in_sync(min_in_sync: int, replicas: int) -> int:
 
 def fenced(partition: PartitionImage, brokers: Collection[int], terms: Terms) -> PartitionImage:
     """Brokers are fenced by one entry: they leave the in-sync set and the leadership, and become eligible by R9 (M6)."""
+    if partition.durability.by_log:
+        return ended(partition, brokers)
     isr = tuple([each for each in partition.isr if each not in brokers])
     if len(isr) == len(partition.isr):
         return partition
@@ -56,6 +63,8 @@ def registered(
     ``new_directory`` also the last known ones (M3)."""
     if broker not in partition.replicas:
         return partition
+    if partition.durability.by_log:
+        return ended(partition, (broker,))
     isr = tuple([each for each in partition.isr if each != broker])
     changed = partition._replace(isr=isr)
     if kept:
@@ -77,7 +86,9 @@ def lost(partition: PartitionImage, broker: BrokerId, terms: Terms, *, new_direc
 
 def unfenced(partition: PartitionImage, terms: Terms) -> PartitionImage:
     """Brokers were unfenced: whoever may lead does, if nobody did."""
-    return partition if partition.leader != NOBODY else _settled(partition, partition, terms)
+    if partition.leader != NOBODY:
+        return partition
+    return terms.of_logs(partition) if partition.durability.by_log else _settled(partition, partition, terms)
 
 
 def stopping(partition: PartitionImage, broker: BrokerId, terms: Terms) -> PartitionImage:
@@ -85,6 +96,9 @@ def stopping(partition: PartitionImage, broker: BrokerId, terms: Terms) -> Parti
     nobody else can lead stays with it (M13)."""
     if broker not in partition.isr:
         return partition
+    if partition.durability.by_log:
+        # Its leader releases it: only the leader knows the last number (J18).
+        return partition if partition.leader == broker else ended(partition, (broker,))
     others = tuple([each for each in partition.isr if each != broker])
     if others and (partition.leader != broker or any(terms.active(each) for each in others)):
         return _settled(partition, partition._replace(isr=others), terms)
@@ -135,27 +149,7 @@ def altered(
 
     Raises: RequestRejected, with the codes of Kafka's AlterPartition.
     """
-    if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
-        raise RequestRejected(
-            ErrorCode.NOT_CONTROLLER,
-            f"The proposal is of leader epoch {leader_epoch} and partition epoch {partition_epoch}, newer than "
-            f"{partition.leader_epoch} and {partition.partition_epoch} here: ask the present controller.",
-        )
-    if leader_epoch < partition.leader_epoch:
-        raise RequestRejected(
-            ErrorCode.FENCED_LEADER_EPOCH,
-            f"Leader epoch {leader_epoch} is over: broker {partition.leader} leads by epoch {partition.leader_epoch}.",
-        )
-    if leader != partition.leader:
-        raise RequestRejected(
-            ErrorCode.INVALID_REQUEST,
-            f"Broker {leader} proposes the in-sync set, but {partition.leader} leads: only the leader may.",
-        )
-    if partition_epoch < partition.partition_epoch:
-        raise RequestRejected(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"Partition epoch {partition_epoch} is over: propose again with epoch {partition.partition_epoch}.",
-        )
+    check_leads(partition, leader, leader_epoch, partition_epoch)
     named = {member.broker_id: member.broker_epoch for member in members}
     strange = [broker for broker in named if broker not in partition.replicas]
     if strange or len(named) != len(members) or leader not in named:
@@ -170,10 +164,40 @@ def altered(
     if set(isr) == set(partition.isr):
         isr = partition.isr
     proposed = partition._replace(isr=isr, recovering=partition.recovering and recovering)
+    if partition.durability.by_log:
+        return proposed._replace(partition_epoch=partition.partition_epoch + 1)
     result = _settled(partition, after(proposed), terms)
     if result is partition:
         return partition._replace(partition_epoch=partition.partition_epoch + 1)
     return result
+
+
+def check_leads(partition: PartitionImage, leader: int, leader_epoch: int, partition_epoch: int) -> None:
+    """Check that a proposal comes from the present leader, and is of the present epochs (R4).
+
+    Raises: RequestRejected NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION.
+    """
+    if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
+        raise RequestRejected(
+            ErrorCode.NOT_CONTROLLER,
+            f"The proposal is of leader epoch {leader_epoch} and partition epoch {partition_epoch}, newer than "
+            f"{partition.leader_epoch} and {partition.partition_epoch} here: ask the present controller.",
+        )
+    if leader_epoch < partition.leader_epoch:
+        raise RequestRejected(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"Leader epoch {leader_epoch} is over: broker {partition.leader} leads by epoch {partition.leader_epoch}.",
+        )
+    if leader != partition.leader:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {leader} proposes a change, but {partition.leader} leads: only the leader may.",
+        )
+    if partition_epoch < partition.partition_epoch:
+        raise RequestRejected(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Partition epoch {partition_epoch} is over: propose again with epoch {partition.partition_epoch}.",
+        )
 
 
 def _check_member(broker_id: int, broker_epoch: int, broker: BrokerImage | None, *, leads: bool) -> None:

@@ -21,7 +21,7 @@ RNG = random.Random(20)
 
 
 @asynccontextmanager
-async def member(path: Path, node_id: int, **settings: Any) -> AsyncIterator[RunningBroker]:
+async def member(path: Path, node_id: int, *, new_level: int = 1, **settings: Any) -> AsyncIterator[RunningBroker]:
     """A broker of the cluster whose bucket is ``path/store``."""
     pool = ThreadPool(2)
     store = DirectoryStore(path / "store", pool)
@@ -31,7 +31,7 @@ async def member(path: Path, node_id: int, **settings: Any) -> AsyncIterator[Run
             path / f"broker-{node_id}",
             store=store,
             rng=random.Random(RNG.random()),
-            new_level=1,
+            new_level=new_level,
             node_id=node_id,
             **settings,
         ) as broker:

@@ -170,7 +170,9 @@ def test_a_wrong_variable_or_file_is_named(toml: Any, tmp_path: Path) -> None:
 
 
 def test_settings_that_do_not_go_together_are_refused() -> None:
-    assert "cannot be used" in complaint(assignments=["firn.durability=object"])
+    lags = ["log.cleaner.min.compaction.lag.ms=10", "log.cleaner.max.compaction.lag.ms=9"]
+    assert "cannot be used" in complaint(assignments=lags)
+    assert "at least twice wal.bytes" in complaint(assignments=["wal.buffer.bytes=1048576"])
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ class Kept:
         self.asked: list[int] = []
         self.full = False
 
-    def admit(self, log: PartitionLog, size_bytes: int) -> None:
+    def admit(self, size_bytes: int) -> None:
         self.asked.append(size_bytes)
         if self.full:
             raise RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, "full")
 
-    def take(self, log: PartitionLog, records: memoryview) -> None:
+    def take(self, records: memoryview) -> None:
         self.batches.append(bytes(records))
 
     def offsets(self) -> list[int]:
@@ -45,7 +45,7 @@ def append(log: PartitionLog, count: int = 1) -> int:
 
 
 async def test_records_are_stored_and_committed_when_the_journal_has_them() -> None:
-    log, kept = journalled()
+    log, _ = journalled()
     first, second = log.wait_stored(append(log, 3)), log.wait_stored(append(log))
     assert first is not None
     assert second is not None
@@ -95,7 +95,7 @@ async def test_a_duplicate_is_handed_over_once_and_waits_for_the_original() -> N
 
 
 async def test_a_sync_of_the_disk_says_nothing_about_what_is_stored() -> None:
-    log, kept = journalled()
+    log, _ = journalled()
     stored = log.wait_stored(append(log))
     await log.flush()
     assert log.high_watermark == 0
@@ -107,7 +107,7 @@ async def test_a_sync_of_the_disk_says_nothing_about_what_is_stored() -> None:
 
 @pytest.mark.parametrize("ends", ["resigned", "journal ended"])
 async def test_whoever_waits_when_the_leadership_ends_has_to_ask_the_next_leader(ends: str) -> None:
-    log, kept = journalled()
+    log, _ = journalled()
     stored = log.wait_stored(append(log))
     if ends == "resigned":
         log.resign()

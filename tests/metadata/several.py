@@ -20,6 +20,7 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
+from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
@@ -74,6 +75,26 @@ def several(
     for index, replicas in enumerate(partitions):
         named = ids(*replicas)
         records.append(partition_change(TOPIC_ID, index, PartitionRecord(1, named[0], LeaderEpoch(0), 0, named, named)))
+    draft.apply(records)
+    return draft
+
+
+def in_logs(
+    *leaders: int,
+    brokers: Iterable[int] = (1, 2, 3, 4, 5),
+    level: int = 3,
+    more: Iterable[WalRange] = (),
+    **named: object,
+) -> ImageDraft:
+    """As ``several``, with a topic ``t`` whose partitions are in the write-ahead logs of these leaders, after ``more``."""
+    draft = several(*((each,) for each in leaders), brokers=brokers, level=level, level_max=level, **named)  # type: ignore[arg-type]
+    records = []
+    for index, leader in enumerate(leaders):
+        image = partition(draft, index)._replace(
+            durability=PartitionDurability.OBJECT,
+            wal_ranges=(*more, WalRange(leader, draft.brokers[leader].broker_epoch, 0, 0, OPEN)),
+        )
+        records.append(partition_change(TOPIC_ID, index, image.record()))
     draft.apply(records)
     return draft
 

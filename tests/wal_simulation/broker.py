@@ -126,7 +126,11 @@ class Broker(Process):
         wal = WalId(self.node_id, broker_epoch)
         rules, plan = self.world.rules, self.world.plan
         self.writer = rules.writer(
-            wal, new_nonce=self.world.new_nonce, object_bytes=plan.object_bytes, buffer_bytes=plan.buffer_bytes
+            wal,
+            new_nonce=self.world.new_nonce,
+            object_bytes=plan.object_bytes,
+            buffer_bytes=plan.buffer_bytes,
+            waiting_bytes=0,
         )
         self.needs = rules.needs(wal)
         self._trimmed = 0
@@ -153,7 +157,7 @@ class Broker(Process):
                         each.wal == self.writer.wal for each in record.ranges[-1:]
                     ):
                         continue  # an image of an earlier registration
-                    self.needs.note_led_again(key)
+                    self.needs.note_led(key, record.leader_epoch)
                     self.led[key] = Leading(self, key, record)
                     self.led[key].begin()
                 else:
@@ -162,8 +166,7 @@ class Broker(Process):
                 leading.close()
                 self.writer.forget(key)
                 del self.led[key]
-            if record.leader != self.node_id:
-                self.needs.note_image(key, record.partition_epoch, record.ranges)
+            self.needs.note_image(key, leader_epoch=record.leader_epoch, ranges=record.ranges)
 
     # --- the log ----------------------------------------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class Broker(Process):
             self.needs.note_object(durable)
             for section in durable.sections:
                 leading = self.led.get(section.partition)
-                if leading is not None:
+                if leading is not None and leading.leader_epoch == section.leader_epoch:
                     leading.acknowledged(section.end_offset)
         if writer.sealed_at is not None:
             if writer.durable_end >= writer.sealed_at and self.world.rules.sealed_joins_anew:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import TopicIdPartition
+from app.wal.trimming import Registration, has_ended
 
 if TYPE_CHECKING:
     from tests.wal_simulation.bucket import Bucket
@@ -66,10 +67,15 @@ class Image:
     def with_partitions(self, changed: Mapping[TopicIdPartition, PartitionRecord], **changes: Any) -> Image:
         return self.next(partitions={**self.partitions, **changed}, **changes)
 
-    def is_dead(self, wal: WalId) -> bool:
-        """Whether a log has ended, or is to."""
+    def said_of(self, wal: WalId) -> Registration:
         broker = self.brokers.get(wal.broker_id)
-        return broker is None or broker.broker_epoch != wal.broker_epoch or broker.sealed_at is not None
+        if broker is None:
+            return Registration(self.sequence, None)
+        return Registration(self.sequence, broker.broker_epoch, -1 if broker.sealed_at is None else broker.sealed_at)
+
+    def is_dead(self, wal: WalId) -> bool:
+        """Whether a log has ended (J36)."""
+        return has_ended(wal, self.said_of(wal))
 
 
 class ClusterLog:

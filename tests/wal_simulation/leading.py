@@ -335,7 +335,6 @@ class Leading:
         writer = self.broker.writer
         if not self.closed and self.released_at is not None and writer is not None and writer.sealed_at is None:
             self.released_at = self._release = None
-            self.broker.needs.note_led_again(self.key)
             writer.resume(self.key)
 
     def _try_release(self) -> None:
@@ -347,7 +346,6 @@ class Leading:
             last = writer.durable_end - 1
         if last is not None:
             self._release = last
-            self.broker.needs.note_released(self.key, self.released_at)
             self._ask_release()
 
     def _ask_release(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from app.metadata.wal_ranges import OPEN, WalId, WalRange, dropped, released
+from app.metadata.wal_ranges import WalId, WalRange, dropped, released
 from app.units import TimestampMs, TopicIdPartition
 from app.wal.format import encode_seal
 from app.wal.sealing import Action, Found, List, PutSeal, ReadTails, Sealed
@@ -373,7 +373,7 @@ class Office:
 
         def listed(end: int, numbers: list[int]) -> None:
             ranges = [each for record in image.partitions.values() for each in record.ranges if each.wal == wal]
-            doomed = self.world.rules.deletable(numbers, end, [each for each in ranges if each.last != OPEN])
+            doomed = self.world.rules.deletable(wal, numbers, end, ranges, image.said_of(wal))
             if doomed:
                 bucket.delete(self.broker, wal, doomed, lambda told: None)
             done()

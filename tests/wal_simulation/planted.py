@@ -11,13 +11,13 @@ from app.errors import ErrorCode, RequestRejected
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
-from app.metadata.wal_ranges import WalRange
+from app.metadata.wal_ranges import WalId, WalRange
 from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import SectionDraft, WalFooter, encode_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
-from app.wal.trimming import WalNeeds, deletable
+from app.wal.trimming import Registration, WalNeeds, deletable
 from app.wal.writer import Action, DurableObject, DurableSection, Put, WalWriter
 from tests.wal_simulation.faults import KINDS
 from tests.wal_simulation.rules import Rules
@@ -74,7 +74,8 @@ class _ChangingWriter(WalWriter):
                     self._in_flight_bytes += len(data) - len(flight.data)
                     flight.data = data
                     flight.sections = tuple(
-                        DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections
+                        DurableSection(each.partition, each.end_offset, each.state_number, each.leader_epoch)
+                        for each in footer.sections
                     )
                     break
         self._tried.add(number)
@@ -195,9 +196,12 @@ class _GapSealing(Sealing):
         return super().on_tails(found)
 
 
-def _delete_seals(numbers: Sequence[int], end: int, ranges: Collection[WalRange]) -> list[int]:
+def _delete_seals(
+    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: Registration
+) -> list[int]:
     """J11."""
-    return [number for number in numbers if number == end or number in deletable(numbers, end, ranges)]
+    doomed = deletable(wal, numbers, end, ranges, said)
+    return [number for number in numbers if number == end or number in doomed]
 
 
 # --- how a partition goes on --------------------------------------------------------------------------------------------
@@ -250,10 +254,10 @@ def _keep_local(end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> O
 
 
 class _ForgettingNeeds(WalNeeds):
-    """J34: what was released is for others to look after."""
+    """J34: what was given up is for others to look after."""
 
-    def note_released(self, partition: TopicIdPartition, partition_epoch: int) -> None:
-        self.note_gone(partition)
+    def note_image(self, partition: TopicIdPartition, *, leader_epoch: int, ranges: Collection[WalRange]) -> None:
+        super().note_image(partition, leader_epoch=leader_epoch, ranges=())
 
 
 PLANTED: Final[Mapping[str, Planted]] = {

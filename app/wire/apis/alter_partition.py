@@ -27,6 +27,9 @@ class AlterPartitionRequestPartitionData:
     new_isr: list[int] = field(default_factory=list)
     leader_recovery_state: int = 0
     partition_epoch: int = 0
+    released_last: int = -2
+    released_to: int = -1
+    dropped_ranges: bytes = b""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,9 @@ FIELDS: Final[Rows] = {
         ("new_isr", "int32", True, 2, 2, False, None, ""),
         ("leader_recovery_state", "int8", False, 2, 3, False, None, 0),
         ("partition_epoch", "int32", False, 2, 3, False, None, 0),
+        ("released_last", "int64", False, 2, 3, False, 10000, -2),
+        ("released_to", "int32", False, 2, 3, False, 10001, -1),
+        ("dropped_ranges", "bytes", False, 2, 3, False, 10002, ""),
     ),
     "AlterPartitionRequestTopicData": (
         ("topic_id", "uuid", False, 2, 3, False, None, ""),

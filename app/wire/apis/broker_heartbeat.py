@@ -20,6 +20,7 @@ class BrokerHeartbeatRequest:
     want_shut_down: bool = False
     offline_log_dirs: list[UUID] = field(default_factory=list)
     cordoned_log_dirs: list[UUID] | None = None
+    wal_next: int = 0
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ FIELDS: Final[Rows] = {
         ("want_shut_down", "bool", False, 0, 2, False, None, False),
         ("offline_log_dirs", "uuid", True, 1, 2, False, 0, ""),
         ("cordoned_log_dirs", "uuid", True, 2, 2, True, 1, None),
+        ("wal_next", "int64", False, 0, 2, False, 10000, 0),
     ),
     "BrokerHeartbeatResponse": (
         ("throttle_time_ms", "int32", False, 0, 2, False, None, 0),
