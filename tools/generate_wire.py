@@ -78,6 +78,7 @@ PRIVATE_FIELDS: Final[dict[str, tuple[Run, ...]]] = {
         Run(Spec("released_last", "int64", False, False, PRIVATE_TAG, -2), 2, 3),
         Run(Spec("released_to", "int32", False, False, PRIVATE_TAG + 1, -1), 2, 3),
         Run(Spec("dropped_ranges", "bytes", False, False, PRIVATE_TAG + 2, ""), 2, 3),
+        Run(Spec("switched_first", "int64", False, False, PRIVATE_TAG + 3, -2), 2, 3),
     ),
 }
 """By struct: what brokers of one cluster tell each other beyond Kafka's schema (docs/adr/0026-transactions-across-brokers.md,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
@@ -36,9 +36,11 @@ from app.metadata.control import (
     ManifestsRequest,
     ManifestsResponse,
     NotSent,
+    OfLog,
     RegisterRequest,
     RegisterResponse,
     ReleaseAsked,
+    SwitchAsked,
     encode_ranges,
 )
 from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
@@ -132,7 +134,7 @@ class KafkaControlLink:
         return await self._alter_partitions(to, broker_id, broker_epoch, list(topics.values()))
 
     async def alter_logs(
-        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[OfLog]
     ) -> Sequence[InSyncAnswer]:
         topics: dict[UUID, AlterPartitionRequestTopicData] = {}
         for one in asked:
@@ -140,10 +142,15 @@ class KafkaControlLink:
             data = AlterPartitionRequestPartitionData(
                 partition_index=one.partition, leader_epoch=one.leader_epoch, partition_epoch=one.partition_epoch
             )
-            if isinstance(one, ReleaseAsked):
-                data.released_last, data.released_to = one.last_number, one.to
-            else:
-                data.dropped_ranges = encode_ranges(one.ranges)
+            match one:
+                case ReleaseAsked():
+                    data.released_last, data.released_to = one.last_number, one.to
+                case SwitchAsked():
+                    data.switched_first, data.released_last = one.first_number, one.last_number
+                case DropAsked():
+                    data.dropped_ranges = encode_ranges(one.ranges)
+                case _:
+                    assert_never(one)
             topic.partitions.append(data)
         return await self._alter_partitions(to, broker_id, broker_epoch, list(topics.values()))
 

@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from app.broker.quota_tokens import QuotaTokens, Tokens
     from app.broker.write_ahead import WriteAhead
 
+SEAL_S: Final = 5.0
+"""A write-ahead log that cannot be sealed for this time is told of, and tried again."""
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -826,7 +828,9 @@ class Node:
         from app.wal.taker import seal
 
         around = self._around
-        return await seal(around.store, wal, sealer=self.config.node_id, clock=around.clock, rng=around.rng)
+        return await seal(
+            around.store, wal, sealer=self.config.node_id, clock=around.clock, rng=around.rng, deadline_s=SEAL_S
+        )
 
     async def registered(self, broker_epoch: int) -> None:
         """Note in the data directory that a run under this broker epoch begins (``LastRuns``). Raises: StorageUnavailable."""

@@ -36,11 +36,13 @@ from app.metadata.control import (
     HeardResponse,
     Heartbeat,
     NodeIdChange,
+    OfLog,
     ProducerIdsChange,
     RaiseChange,
     RegisterRequest,
     RegisterResponse,
     ReleaseAsked,
+    SwitchAsked,
     decode_ranges,
 )
 from app.metadata.controller import not_controller
@@ -172,9 +174,11 @@ async def handle_alter_partition(
     return AlterPartitionResponse(topics=list(topics.values()))
 
 
-def _asked_of_log(topic_id: UUID, one: AlterPartitionRequestPartitionData) -> ReleaseAsked | DropAsked | None:
+def _asked_of_log(topic_id: UUID, one: AlterPartitionRequestPartitionData) -> OfLog | None:
     """What a leader asks for a partition in its write-ahead log (docs/adr/0037-object-durability.md). Raises: ProtocolError."""
     place = (topic_id, one.partition_index, one.leader_epoch, one.partition_epoch)
+    if one.switched_first != NOT_RELEASED:
+        return SwitchAsked(*place, one.switched_first, one.released_last)
     if one.released_last != NOT_RELEASED:
         return ReleaseAsked(*place, one.released_last, one.released_to)
     return DropAsked(*place, decode_ranges(one.dropped_ranges)) if one.dropped_ranges else None

@@ -41,6 +41,7 @@ from app.metadata.cluster import (
     producer_ids_change,
     topic_change,
 )
+from app.metadata.durability_changes import from_object, to_object
 from app.metadata.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.log_format import NOTHING_APPLIED, KeyValue
 from app.metadata.log_leaders import may_lead, opened_by
@@ -255,7 +256,7 @@ def create_partitions(
         raise RequestRejected(ErrorCode.INVALID_PARTITIONS, f"Topic '{name}' {relation} {count} partitions.")
     _check_count(count)
     in_log = says_object(topic.configs)
-    factor = topic.replication_factor if topic.replication_factor > 0 else _factor(topic.partitions[0])
+    factor = _factor_of(topic)
     if assignments is not None:
         if len(assignments) != count - before:
             raise RequestRejected(
@@ -566,23 +567,49 @@ def _configured(
             existing=topic.configs,
             nothing_tiered=nothing_tiered,
         )
-        _check_durability_stays(draft, topic, overrides)
-        records = [topic_change(topic.topic_id, topic.record(configs=overrides))]
+        changed = _with_other_durability(draft, around, topic, overrides)
+        records = [topic_change(topic.topic_id, changed.record(configs=overrides))]
+        records += [
+            partition_change(topic.topic_id, after.partition_index, after.record())
+            for before, after in zip(topic.partitions, changed.partitions, strict=True)
+            if after is not before
+        ]
         if _min_in_sync_changes(draft, resource.overrides, overrides):
-            records += clear_eligible([topic])
+            records += clear_eligible([changed])
     return Planned(records if overrides != resource.overrides else [], overrides)
 
 
-def _check_durability_stays(draft: ImageDraft, topic: TopicImage, overrides: Mapping[str, str]) -> None:
-    """Raises: RequestRejected INVALID_CONFIG if the topic would change to or from ``object``."""
-    before = says_object(topic.configs)
-    after = says_object(overrides)
-    if after and not before:
+def _with_other_durability(
+    draft: ImageDraft, around: Surroundings, topic: TopicImage, overrides: Mapping[str, str]
+) -> TopicImage:
+    """The topic after the first entry of a change to or from ``object`` (J40, J41); the same object if there is none.
+
+    Raises: RequestRejected INVALID_CONFIG below level 3, INVALID_REQUEST while a partition is on the other way.
+    """
+    before, after = says_object(topic.configs), says_object(overrides)
+    if before == after:
+        return topic
+    if after:
         require_object_level(draft)
-        raise invalid_value(DURABILITY, Durability.OBJECT, "The topic was created with another durability.")
-    if before and not after:
-        text = overrides.get(DURABILITY, "the default")
-        raise invalid_value(DURABILITY, text, "The topic was created with object durability.")
+        factor = _factor_of(topic)
+        return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
+    available = _available(draft, around)
+    count = len(topic.partitions)
+    factor = min(_factor_of(topic), max(1, len(available)))
+    placed: Sequence[tuple[BrokerId, ...]] = [()] * count
+    if factor > 1:
+        placed = place(draft.brokers, available, count, factor, around.placement_start)
+    partitions = [
+        from_object(one, [each for each in replicas if each not in one.replicas[:1]][: factor - 1])
+        for one, replicas in zip(topic.partitions, placed, strict=True)
+    ]
+    return replace(topic, partitions=tuple(partitions))
+
+
+def _factor_of(topic: TopicImage) -> int:
+    """The factor of new replicas: the one that was asked for, where partitions have their leader alone by meaning."""
+    first = topic.partitions[0]
+    return topic.replication_factor if first.durability.by_log and topic.replication_factor > 0 else _factor(first)
 
 
 def _min_in_sync_changes(draft: ImageDraft, before: Mapping[str, str], after: Mapping[str, str]) -> bool:

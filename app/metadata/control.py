@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -281,6 +281,22 @@ class DropAsked(NamedTuple):
     ranges: tuple[WalRange, ...]
 
 
+class SwitchAsked(NamedTuple):
+    """A leader asks for the second entry of a change of durability (AlterPartition; J40, J41)."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    first_number: int
+    """The first object of its log that may have records of this leadership."""
+    last_number: int
+    """The last one; lower if there is none. The leader takes no more records, as with a release."""
+
+
+OfLog: TypeAlias = ReleaseAsked | DropAsked | SwitchAsked
+
+
 def encode_ranges(ranges: Sequence[WalRange]) -> bytes:
     """The bytes of a request that names ranges."""
     return msgspec.msgpack.encode(tuple(ranges))
@@ -320,9 +336,9 @@ class ControlLink(Protocol):
     ) -> Sequence[InSyncAnswer]: ...
 
     async def alter_logs(
-        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
+        self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[OfLog]
     ) -> Sequence[InSyncAnswer]:
-        """Releases, and ranges that are done. Raises also RequestRejected."""
+        """What a leader asks for partitions in its write-ahead log. Raises also RequestRejected."""
         ...
 
     async def pass_on(

@@ -31,7 +31,7 @@ from app.metadata.broker_changes import (
 )
 from app.metadata.broker_sessions import TICK_INTERVAL_S, BrokerSessions
 from app.metadata.cluster import BrokerImage, ClusterImage, Endpoint, ImageDelta
-from app.metadata.control import ControlLink, DropAsked, Heartbeat, HeartbeatAnswer, ReleaseAsked
+from app.metadata.control import ControlLink, DropAsked, Heartbeat, HeartbeatAnswer, OfLog, ReleaseAsked, SwitchAsked
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
@@ -39,7 +39,7 @@ from app.metadata.log_ends import OrphanedLogs
 from app.metadata.log_leaders import log_has_ended
 from app.metadata.place import ASK_S, Holder, Places, Stranger
 from app.metadata.view import ClusterView
-from app.metadata.wal_changes import drop_ranges, release_partitions
+from app.metadata.wal_changes import drop_ranges, release_partitions, switch_partitions
 from app.metadata.wal_ranges import WalId
 from app.seams import shared_wait_s
 from app.units import TopicIdPartition
@@ -436,13 +436,12 @@ class Desk:
             )
         )
 
-    async def alter_logs(
-        self, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked | DropAsked]
-    ) -> list[AlteredSet]:
-        """Decide what a leader asks for partitions in its write-ahead log (J18, J35). Raises: as ``alter_in_sync``."""
+    async def alter_logs(self, broker_id: int, broker_epoch: int, asked: Sequence[OfLog]) -> list[AlteredSet]:
+        """Decide what a leader asks for partitions in its write-ahead log (J18, J35, J40). Raises: as ``alter_in_sync``."""
         self._check()
         released = [one for one in asked if isinstance(one, ReleaseAsked)]
         done = [one for one in asked if isinstance(one, DropAsked)]
+        switched = [one for one in asked if isinstance(one, SwitchAsked)]
         answers: list[AlteredSet] = []
         if released:
             answers += await self.controller.submit(
@@ -450,4 +449,8 @@ class Desk:
             )
         if done:
             answers += await self.controller.submit(lambda draft, _: drop_ranges(draft, broker_id, broker_epoch, done))
+        if switched:
+            answers += await self.controller.submit(
+                lambda draft, around: switch_partitions(draft, around, broker_id, broker_epoch, switched)
+            )
         return answers

@@ -51,10 +51,12 @@ from app.metadata.control import (
     InSyncAnswer,
     InSyncAsked,
     NotSent,
+    OfLog,
     ProducerIdsChange,
     RaiseChange,
     RegisterRequest,
     ReleaseAsked,
+    SwitchAsked,
 )
 from app.metadata.controller import Controller, Elsewhere, not_controller
 from app.metadata.desk import Desk
@@ -756,7 +758,14 @@ class ClusterMember(Elsewhere):
         """Have closed ranges taken out of the records of partitions that this broker leads (J35). Raises: as ``release``."""
         return await self._alter_logs(asked)
 
-    async def _alter_logs(self, asked: Sequence[ReleaseAsked | DropAsked]) -> Sequence[InSyncAnswer]:
+    async def switch(self, asked: Sequence[SwitchAsked]) -> Sequence[InSyncAnswer]:
+        """Have the new rule alone count for partitions that this broker leads, and that change their durability (J40, J41).
+
+        From the call on it must take no records of them, as for ``release``. Raises: as ``release``.
+        """
+        return await self._alter_logs(asked)
+
+    async def _alter_logs(self, asked: Sequence[OfLog]) -> Sequence[InSyncAnswer]:
         mine = self._view.identity.broker_id
         if self._controller.active:
             made = await self.desk.alter_logs(mine, self.broker_epoch, asked)

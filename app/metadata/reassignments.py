@@ -23,6 +23,7 @@ from app.metadata.elections import NOBODY, stamped, was_unclean
 from app.metadata.log_leaders import may_lead
 from app.metadata.replica_changes import Terms, unfenced
 from app.metadata.terms import TermsOfTopics
+from app.metadata.wal_ranges import PartitionDurability
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 
@@ -170,6 +171,11 @@ def alter_reassignments(
             before = decided.get(key, image)
             if one.targets is None:
                 after = _cancelled(before, terms.of(topic))
+            elif before.durability is PartitionDurability.FROM_OBJECT:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "The partition is on its way from object durability: wait until its replicas are in sync.",
+                )
             elif before.durability.by_log:
                 _check_leader(draft, one.targets)
                 after = _led_by_release(before, one.targets[0])

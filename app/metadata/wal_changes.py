@@ -17,11 +17,13 @@ from app.metadata.cluster import (
     broker_change,
     partition_change,
 )
-from app.metadata.control import DropAsked, ReleaseAsked
+from app.metadata.control import DropAsked, ReleaseAsked, SwitchAsked
+from app.metadata.durability_changes import switched
 from app.metadata.elections import NOBODY
 from app.metadata.log_format import KeyValue
 from app.metadata.log_leaders import LogLeaders, orphaned
 from app.metadata.replica_changes import check_leads
+from app.metadata.terms import TermsOfTopics
 from app.metadata.wal_ranges import WalId, dropped, released, sealed
 from app.units import TopicId, TopicIdPartition
 
@@ -42,7 +44,7 @@ class WalSealed(NamedTuple):
     """Whether more partitions wait: plan it again."""
 
 
-Asked = TypeVar("Asked", ReleaseAsked, DropAsked)
+Asked = TypeVar("Asked", ReleaseAsked, DropAsked, SwitchAsked)
 
 
 def plan_wal_sealed(
@@ -131,6 +133,24 @@ def drop_ranges(
     return _each(draft, WalId(broker_id, broker_epoch), asked, decide)
 
 
+def switch_partitions(
+    draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, asked: Sequence[SwitchAsked]
+) -> Planned[list[AlteredSet]]:
+    """Complete changes of durability, as leaders ask for them (J40, J41). Each is decided for itself.
+
+    Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
+    """
+    broker = require_broker(draft, broker_id, broker_epoch)
+    terms = TermsOfTopics(draft, around)
+
+    def decide(image: PartitionImage, one: SwitchAsked) -> PartitionImage:
+        topic = draft.topic_by_id(one.topic_id)
+        assert topic is not None
+        return switched(image, broker, one.first_number, one.last_number, terms.of(topic).min_in_sync)
+
+    return _each(draft, broker.wal, asked, decide)
+
+
 def _each(
     draft: ImageDraft, wal: WalId, asked: Sequence[Asked], decide: Callable[[PartitionImage, Asked], PartitionImage]
 ) -> Planned[list[AlteredSet]]:
@@ -148,10 +168,11 @@ def _each(
             check_leads(image, wal.broker_id, one.leader_epoch, one.partition_epoch)
             if isinstance(one, ReleaseAsked):
                 _check_open(image, wal)
+            after = decide(image, one)
         except RequestRejected as error:
             answers.append(AlteredSet(*key, error.code, str(error), image))
             continue
-        decided[key] = after = decide(image, one)
+        decided[key] = after
         answers.append(AlteredSet(*key, ErrorCode.NONE, "", after))
     records = [partition_change(topic_id, index, image.record()) for (topic_id, index), image in decided.items()]
     return Planned(records, answers)

@@ -5,22 +5,29 @@ Nothing is written here: what is tried is the cluster's side of the write-ahead 
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, StorageUnavailable
+from app.machine.runtime import ThreadPool
 from app.metadata import layout, member
 from app.metadata.broker_changes import fence_brokers
+from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import PartitionImage
-from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked
+from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.elections import NOBODY
 from app.metadata.member import ClusterMember
 from app.metadata.registration import StartRefused
 from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId
-from app.units import PartitionIndex
-from tests.support.broker import RunningBroker
+from app.objectstore.api import ObjectInfo
+from app.objectstore.directory import DirectoryStore
+from app.objectstore.keys import LIST_LIMIT_MAX
+from app.units import Buffer, PartitionIndex
+from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced, until
 
 OBJECT = {"firn.durability": "object"}
@@ -190,5 +197,91 @@ async def test_object_as_the_default_needs_level_3(tmp_path: Path) -> None:
         await until(lambda: unfenced(broker) == [1])
         made = await broker.node.membership.controller.create_topic("t")
         assert made.partitions[PartitionIndex(0)].durability is PartitionDurability.OBJECT
-        with pytest.raises(RequestRejected, match="was created with object durability"):
-            await broker.node.membership.controller.replace_configs(2, "t", {})
+        await broker.node.membership.controller.replace_configs(2, "t", {})
+        assert image(broker).durability is PartitionDurability.FROM_OBJECT, "the default alone says nothing of it"
+
+
+async def test_j40_j41_a_topic_changes_its_durability_both_ways(tmp_path: Path) -> None:
+    async with cluster_on(tmp_path, 3) as brokers:
+        controller = brokers[0].node.membership.controller
+        await controller.create_topic("t", assignments={0: [2, 3]})
+        leader = brokers[1]
+
+        async def switched(first: int, last: int) -> ErrorCode:
+            now = image(leader)
+            asked = SwitchAsked(topic_id, 0, now.leader_epoch, now.partition_epoch, first, last)
+            [answer] = await member_of(leader).switch([asked])
+            return answer.error
+
+        await until(lambda: leader.node.cluster.image.topic("t") is not None)
+        topic_id = leader.node.cluster.image.topics_by_name["t"].topic_id
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.SET, "object")])
+        await until(lambda: image(leader).durability is PartitionDurability.TO_OBJECT)
+        assert await switched(0, 3) is ErrorCode.NONE
+        await until(lambda: image(leader).durability is PartitionDurability.OBJECT)
+        assert image(leader).replicas == (2,)
+        assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, 3), (4, OPEN)]
+
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.DELETE)])
+        await until(lambda: image(leader).durability is PartitionDurability.FROM_OBJECT)
+        assert len(image(leader).replicas) == 2
+        assert await switched(-1, 5) is ErrorCode.NONE
+        await until(lambda: image(leader).durability is PartitionDurability.REPLICAS)
+        assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, 3), (4, 5)]
+        assert image(leader).leader == 2
+
+
+class WithoutLogs(DirectoryStore):
+    """A bucket in which write-ahead logs are away for now."""
+
+    away = False
+    refused = 0
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        self._check(key)
+        await super().put_if_absent(key, data)
+
+    async def list_objects(
+        self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
+    ) -> list[ObjectInfo]:
+        self._check(prefix)
+        return await super().list_objects(prefix, start_after=start_after, limit=limit)
+
+    def _check(self, key: str) -> None:
+        if self.away and key.startswith(layout.WAL_PREFIX):
+            self.refused += 1
+            raise StorageUnavailable("it is away")
+
+
+async def test_j16_replicas_fail_over_while_the_store_of_logs_is_away(tmp_path: Path) -> None:
+    pool = ThreadPool(2)
+    store = WithoutLogs(tmp_path / "store", pool)
+    await store.open()
+    try:
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(
+                running_broker(tmp_path / "first", store=store, node_id=1, new_level=3, rng=Random(31))
+            )
+            for name in ("b", "c"):
+                await stack.enter_async_context(broker_on(tmp_path, name))
+            await until(lambda: unfenced(first) == [1, 2, 3])
+            controller = first.node.membership.controller
+            await controller.create_topic("t", configs=OBJECT, assignments={0: [2]})
+            made = await controller.create_topic("r", assignments={0: [2, 3]})
+
+            def replicated() -> PartitionImage:
+                found = first.node.cluster.image.partition(made.topic_id, 0)
+                assert found is not None
+                return found
+
+            store.away = True
+            wal = await fence(first, 2)
+            assert replicated().leader == 3, "in the same entry"
+            assert image(first).leader == NOBODY
+            await until(lambda: store.refused > 1)
+            assert image(first).wal_ranges[-1].wal == wal
+            store.away = False
+            await until(lambda: image(first).leader not in (NOBODY, 2))
+            assert len(seals(tmp_path, wal)) == 1
+    finally:
+        pool.close()

@@ -30,6 +30,7 @@ class AlterPartitionRequestPartitionData:
     released_last: int = -2
     released_to: int = -1
     dropped_ranges: bytes = b""
+    switched_first: int = -2
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ FIELDS: Final[Rows] = {
         ("released_last", "int64", False, 2, 3, False, 10000, -2),
         ("released_to", "int32", False, 2, 3, False, 10001, -1),
         ("dropped_ranges", "bytes", False, 2, 3, False, 10002, ""),
+        ("switched_first", "int64", False, 2, 3, False, 10003, -2),
     ),
     "AlterPartitionRequestTopicData": (
         ("topic_id", "uuid", False, 2, 3, False, None, ""),
