@@ -427,7 +427,6 @@ def _decode_body(body: memoryview, start: int, name: str) -> SegmentFooter:
         chunks.append(ChunkEntry._make((*row[:-1], ChunkCodec(codec))))
         position += stored
         previous = base
-    require(base_offsets[0] == base_offset, f"first chunk starts at offset {base_offsets[0]}, not {base_offset}")
     require(position == stored_bytes, f"chunks of {position} bytes, {stored_bytes} claimed")
     require(sum(raw_sizes) == raw_bytes, f"{sum(raw_sizes)} raw bytes, {raw_bytes} claimed")
     require(sum(record_counts) == record_count, f"{sum(record_counts)} records, {record_count} claimed")
