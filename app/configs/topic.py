@@ -23,6 +23,16 @@ class Durability(StrEnum):
     """In the write-ahead log of its leader, in the object store (ADR 0037)."""
 
 
+class InternalDurability(StrEnum):
+    """``firn.durability`` of new internal topics (``firn.internal.durability``)."""
+
+    AUTO = "auto"
+    """``object`` if it is the brokers' default or that of any topic, else as other topics."""
+    MEMORY = "memory"
+    DISK = "disk"
+    OBJECT = "object"
+
+
 class TimestampType(StrEnum):
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"

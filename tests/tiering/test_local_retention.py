@@ -91,6 +91,6 @@ def test_what_the_store_lacks_stays_and_is_told() -> None:
 
 
 def test_the_only_copies_of_a_topic_that_is_not_tiered_stay() -> None:
-    log: Any = Log(35, tiered=False)
+    log: Any = Log(35, tiered=False, stays_local=True)
     assert drop_local(log, manifest((0, 35)), now_ms=NOW) is None
     assert log.dropped_to == 0
