@@ -522,9 +522,10 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
-        if self.membership.member is not None:
-            self.membership.member.wal_next = lambda: wal.next_number
-            wal.drop_ranges = self.membership.member.drop_ranges
+        member = self.membership.member
+        if member is not None:
+            member.wal_next = lambda: wal.next_number(member.broker_epoch)
+            wal.drop_ranges = member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         return wal

@@ -226,10 +226,11 @@ class WriteAhead:
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(0 if self._needs is None else self._needs.held_bytes))]
 
-    @property
-    def next_number(self) -> int:
-        """The first number that was not begun in the present WAL, for heartbeats (J19)."""
-        return 0 if self._writer is None else self._writer.next_number
+    def next_number(self, broker_epoch: int) -> int:
+        """The first number that was not begun in the WAL of that broker epoch, for its heartbeats (J19). A range of it that began
+        at a number of an earlier WAL would leave its first objects out."""
+        writer = self._writer
+        return 0 if writer is None or writer.wal.broker_epoch != broker_epoch else writer.next_number
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 

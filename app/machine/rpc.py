@@ -364,8 +364,10 @@ class RpcClient:
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
         self._connection = connection
 
-    async def call(self, method: str, payload: Buffer = b"", timeout_s: float | None = None) -> bytes:
-        """What the handler of ``method`` returns for ``payload``, which must not change meanwhile.
+    async def call(
+        self, method: str, payload: Buffer = b"", timeout_s: float | None = None, *, lead: bytes = b""
+    ) -> bytes:
+        """What the handler of ``method`` returns for ``lead`` and ``payload`` as one, which must not change meanwhile.
 
         A call that times out or is cancelled is cancelled on the other side as well.
 
@@ -380,6 +382,8 @@ class RpcClient:
             name = method.encode("ascii")
             assert len(name) < 256, method
             head = self._methods[method] = bytes((len(name),)) + name
+        if lead:
+            head += lead
         size_bytes = len(head) + len(payload)
         if size_bytes + _HEADER.size > FRAME_BYTES_MAX:
             raise LimitExceeded(f"{method}: {size_bytes} bytes of parameters; at most {FRAME_BYTES_MAX} are sent")

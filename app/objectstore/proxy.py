@@ -26,6 +26,11 @@ UPLOADS_OPEN_MAX: Final = 10_000
 """Uploads begun over the connection and neither completed nor aborted."""
 
 _SIZE: Final = Struct(">Q")
+_PAIR: Final = b"\x92"
+_BIN_32: Final = Struct(">BI")
+_BIN_32_CODE: Final = 0xC6
+_WHOLE_BYTES_MAX: Final = 64 << 10
+"""Larger objects are not copied for the way to the other process: the bytes of a message around them are written apart."""
 _encode: Final = msgspec.msgpack.encode
 
 
@@ -108,7 +113,12 @@ class StoreProxy:
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         check_key(key)
-        await self._call("store.put_if_absent", _encode(_Write(key, data)))
+        if len(data) < _WHOLE_BYTES_MAX:
+            await self._call("store.put_if_absent", _encode(_Write(key, data)))
+        else:
+            # As msgpack has it, without a copy of the data.
+            lead = _PAIR + _encode(key) + _BIN_32.pack(_BIN_32_CODE, len(data))
+            await self._rpc.call("store.put_if_absent", data, self._timeout_s, lead=lead)
 
     async def delete(self, key: str) -> None:
         check_key(key)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode
-from app.metadata.cluster import OBJECT_LEVEL
+from app.broker.control_link import KafkaControlLink
+from app.errors import BrokerUnavailable, ErrorCode
+from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
+from app.metadata.control import Heartbeat, HeartbeatAnswer
 from app.metadata.wal_ranges import PartitionDurability
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
@@ -49,7 +51,9 @@ async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
     await until(lambda: all(table.led(name, index) is not None for index in range(partitions)))
 
 
-async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
+async def produce(
+    client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
+) -> tuple[ErrorCode, int]:
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
     found = answer.responses[0].partition_responses[0]
     return ErrorCode(found.error_code), found.base_offset
@@ -156,6 +160,58 @@ async def test_a_clean_stop_and_start_keeps_everything_and_the_old_log_is_swept(
             assert await produce(client, 1) == (ErrorCode.NONE, 5)
 
 
+class CutLink(KafkaControlLink):
+    """The way to the controller, on which no heartbeat comes through while it is cut."""
+
+    cut = False
+
+    async def heartbeat(self, to: BrokerImage, beat: Heartbeat) -> HeartbeatAnswer:
+        if self.cut:
+            raise BrokerUnavailable("cut off")
+        return await super().heartbeat(to, beat)
+
+
+@pytest.mark.ci
+async def test_a_broker_that_was_silent_begins_a_log_of_its_own_epoch_and_keeps_everything(tmp_path: Path) -> None:
+    """Its log is sealed meanwhile, and the numbers of the next one begin at 0 (J14, J19)."""
+    settings = {"broker_session_timeout_ms": 1_000, "new_level": OBJECT_LEVEL, "broker_heartbeat_interval_ms": 50}
+    link = CutLink()
+    async with member(tmp_path, 1, **settings) as one, member(tmp_path, 2, new_link=lambda: link, **settings) as two:
+        for broker in (one, two):
+            await until(lambda broker=broker: unfenced(broker) == [1, 2])
+        await one.node.membership.controller.create_topic("t", 2, CONFIGS)
+        leads = lambda: {p.partition_index: p.leader for p in one.node.cluster.image.topics_by_name["t"].partitions}  # noqa: E731
+        await until(lambda: one.node.cluster.image.topic("t") is not None and set(leads().values()) == {1, 2})
+        ends = {0: 0, 1: 0}
+        brokers = {1: one, 2: two}
+
+        async def add(index: int, times: int) -> None:
+            leader = brokers[leads()[index]]
+            await until(lambda: leader.node.partitions.table.led("t", index) is not None)
+            async with talk(leader.port) as client:
+                for _ in range(times):
+                    assert await produce(client, 1, index=index) == (ErrorCode.NONE, ends[index])
+                    ends[index] += 1
+
+        for index in ends:
+            await add(index, 20)
+        member_of_two = two.node.membership.member
+        assert member_of_two is not None
+        epoch = member_of_two.broker_epoch
+
+        link.cut = True
+        await until(lambda: set(leads().values()) == {1})
+        link.cut = False
+        await until(lambda: member_of_two.broker_epoch > epoch and unfenced(one) == [1, 2])
+        for index in ends:
+            await add(index, 3)
+        await one.node.membership.controller.create_topic("u", 2, CONFIGS)
+        await until(lambda: one.node.cluster.image.topic("u") is not None)
+        of_two = next(p for p in one.node.cluster.image.topics_by_name["u"].partitions if p.leader == 2)
+        assert of_two.wal_ranges[-1].first == 0
+        assert of_two.wal_ranges[-1].broker_epoch == member_of_two.broker_epoch
+
+
 async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:
     async with alone(tmp_path) as broker:
         await create(broker, "object")
@@ -167,6 +223,7 @@ async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_reque
         assert [broker.log(name).high_watermark for name in ("object", "disk", "memory")] == [2, 2, 2]
 
 
+@pytest.mark.ci
 async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> None:
     settings = {
         "broker_heartbeat_interval_ms": 50,
@@ -182,10 +239,14 @@ async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> 
         await brokers[1].node.membership.controller.create_topic("t", 3, CONFIGS, replication_factor=3)
         for broker in brokers.values():
             await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
-        leaders = {one.partition_index: one.leader for one in brokers[1].node.cluster.image.topics_by_name["t"].partitions}
+        leaders = {
+            one.partition_index: one.leader for one in brokers[1].node.cluster.image.topics_by_name["t"].partitions
+        }
         assert sorted(leaders.values()) == [1, 2, 3]
         for index, leader in leaders.items():
-            await until(lambda index=index, leader=leader: brokers[leader].node.partitions.table.led("t", index) is not None)
+            await until(
+                lambda index=index, leader=leader: brokers[leader].node.partitions.table.led("t", index) is not None
+            )
             async with talk(brokers[leader].port) as client:
                 for _ in range(3):
                     assert (await produce(client, 4, index=index))[0] is ErrorCode.NONE

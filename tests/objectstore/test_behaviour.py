@@ -93,6 +93,15 @@ async def test_put_if_absent_writes_once_and_then_says_exists(store: ObjectStore
     assert await store.get("log/1") == b"first"
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("size", [65_535, 65_536, 300_000])
+async def test_put_if_absent_writes_large_objects_of_any_kind_of_bytes(store: ObjectStore, kind: type, size: int) -> None:
+    value = bytes(range(251)) * (size // 251 + 1)
+    value = value[:size]
+    await store.put_if_absent("large", kind(value))
+    assert await store.get("large") == value
+
+
 async def test_put_if_absent_succeeds_again_after_a_deletion(store: ObjectStore) -> None:
     await store.put_if_absent("log/1", b"first")
     await store.delete("log/1")
