@@ -2,13 +2,175 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from app.errors import ErrorCode
+from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.wal_ranges import PartitionDurability
+from app.transactions.state import TransactionState
+from app.wire.apikeys import ApiKey
+from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tests.broker.test_object_durability import alone, create, led
+from tests.broker.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset
+from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
+from tests.support.several import until
+
+INTERNAL = (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name, SHARE_GROUP_STATE.name)
+SETTINGS: dict[str, Any] = {
+    "offsets_topic_num_partitions": 2,
+    "transaction_state_log_num_partitions": 2,
+    "share_coordinator_state_topic_num_partitions": 1,
+    "group_initial_rebalance_delay_ms": 0,
+    "group_share_min_record_lock_duration_ms": 1000,
+    "log_cleaner_backoff_ms": 10,
+}
+GROUP = "readers"
+
+
+class One(Cluster):
+    """A cluster of one broker, whose disk may be lost."""
+
+    async def up(self, *, again: bool) -> RunningBroker:
+        stack = self._stacks[1] = AsyncExitStack()
+        broker = self.brokers[1] = await stack.enter_async_context(alone(self.path, take_over=again, **SETTINGS))
+        return broker
+
+    async def lose_the_disk(self) -> RunningBroker:
+        await self._talk_stack.aclose()
+        self._talks.clear()
+        await self.brokers[1].kill()
+        await self.stop(1)
+        shutil.rmtree(self.path / "broker-1")
+        broker = await self.up(again=True)
+        for topic in broker.node.cluster.image.topics_by_name.values():
+            await led(broker, topic.name, len(topic.partitions))
+        return broker
+
+
+@asynccontextmanager
+async def one(path: Path) -> AsyncIterator[One]:
+    made = One(path)
+    try:
+        broker = await made.up(again=False)
+        kept = {"local_retention_ms": "-1", "retention_ms": "-1", "segment_ms": str(1 << 62)}
+        await create(broker, "t", message_timestamp_before_max_ms=str(1 << 62), **kept)
+        async with talk(broker.port) as client:
+            for key_type in (0, 1):
+                await client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="x", key_type=key_type))
+        for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+            await until(lambda topic=topic: broker.node.cluster.image.topic(topic.name) is not None)
+            await led(broker, topic.name, 2)
+            # Or every commit would wait for as long as the default says.
+            change = ConfigChange("firn.wal.linger.ms", Operation.SET, "2")
+            await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, topic.name, [change])
+        yield made
+    finally:
+        await made.close()
+
+
+async def tier_and_clean(broker: RunningBroker) -> None:
+    """Have all that is in internal topics copied to the bucket, and compacted on the disk."""
+    image = broker.node.cluster.image
+    logs = [
+        broker.log(name, index)
+        for name in INTERNAL
+        if (topic := image.topic(name)) is not None
+        for index in range(len(topic.partitions))
+    ]
+    for log in logs:
+        log.roll()
+    broker.node.remote_log_manager.kick()
+    tier = broker.node.remote_log_manager
+
+    def copied() -> bool:
+        return all((tier.tiered_end(log.topic_id, log.partition) or 0) == log.log_end_offset for log in logs)
+
+    await until(copied)
+    cleaned = [log for log in logs if log.log_end_offset]
+    assert cleaned
+    await until(lambda: all(log.cleaned_end_offset == log.log_end_offset for log in cleaned))
+
+
+async def commit(of: One, group: str, offset: int) -> None:
+    client = await of.talk(of.coordinator(CONSUMER_OFFSETS.name, group))
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(0, offset)])]
+    answer = await client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group_id=group, topics=topics))
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def test_internal_topics_get_the_durability_of_the_topics_that_are_there(tmp_path: Path) -> None:
+    async with one(tmp_path) as of:
+        image = of.brokers[1].node.cluster.image
+        for name in (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name):
+            topic = image.topics_by_name[name]
+            assert topic.configs["firn.durability"] == "object"
+            assert {each.durability for each in topic.partitions} == {PartitionDurability.OBJECT}
+            assert of.brokers[1].log(name, 0).config.tiered
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("tiered", [False, True])
+async def test_committed_offsets_are_exact_after_the_loss_of_the_disk(tmp_path: Path, tiered: bool) -> None:
+    async with one(tmp_path) as of:
+        for round_ in range(3):
+            for number in range(20):
+                await commit(of, f"g{number % 5}", round_ * 100 + number)
+            if tiered:
+                await tier_and_clean(of.brokers[1])
+                await commit(of, "g0", round_ * 100 + 50)
+            await of.lose_the_disk()
+            first = round_ * 100 + (50 if tiered else 15)
+            wanted = [first, *(round_ * 100 + 15 + number for number in range(1, 5))]
+            assert [await committed_offset(of, f"g{number}") for number in range(5)] == wanted
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+@pytest.mark.parametrize("tiered", [False, True])
+async def test_transactions_go_on_after_the_loss_of_the_disk(tmp_path: Path, version: int, tiered: bool) -> None:
+    async with one(tmp_path) as of:
+        producer = Producer(of, "tx", version)
+        await producer.init()
+        for number, commits in enumerate((True, False)):
+            await producer.add(("t", 0))
+            assert await producer.write("t", 0, b"%d" % number) is ErrorCode.NONE
+            assert await producer.commit_offset(GROUP, number + 10) is ErrorCode.NONE
+            await producer.end(commit=commits)
+        if tiered:
+            await producer.completed(TransactionState.COMPLETE_ABORT)
+            await tier_and_clean(of.brokers[1])
+        await producer.add(("t", 0))
+        assert await producer.write("t", 0, b"2") is ErrorCode.NONE
+        assert await producer.commit_offset(GROUP, 12) is ErrorCode.NONE
+        kept = producer.producer_id, producer.epoch
+        await of.lose_the_disk()
+        # The transaction is open still, and nothing of it is seen.
+        assert of.open("t", 0).keys() == {producer.producer_id}
+        assert of.committed("t", 0) == [b"0"]
+        await producer.end(commit=True)
+        await producer.completed(TransactionState.COMPLETE_COMMIT)
+        await until(lambda: of.committed("t", 0) == [b"0", b"2"])
+        assert await committed_offset(of, GROUP) == 12
+        # The transactional id is the same producer, of the next epoch.
+        again = Producer(of, "tx", version)
+        await again.init()
+        assert again.producer_id == kept[0]
+        assert again.epoch > kept[1]
+        await again.add(("t", 0))
+        assert await again.write("t", 0, b"3") is ErrorCode.NONE
+        await again.end(commit=True)
+        await until(lambda: of.committed("t", 0) == [b"0", b"2", b"3"])

@@ -29,6 +29,7 @@ class Log:
         self.size_bytes = 400
         self.config = SimpleNamespace(
             tiered=tiered,
+            stays_local=not tiered,
             local_retention_ms_effective=0 if keep_bytes < 0 else -1,
             local_retention_bytes_effective=keep_bytes,
         )
@@ -91,6 +92,6 @@ def test_what_the_store_lacks_stays_and_is_told() -> None:
 
 
 def test_the_only_copies_of_a_topic_that_is_not_tiered_stay() -> None:
-    log: Any = Log(35, tiered=False, stays_local=True)
+    log: Any = Log(35, tiered=False)
     assert drop_local(log, manifest((0, 35)), now_ms=NOW) is None
     assert log.dropped_to == 0
