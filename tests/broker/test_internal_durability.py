@@ -24,6 +24,8 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.broker.test_object_durability import alone, create, led
+from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
+from tests.broker.test_shares_of_several import Cluster as Shared
 from tests.broker.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
@@ -50,12 +52,34 @@ class One(Cluster):
         return broker
 
     async def lose_the_disk(self) -> RunningBroker:
+        await self._kill()
+        shutil.rmtree(self.path / "broker-1")
+        return await self._again(take_over=True)
+
+    @property
+    def recovery_points(self) -> Path:
+        (found,) = (self.path / "broker-1").rglob("recovery-point-offset-checkpoint")
+        return found
+
+    async def lose_power(self, unsynced: list[str], recovery_points: bytes) -> RunningBroker:
+        """Files were never synced, nor was the checkpoint of what was since ``recovery_points``."""
+        await self._kill()
+        for path in unsynced:
+            Path(path).write_bytes(b"")
+            for suffix in (".index", ".timeindex"):
+                Path(path).with_suffix(suffix).unlink(missing_ok=True)
+        self.recovery_points.write_bytes(recovery_points)
+        (self.recovery_points.parent / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        return await self._again(take_over=False)
+
+    async def _kill(self) -> None:
         await self._talk_stack.aclose()
         self._talks.clear()
         await self.brokers[1].kill()
         await self.stop(1)
-        shutil.rmtree(self.path / "broker-1")
-        broker = await self.up(again=True)
+
+    async def _again(self, *, take_over: bool) -> RunningBroker:
+        broker = await self.up(again=take_over)
         for topic in broker.node.cluster.image.topics_by_name.values():
             await led(broker, topic.name, len(topic.partitions))
         return broker
@@ -84,6 +108,13 @@ async def one(path: Path) -> AsyncIterator[One]:
 
 async def tier_and_clean(broker: RunningBroker) -> None:
     """Have all that is in internal topics copied to the bucket, and compacted on the disk."""
+    cleaned = [log for log in await tier_all(broker) if log.log_end_offset]
+    assert cleaned
+    await until(lambda: all(log.cleaned_end_offset == log.log_end_offset for log in cleaned))
+
+
+async def tier_all(broker: RunningBroker) -> list[Any]:
+    """Have all that is in internal topics copied to the bucket. Returns: their logs."""
     image = broker.node.cluster.image
     logs = [
         broker.log(name, index)
@@ -100,9 +131,7 @@ async def tier_and_clean(broker: RunningBroker) -> None:
         return all((tier.tiered_end(log.topic_id, log.partition) or 0) == log.log_end_offset for log in logs)
 
     await until(copied)
-    cleaned = [log for log in logs if log.log_end_offset]
-    assert cleaned
-    await until(lambda: all(log.cleaned_end_offset == log.log_end_offset for log in cleaned))
+    return logs
 
 
 async def commit(of: One, group: str, offset: int) -> None:
@@ -174,3 +203,55 @@ async def test_transactions_go_on_after_the_loss_of_the_disk(tmp_path: Path, ver
         assert await again.write("t", 0, b"3") is ErrorCode.NONE
         await again.end(commit=True)
         await until(lambda: of.committed("t", 0) == [b"0", b"2", b"3"])
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("tiered", [False, True])
+async def test_a_share_group_goes_on_after_the_loss_of_the_disk(tmp_path: Path, tiered: bool) -> None:
+    async with one(tmp_path) as of:
+        broker = of.brokers[1]
+        change = ConfigChange("share.auto.offset.reset", Operation.SET, "earliest")
+        await broker.node.membership.controller.alter_configs(ResourceType.GROUP, "workers", [change])
+        await broker.node.shares.ready()
+        await led(broker, SHARE_GROUP_STATE.name)
+        assert broker.node.cluster.image.topics_by_name[SHARE_GROUP_STATE.name].configs["firn.durability"] == "object"
+        async with AsyncExitStack() as stack:
+            made = Shared([broker])
+            await stack.enter_async_context(made._stack)
+            async with workers(made, "a") as (a,):
+                await made.produce(10)
+                assert await a.wait_for() == [(0, 9, 1)]
+                assert await a.say(0, 5, ACCEPT, ACCEPT, RELEASE, ACCEPT, ACCEPT, ACCEPT) is ErrorCode.NONE
+                if tiered:
+                    await tier_and_clean(broker)
+                assert await a.say(7, 7, ACCEPT) is ErrorCode.NONE
+        broker = await of.lose_the_disk()
+        await broker.node.shares.ready()
+        async with AsyncExitStack() as stack:
+            made = Shared([broker])
+            await stack.enter_async_context(made._stack)
+            async with workers(made, "b") as (b,):
+                # 6, 8 and 9 were acquired by a, and are free again, as they were never acknowledged; 2 was released.
+                assert await b.wait_for() == [(2, 2, 2), (6, 6, 2), (8, 9, 2)]
+
+
+@pytest.mark.ci
+async def test_a_hole_that_a_loss_of_power_left_is_not_taken_for_one_of_compaction(tmp_path: Path) -> None:
+    async with one(tmp_path) as of:
+        for number in range(10):
+            await commit(of, f"g{number % 5}", number)
+        broker = of.brokers[1]
+        await tier_and_clean(broker)
+        synced = of.recovery_points.read_bytes()
+        change = ConfigChange("min.cleanable.dirty.ratio", Operation.SET, "1.0")
+        await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, CONSUMER_OFFSETS.name, [change])
+        logs = [broker.log(CONSUMER_OFFSETS.name, index) for index in range(2)]
+        for number in range(5):
+            await commit(of, f"g{number}", number + 10)
+        unsynced = [log.segments()[-1].path for log in logs if log.segments()[-1].size_bytes]
+        await tier_all(broker)
+        for number in range(4):
+            await commit(of, f"g{number}", number + 20)
+        await tier_all(broker)
+        await of.lose_power(unsynced, synced)
+        assert [await committed_offset(of, f"g{number}") for number in range(5)] == [20, 21, 22, 23, 14]
