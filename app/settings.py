@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.configs import BrokerConfig, TopicConfig
+from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.definition import Definition
@@ -82,6 +82,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "--node-id": "node.id",
     "--redis": "firn.redis.url",
     "--take-over": "firn.take.over",
+    "--ephemeral": "firn.ephemeral",
     "--rack": "broker.rack",
 }
 """Flags of `firn serve` that are spellings of a setting."""
@@ -306,6 +307,8 @@ def review(sources: Iterable[Source]) -> Review:
     try:
         broker.update(listeners.fields())
         broker["without_effect"] = tuple(sorted(useless.items()))
+        if broker.get("firn_ephemeral"):
+            _without_disk(broker, topic)
         config = _completed(replace(BrokerConfig(**broker), topic_defaults=TopicConfig(**topic)))
         check_broker_config(config)
         settings = Settings(config, origins)
@@ -662,6 +665,16 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
         return config
     directory = Path(config.data_dir).absolute()
     return replace(config, store_url=directory.with_name(f"{directory.name}-store").as_uri())
+
+
+def _without_disk(broker: dict[str, Any], topic: dict[str, Any]) -> None:
+    """The settings that follow from ``firn.ephemeral``. Raises: ConfigError."""
+    if topic.setdefault("firn_durability", Durability.OBJECT) is not Durability.OBJECT:
+        raise ConfigError(
+            f"firn.ephemeral (--ephemeral) leads only topics with firn.durability=object, and firn.durability is "
+            f"{topic['firn_durability'].value}: leave one of the two out."
+        )
+    broker["firn_cluster_enable"] = True
 
 
 def _check_http(config: BrokerConfig) -> None:

@@ -150,6 +150,7 @@ PRIVATE_APIS = {
             "level_min": "must allow the cluster's level",
             "level_max": "must allow the cluster's level",
             "force": "trusted: it takes the place of a broker that may still run",
+            "anew": "counts only for the present registration of the same incarnation, which it ends (ADR 0037, J14)",
         },
         (
             NO_REQUEST,

@@ -52,8 +52,8 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem, storage_error
-from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
-from app.metadata.control import ControlLink
+from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, Endpoint, ImageDelta
+from app.metadata.control import ANYBODY_OR_NOBODY, ControlLink
 from app.metadata.liveness import Liveness, ObjectLiveness
 from app.metadata.manifest_entries import ManifestEntries
 from app.metadata.member import ClusterMember
@@ -81,8 +81,10 @@ from app.units import BrokerId, Offset, TopicIdPartition
 if TYPE_CHECKING:
     from app.broker.broker_audit import BrokerAudit
     from app.broker.doors import Doors
+    from app.broker.durability_changes import DurabilityChanges
     from app.broker.quota_tokens import QuotaTokens, Tokens
     from app.broker.write_ahead import WriteAhead
+    from app.broker.write_ahead_release import Releases
 
 SEAL_S: Final = 5.0
 """A write-ahead log that cannot be sealed for this time is told of, and tried again."""
@@ -92,6 +94,8 @@ KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """Every data directory of Apache Kafka has it, and none of Firn."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
+RELEASE_S: Final = 4.0
+"""How long a stop waits until its leaderships in the write-ahead log are given up."""
 REFRESH_S: Final = 5.0
 """How long a replaced broker reads manifests, to log the records that they lack."""
 PARTITIONS_NAMED_MAX: Final = 10
@@ -530,6 +534,21 @@ class Node:
         self._background.append(self._tasks.create_task(wal.run()))
         return wal
 
+    def _durability_changes(self, member: ClusterMember) -> DurabilityChanges:
+        from app.broker.durability_changes import DurabilityChanges
+
+        return DurabilityChanges(
+            self.partitions.table,
+            broker_id=BrokerId(self.config.node_id),
+            image=lambda: self.cluster.image,
+            wal=lambda: self.write_ahead,
+            broker_epoch=lambda: member.broker_epoch,
+            tier=self.remote_log_manager,
+            ask=member.switch,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
+
     def _effective_config(self) -> BrokerConfig:
         return self.cluster.effective_broker_config()
 
@@ -691,6 +710,12 @@ class Node:
                     self.partitions.on_followed(self.tier_views.follow)
                     background.append(tasks.create_task(self.tier_views.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
+                    assert member is not None
+                    changes = self._durability_changes(member)
+                    self.partitions.on_followed(changes.follow)
+                    if self.cluster.image.level >= OBJECT_LEVEL:
+                        changes.follow(self.cluster.image, ImageDelta.between(ClusterImage(), self.cluster.image))
+                    background.append(tasks.create_task(changes.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
@@ -715,12 +740,13 @@ class Node:
                         ready()
                     await self._stopping.wait()
                     if member is not None and self._fenced is None:
-                        await member.leave_in_order()
+                        await self._leave_in_order(member)
                 finally:
                     self.context.drain.interrupt()
                     await self.server.close()
                 if self.write_ahead is not None and self._fenced is None:
                     await self.write_ahead.flush()
+                    await self.write_ahead.close()
                 if member is not None and self._fenced is None:
                     await member.left()
                 for task in background:
@@ -736,6 +762,29 @@ class Node:
                 await self._tell_what_stays_behind()
         if self._fenced is not None:
             raise self._fenced
+
+    async def _leave_in_order(self, member: ClusterMember) -> None:
+        """Have others lead what this broker leads: what is in its write-ahead log by its own release (J49), all else by the controller."""
+        async with asyncio.TaskGroup() as together:
+            together.create_task(member.leave_in_order())
+            if self.write_ahead is not None:
+                from app.broker.write_ahead_release import leave
+
+                releases, log_line = self._releases(member, self.write_ahead), self._log_line
+                together.create_task(
+                    leave(releases, self.write_ahead, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line)
+                )
+
+    def _releases(self, member: ClusterMember, wal: WriteAhead) -> Releases:
+        from app.broker.write_ahead_release import Releases
+
+        return Releases(
+            wal,
+            image=lambda: self.cluster.image,
+            broker_id=BrokerId(self.config.node_id),
+            ask=member.release,
+            log_line=self._log_line,
+        )
 
     async def _joins(self, member: ClusterMember) -> bool:
         """Wait until the controller has registered this broker. Returns: False if the broker is to stop before."""

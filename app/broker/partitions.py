@@ -114,7 +114,6 @@ class _Unopened:
     partition: Partition
     bumped_above: int | None = None
     """The highest known leader epoch at the last raise of its epoch."""
-    busy: bool = False
     since_s: float = field(default_factory=loop_time_s)
     """When it was named: what was read of ended write-ahead logs before may be too old (J15)."""
     was_in_sync: bool = False
@@ -200,6 +199,8 @@ class Partitions:
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
+        self._opening: set[TopicIdPartition] = set()
+        """Those of which an attempt is under way. There is one at a time, also if the partition is named anew meanwhile."""
         self._wake_opener = asyncio.Event()
         self._unsealed: dict[TopicIdPartition, None] = {}
         """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
@@ -493,16 +494,25 @@ class Partitions:
             except TimeoutError:
                 continue
 
+    @property
+    def opening(self) -> frozenset[TopicIdPartition]:
+        """The partitions that this broker is named to lead, or is trying to open, and does not lead yet."""
+        return frozenset(self._unopened)
+
     async def try_to_open(self, key: TopicIdPartition) -> bool:
         """Try to open a partition that is not led yet. Returns: whether it is led now. Raises: FencedError."""
         one = self._unopened.get(key)
-        if one is None or one.busy:
+        if one is None or key in self._opening:
             return one is None
-        partition, one.busy = one.partition, True
+        partition = one.partition
         log = partition.log
+        named = self._leader_epoch(log)
+        self._opening.add(key)
         try:
             manifest = await self._load_manifest(log, None, None)
             await self._bump_once(one, manifest)
+            if not self._cluster.image.level:
+                named = self._leader_epoch(log)  # raised just now
             if one.was_in_sync:
                 self._check_in_sync_log(log, manifest)
             opened = await self._open(log, manifest, foreign=True, since_s=one.since_s)
@@ -517,10 +527,11 @@ class Partitions:
         except FirnError:
             return False  # The store is away: that is told elsewhere, and the next look may find it back.
         finally:
-            one.busy = False
+            self._opening.discard(key)
         topic = self._cluster.image.topic_by_id(key.topic_id)
-        if self._unopened.get(key) is not one or topic is None:
-            return False  # Deleted meanwhile, or led by another broker.
+        if self._unopened.get(key) is not one or topic is None or self._leader_epoch(log) != named:
+            self._wake_opener.set()  # it may have been named once more
+            return False  # Deleted meanwhile, or led by another broker, perhaps only until now.
         del self._unopened[key]
         if partition.role is Role.OFFLINE:
             self._logs.bring_back(log)
@@ -830,7 +841,10 @@ class Partitions:
                     self._lead(partition, image.leader_epoch)
                     self._unattached[partition.key] = None
                     self._wake.set()
+            case Transition.STAY if partition is not None and role is Role.FOLLOWER:
+                self._unopened.pop(partition.key, None)  # it was named, and is not any more
             case Transition.OPEN if partition is not None and partition.key in self._unopened:
+                self._unopened[partition.key].since_s = loop_time_s()
                 self._wake_opener.set()  # whoever reads its manifest, and may change its log, opens it
             case Transition.OPEN if (
                 self._started

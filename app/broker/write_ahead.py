@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
 
@@ -25,12 +26,12 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
 from app.seams import Clock
-from app.units import BrokerId, Offset, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import (
     NO_COORDINATOR,
     NONCE_BYTES,
@@ -40,8 +41,9 @@ from app.wal.format import (
     WalFooter,
     batch_fields,
     check_section,
+    encode_seal,
 )
-from app.wal.objects import list_numbers, read_footers
+from app.wal.objects import list_numbers, put, read_footers
 from app.wal.owner import WalOwner
 from app.wal.states import captured
 from app.wal.trimming import WalNeeds
@@ -56,6 +58,8 @@ KEPT_S: Final = 30.0
 """What was read of ended WALs is forgotten after this time."""
 ENDED_KEPT_S: Final = 300.0
 """How long ended ranges stay whose records are all tiered, if no later object of the partition has the state of its producers."""
+CLOSE_S: Final = 1.0
+"""How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 FLUSH_S: Final = 10.0
 """How long a stop waits until everything that was appended is in the bucket."""
 
@@ -63,12 +67,15 @@ FLUSH_S: Final = 10.0
 class _Led:
     """The journal of one log in one leadership."""
 
-    __slots__ = ("_owner", "_state", "_writer", "began_at", "began_s", "key", "log", "wrote")
+    __slots__ = ("_owner", "_state", "began_at", "began_s", "key", "leader_epoch", "log", "writer", "wrote")
 
-    def __init__(self, log: PartitionLog, key: TopicIdPartition, writer: WalWriter, owner: WalOwner) -> None:
+    def __init__(
+        self, log: PartitionLog, key: TopicIdPartition, leader_epoch: LeaderEpoch, writer: WalWriter, owner: WalOwner
+    ) -> None:
         self.log = log
         self.key = key
-        self._writer = writer
+        self.leader_epoch = leader_epoch
+        self.writer = writer
         self._owner = owner
         self._state: PartitionState | None = None
         """Of the log as it was before the batch that is being appended, if the writer wants it."""
@@ -79,7 +86,7 @@ class _Led:
         """Whether an object of this leadership is acknowledged."""
 
     def admit(self, size_bytes: int) -> None:
-        writer, log = self._writer, self.log
+        writer, log = self.writer, self.log
         try:
             writer.check_room(self.key, size_bytes)
         except FencedError as error:
@@ -89,7 +96,7 @@ class _Led:
 
     def take(self, records: memoryview) -> None:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        writer, linger_ms = self._writer, self.log.config.firn_wal_linger_ms
+        writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
         position = 0
         while position < len(records):
             header = parse_header(records, position)
@@ -204,6 +211,8 @@ class WriteAhead:
         self._trimmed = 0
         """Objects below this number are deleted."""
         self._led: dict[TopicIdPartition, _Led] = {}
+        self._closed = False
+        """Whether the log is, or is about to be, sealed by this broker itself."""
         self._noted: ClusterImage | None = None
         """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
@@ -244,6 +253,8 @@ class WriteAhead:
         wal = WalId(self._broker_id, -1 if mine is None else mine.broker_epoch)
         if not ranges or not ranges[-1].is_open or ranges[-1].wal != wal:
             raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker")
+        if self._closed:
+            raise FencedError("this broker stops")
         if self._writer is None or self._writer.wal != wal:
             self._begin(wal)
         writer = self._writer
@@ -255,7 +266,7 @@ class WriteAhead:
         writer.lead(key)
         assert self._needs is not None
         self._needs.note_led(key, partition.leader_epoch)
-        led = self._led[key] = _Led(log, key, writer, self._owner)
+        led = self._led[key] = _Led(log, key, partition.leader_epoch, writer, self._owner)
         log.begin_journal(led)
 
     def _begin(self, wal: WalId) -> None:
@@ -299,7 +310,8 @@ class WriteAhead:
         needs.note_object(durable)
         for section in durable.sections:
             led = self._led.get(section.partition)
-            if led is not None and section.end_offset > led.began_at:
+            # Of an earlier leadership, objects may become durable later: they say nothing of what is appended in this one.
+            if led is not None and section.leader_epoch == led.leader_epoch:
                 led.wrote = True
                 led.log.note_journaled(section.end_offset)
 
@@ -319,8 +331,17 @@ class WriteAhead:
             if owner is None or writer is None or writer.sealed_at is not None:
                 await self._changed.wait()
                 continue
-            await owner.run()
-            self._ended(writer)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(owner.run())
+                another = group.create_task(self._changed.wait())
+                await asyncio.wait([running, another], return_when=asyncio.FIRST_COMPLETED)
+                ended = running.done()
+                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody
+                # waits for what is still on its way.
+                running.cancel()
+                another.cancel()
+            if ended:
+                self._ended(writer)
 
     def _ended(self, writer: WalWriter) -> None:
         """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
@@ -330,8 +351,9 @@ class WriteAhead:
             f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
         )
         for led in tuple(self._led.values()):
-            led.log.end_journal(error)
-            self.resign(led.log)
+            if led.writer is writer:
+                led.log.end_journal(error)
+                self.resign(led.log)
         self._log_line(
             f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
         )
@@ -358,6 +380,65 @@ class WriteAhead:
                 "producers were not answered"
             )
 
+    # --- giving leaderships up ----------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> WalId | None:
+        """The present write-ahead log; None if there is none."""
+        return None if self._writer is None else self._writer.wal
+
+    @property
+    def led_partitions(self) -> list[TopicIdPartition]:
+        """The partitions that this broker writes to its log."""
+        return list(self._led)
+
+    def stop_taking(self, partitions: Collection[TopicIdPartition]) -> None:
+        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18)."""
+        if self._writer is not None and self._owner is not None:
+            for key in partitions:
+                self._writer.stop(key)
+            self._owner.wake()
+
+    def take_again(self, partition: TopicIdPartition) -> None:
+        """This broker leads on, by an image that is newer than any request to the contrary (J18)."""
+        if self._writer is not None and partition in self._led:
+            self._writer.resume(partition)
+
+    def last_number(self, partition: TopicIdPartition) -> int | None:
+        """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led."""
+        if self._writer is None or partition not in self._led or self._writer.sealed_at is not None:
+            return None
+        return self._writer.last_number_if_flushed(partition)
+
+    async def flushed(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Wait until all records of these, which take no more, are acknowledged, or their log has ended."""
+        waiting = set(partitions)
+        while True:
+            writer = self._writer
+            if writer is None or writer.sealed_at is not None:
+                return
+            waiting = {key for key in waiting if key in self._led and self.last_number(key) is None}
+            if not waiting:
+                return
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def close(self) -> None:
+        """End this broker's own log, after the last leadership: then all of it can be deleted. It leads nothing any more.
+
+        What is on its way keeps it from that; then whoever is the controller ends the log (J17).
+        """
+        self._closed = True
+        writer = self._writer
+        if writer is None or writer.sealed_at is not None or not writer.next_number or writer.held_bytes:
+            return
+        number = writer.durable_end
+        nonce = self._rng.randbytes(NONCE_BYTES)
+        with suppress(StorageUnavailable, AlreadyExists, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                seal = encode_seal(writer.wal, number, nonce, self._clock.now_ms(), self._broker_id)
+                await put(self._store, writer.wal, number, seal)
+
     async def _trim(self) -> None:
         while True:
             await asyncio.sleep(TRIM_S)
@@ -374,7 +455,7 @@ class WriteAhead:
             await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):
                 self._roll(key)
-            end = needs.trim_end(writer.durable_end)
+            end = writer.begin_trim(needs.trim_end(writer.durable_end))
             if end > self._trimmed:
                 await self._delete(writer.wal, end)
                 if needs is self._needs:

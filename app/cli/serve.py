@@ -84,6 +84,14 @@ def serve(
             " it cannot reach the store; the new broker logs a warning.",
         ),
     ] = False,
+    ephemeral: Annotated[
+        bool,
+        typer.Option(
+            "--ephemeral",
+            help="The data directory may be lost at any time: this broker leads only topics whose records are in the object store"
+            " (firn.durability=object), which new topics are then.",
+        ),
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -145,6 +153,7 @@ def serve(
         "--rack": rack,
         "--redis": redis,
         "--take-over": "true" if take_over else None,
+        "--ephemeral": "true" if ephemeral else None,
     }
     settings = load(config_path=config, environment=os.environ, flags=flags, assignments=assignments or ())
     if background:

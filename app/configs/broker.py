@@ -29,6 +29,8 @@ class BrokerConfig:
     node_id: int = 1
     """``NODE_ID_AUTO`` until the broker knows it."""
     firn_cluster_enable: bool = False
+    firn_ephemeral: bool = False
+    """Whether the data directory may be lost at any time: the broker leads only topics with ``firn.durability=object``."""
     broker_rack: str | None = None
     replica_selector_class: str | None = None
     """Kafka's class that chooses the replica that a consumer reads from; None or empty for the leader (KIP-392)."""

@@ -87,6 +87,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "`firn cluster features --upgrade firn.version=1` lets more brokers join a cluster of one broker.",
             ),
             _broker(
+                "firn.ephemeral",
+                _BOOLEAN,
+                "Whether this broker's data directory may be lost whenever it stops, as on a tmpfs. It then leads only topics with "
+                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose new "
+                "topics have firn.durability=object. It needs firn.version 3.",
+            ),
+            _broker(
                 "broker.rack",
                 _STRING,
                 "Rack or availability zone of this broker. Clients can see it, the uniform assignor prefers members in the "

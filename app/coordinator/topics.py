@@ -84,8 +84,11 @@ def _durability(config: BrokerConfig, image: ClusterImage) -> Durability | None:
         return Durability(wanted.value)
     if image.level < OBJECT_LEVEL:
         return None
-    of_others = any(topic.configs.get("firn.durability") == Durability.OBJECT for topic in image.topics_by_name.values())
-    return Durability.OBJECT if of_others or config.topic_defaults.firn_durability is Durability.OBJECT else None
+    of_others = any(
+        topic.configs.get("firn.durability") == Durability.OBJECT for topic in image.topics_by_name.values()
+    )
+    by_default = config.firn_ephemeral or config.topic_defaults.firn_durability is Durability.OBJECT
+    return Durability.OBJECT if of_others or by_default else None
 
 
 MADE_WITHIN_S: Final = 15.0

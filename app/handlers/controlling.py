@@ -214,6 +214,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
                 asked.instance_id,
                 asked.force,
                 asked.anew,
+                asked.ephemeral,
             )
         )
     except FirnError as error:

@@ -81,6 +81,8 @@ class RegistrationAsked(NamedTuple):
     """Whether the operator asked for a take-over of an unfenced broker's place."""
     anew: int = NO_BROKER_EPOCH
     """The broker epoch of this incarnation that is over, because its write-ahead log has ended (J14)."""
+    ephemeral: bool = False
+    """Whether its disk may be lost at any time (J47)."""
 
 
 class RegistrationAnswer(NamedTuple):
@@ -147,6 +149,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
         broker_id = new_node_id(draft)
         records.append(counters_change(CountersRecord(1, broker_id + 1)))
     _check_place(broker_id, bound, asked)
+    if asked.ephemeral:
+        _check_ephemeral(draft, broker_id)
     previous_epoch = NO_BROKER_EPOCH if bound is None else bound.broker_epoch
     broker = BrokerImage(
         broker_id,
@@ -161,6 +165,7 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
         changed_at=around.sequence,
         boot_id=asked.boot_id,
         level_max=asked.level_max,
+        ephemeral=asked.ephemeral,
     )
     new_directory = bound is None or bound.directory_id != asked.directory_id
     # A process that registers again has lost nothing.
@@ -198,6 +203,16 @@ def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -
     changed = _Changed(draft, around, {broker_id: None})
     changed.each(lambda image, terms: lost(image, broker.broker_id, terms, new_directory=False))
     return Planned(records + changed.records, BrokersChanged((broker.broker_id,), tuple(changed.unclean)))
+
+
+def forget_broker(
+    draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, *, only_fenced: bool = False
+) -> Planned[BrokersChanged]:
+    """Unregister a broker without a disk, as it will not come back (J48). One that has changed since is left alone."""
+    broker = draft.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch or not broker.ephemeral or (only_fenced and not broker.fenced):
+        return Planned([], BrokersChanged((), ()))
+    return unregister_broker(draft, around, broker_id)
 
 
 def _bound(draft: ImageDraft, asked: RegistrationAsked) -> BrokerImage | None:
@@ -244,6 +259,24 @@ def _check_place(broker_id: BrokerId, bound: BrokerImage | None, asked: Registra
             f"Node id {broker_id} is in use by a broker with another data directory ({bound.directory_id}). "
             "Stop that broker, give this one another --node-id, or start it with --take-over.",
         )
+
+
+def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
+    """Raises: RequestRejected UNSUPPORTED_VERSION, INVALID_REQUEST (J47)."""
+    if draft.level < OBJECT_LEVEL:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"A broker with firn.ephemeral needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {draft.level}: run `firn cluster "
+            f"features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
+        )
+    for topic in draft.topics:
+        for image in topic.partitions:
+            if broker_id in image.replicas and image.durability.needs_disks:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Broker {broker_id} has replicas of topic '{topic.name}', whose records are on disks, so it cannot become "
+                    "ephemeral: move its replicas first (`firn cluster drain`), or start it without --ephemeral.",
+                )
 
 
 # --- fencing and stopping -------------------------------------------------------------------------------------------

@@ -199,14 +199,14 @@ def create_topic(
                 "Replicas are assigned by hand, so the partition count and the replication factor must be -1.",
             )
         _check_count(len(assignments))
-        placed = _placed_by_hand(draft, assignments, range(len(assignments)))
+        placed = _placed_by_hand(draft, assignments, range(len(assignments)), in_log=in_log)
         replication_factor = len(placed[0])
     else:
         if partitions == DEFAULT:
             partitions = broker.num_partitions
         if replication_factor == DEFAULT:
             replication_factor, fewer_replicas = broker.default_replication_factor, True
-        available = _available(draft, around)
+        available = _available(draft, around) if in_log else _with_disks(draft, _available(draft, around), name)
         if fewer_replicas and not in_log:
             replication_factor = min(replication_factor, max(1, len(available)))
         _check_count(partitions)
@@ -264,7 +264,7 @@ def create_partitions(
                 f"{count - before} new partitions need as many assignments, not {len(assignments)}.",
             )
         new = range(before, count)
-        placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new)
+        placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new, in_log=in_log)
         if any(len(replicas) != factor for replicas in placed):
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic's partitions have {factor} replicas each."
@@ -273,7 +273,8 @@ def create_partitions(
         placed = _placed_in_log(draft, around, count - before, factor, around.placement_start + before)
     else:
         start = around.placement_start + before
-        chosen = staying(_available(draft, around), _partitions(draft), factor)
+        available = _with_disks(draft, _available(draft, around), name)
+        chosen = staying(available, _partitions(draft), factor)
         placed = place(draft.brokers, chosen, count - before, factor, start, fenced=_fenced(draft))
     added = _new_partitions(draft, placed, before)
     if in_log:
@@ -425,11 +426,29 @@ def _partitions(draft: ImageDraft) -> Iterator[PartitionImage]:
 
 
 def _fenced(draft: ImageDraft) -> Sequence[BrokerId]:
-    """Brokers of several that are registered and do not serve now."""
-    return [each.broker_id for each in draft.brokers.values() if not each.active] if draft.level else ()
+    """Brokers of several that are registered and do not serve now, and may have replicas on their disks."""
+    if not draft.level:
+        return ()
+    return [each.broker_id for each in draft.brokers.values() if not each.active and not each.ephemeral]
 
 
-def _placed_by_hand(draft: ImageDraft, assignments: Assignments, indexes: range) -> list[tuple[BrokerId, ...]]:
+def _with_disks(draft: ImageDraft, available: Sequence[BrokerId], name: str) -> Sequence[BrokerId]:
+    """The brokers that may have replicas of a topic whose records are on disks (J47). Raises: RequestRejected INVALID_CONFIG."""
+    if draft.level < OBJECT_LEVEL:
+        return available
+    found = [each for each in available if not draft.brokers[each].ephemeral]
+    if available and not found:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: create"
+            f" it with {DURABILITY}=object (tiered, and not compacted), or start a broker without --ephemeral.",
+        )
+    return found
+
+
+def _placed_by_hand(
+    draft: ImageDraft, assignments: Assignments, indexes: range, *, in_log: bool
+) -> list[tuple[BrokerId, ...]]:
     if set(assignments) != set(indexes):
         raise RequestRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions that are assigned by hand are numbered without a gap."
@@ -445,6 +464,13 @@ def _placed_by_hand(draft: ImageDraft, assignments: Assignments, indexes: range)
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The assignment of partition {index} names broker {unknown[0]}, which is not registered.",
+            )
+        ephemeral = [] if in_log else [broker for broker in replicas if draft.brokers[broker].ephemeral]
+        if ephemeral:
+            raise RequestRejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The assignment of partition {index} names broker {ephemeral[0]}, which is ephemeral: it leads only topics with "
+                f"{DURABILITY}=object.",
             )
         placed.append(replicas)
     if len({len(replicas) for replicas in placed}) > 1:
@@ -593,7 +619,15 @@ def _with_other_durability(
         require_object_level(draft)
         factor = _factor_of(topic)
         return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
-    available = _available(draft, around)
+    available = _with_disks(draft, _available(draft, around), topic.name)
+    ephemeral = [each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral]
+    if ephemeral:
+        raise invalid_value(
+            DURABILITY,
+            overrides.get(DURABILITY, "the default"),
+            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker with a "
+            "disk lead it first (`firn topic reassign`).",
+        )
     count = len(topic.partitions)
     factor = min(_factor_of(topic), max(1, len(available)))
     placed: Sequence[tuple[BrokerId, ...]] = [()] * count

@@ -154,6 +154,12 @@ class SealedMemberRecord(MemberRecord, array_like=True, frozen=True):
     """The number of the seal: the broker is not unfenced under this broker epoch any more."""
 
 
+class EphemeralMemberRecord(SealedMemberRecord, array_like=True, frozen=True):
+    """The registration of a broker whose disk may be lost at any time (level 3, J47)."""
+
+    ephemeral: bool = False
+
+
 class TopicRecord(Versioned, array_like=True, frozen=True):
     """A topic without its partitions. When it is ``deleting``, its name is free. The record stays until the bucket has no
     object of the topic."""
@@ -285,7 +291,7 @@ class CountersRecord(Versioned, array_like=True, frozen=True):
 
 CLUSTERS = ValueDecoder(ClusterRecord, 2, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
-_brokers = ValueDecoder(SealedMemberRecord, 1, "broker")
+_brokers = ValueDecoder(EphemeralMemberRecord, 1, "broker")
 _topics = ValueDecoder(ObjectTopicRecord, 1, "topic")
 _partitions = ValueDecoder(WalPartitionRecord, 1, "partition")
 _broker_configs = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
@@ -425,7 +431,7 @@ class PartitionImage(NamedTuple):
     @property
     def is_journaled(self) -> bool:
         """Whether its records count as stored when a write-ahead log in the bucket has them (ADR 0037)."""
-        return self.durability is PartitionDurability.OBJECT
+        return self.durability.by_log
 
     def record(self) -> PartitionRecord:
         """The record of this state: the shortest form that says it."""
@@ -493,6 +499,8 @@ class BrokerImage:
     level_max: int = 0
     wal_end: int = NOT_SEALED
     """The number of the seal that ended the write-ahead log of this broker epoch; ``NOT_SEALED`` if none is known (J14)."""
+    ephemeral: bool = False
+    """Whether its disk may be lost at any time: it leads nothing but partitions in write-ahead logs (J47)."""
 
     @property
     def wal(self) -> WalId:
@@ -522,7 +530,9 @@ class BrokerImage:
             self.level_max,
         )
         record = MemberRecord(*fields)
-        if self.wal_end != NOT_SEALED:
+        if self.ephemeral:
+            record = EphemeralMemberRecord(*fields, self.wal_end, True)
+        elif self.wal_end != NOT_SEALED:
             record = SealedMemberRecord(*fields, self.wal_end)
         return msgspec.structs.replace(record, **changes)
 
@@ -1008,6 +1018,7 @@ class ImageDraft:
             record.boot_id,
             record.level_max,
             record.wal_end,
+            record.ephemeral,
         )
 
     def _topic_in_the_making(self, topic_id: UUID) -> _TopicInTheMaking:

@@ -38,6 +38,7 @@ class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
     level_max: int
     force: bool = False
     anew: int = -1
+    ephemeral: bool = False
 
 
 class RegisterResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -231,6 +232,8 @@ NOT_RELEASED: Final = -2
 """As the last number of a release: it is none."""
 ANYBODY: Final = -1
 """As the broker to which a partition is released."""
+ANYBODY_OR_NOBODY: Final = -2
+"""The same of a leader that stops: if nobody else can lead now, the leadership ends all the same (J49)."""
 
 
 class MemberEpoch(NamedTuple):

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+from app.configs import Durability
 from app.errors import (
     ConflictError,
     CorruptionError,
@@ -45,12 +46,15 @@ from app.metadata import (
 from app.metadata.broker_changes import BrokersChanged
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
 from app.metadata.cluster import (
+    ALL_BROKERS,
     LEVEL_FEATURE,
+    OBJECT_LEVEL,
     ClusterRecord,
     ControllerRecord,
     ImageDraft,
     QuotaEntity,
     TopicImage,
+    broker_configs_change,
     cluster_change,
     controller_change,
     feature_change,
@@ -220,11 +224,19 @@ class Controller(ClusterChanges):
             [
                 cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())),
                 feature_change(LEVEL_FEATURE, level),
+                *self._first_settings(level),
                 *more,
             ]
         )
         self._log.step_down()
         return created
+
+    def _first_settings(self, level: int) -> Sequence[KeyValue]:
+        """The dynamic settings of a new cluster. One that a broker without a disk creates keeps new topics in the object store,
+        whichever broker is the controller later (J47)."""
+        if level < OBJECT_LEVEL or not self._view.config.firn_ephemeral:
+            return ()
+        return (broker_configs_change(ALL_BROKERS, {changes.DURABILITY: Durability.OBJECT.value}),)
 
     async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
         """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` (C1).

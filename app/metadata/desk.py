@@ -26,6 +26,7 @@ from app.metadata.broker_changes import (
     alter_in_sync,
     begin_stop,
     fence_brokers,
+    forget_broker,
     register_broker,
     unfence_brokers,
 )
@@ -56,6 +57,8 @@ ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 REFUSAL_PAUSE_S: Final = 0.15
 PROBES_MAX: Final = 12
 """Of one broker's address. A process that is being killed may close its connections before it stops to listen."""
+EPHEMERAL_KEPT_S: Final = 600.0
+"""After so long without a disk and without a heartbeat, a broker is taken out of the cluster: its next start has another id (J48)."""
 CLOCKS_APART_MS: Final = 10_000
 """A clock that differs by so much is told of."""
 CLOCK_OF: Final = "the clock of"
@@ -92,6 +95,8 @@ class Desk:
         """Set when a session, a broker or the office has changed in a way that may call for a change."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
+        self._away_since_s: dict[tuple[int, int], float] = {}
+        """Ephemeral brokers that are fenced, by node id and broker epoch, and since when this controller knows of it."""
         self.unclean_elections = 0
         """Leaders that were elected although they may lack committed records, by this controller."""
         controller.wal_next = self._wal_next
@@ -143,8 +148,10 @@ class Desk:
                         await self._let_preferred_lead()
                         next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
                     await self._add_replicas(more_replicas)
+                    await self._forget_ephemeral(loop.time())
         finally:
             self._sessions = None
+            self._away_since_s.clear()
             self._clocks_ms.clear()
             for task in self._probing.values():
                 task.cancel()
@@ -212,6 +219,28 @@ class Desk:
                 self._count_unclean(changed.unclean)
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
+
+    async def _forget_ephemeral(self, now_s: float) -> None:
+        """Take brokers out of the cluster that had no disk, and have not been back for long (J48)."""
+        brokers, before = self._view.image.brokers, self._away_since_s
+        self._away_since_s = {
+            key: before.get(key, now_s)
+            for broker_id, one in brokers.items()
+            if one.ephemeral and one.fenced and (key := (broker_id, one.broker_epoch))
+        }
+        for (broker_id, broker_epoch), since_s in self._away_since_s.items():
+            if now_s - since_s >= EPHEMERAL_KEPT_S and self._in_office():
+                try:
+                    if await self._unregister_fenced(broker_id, broker_epoch):
+                        self._log_line(f"broker {broker_id} had no disk and has not been back: it is out of the cluster")
+                except FirnError as error:
+                    self._faults.met("forgetting", f"broker {broker_id}", f"broker {broker_id} stays for now: {error}")
+
+    async def _unregister_fenced(self, broker_id: int, broker_epoch: int) -> bool:
+        made = await self.controller.submit(
+            lambda draft, around: forget_broker(draft, around, broker_id, broker_epoch, only_fenced=True)
+        )
+        return bool(made.brokers)
 
     async def _add_replicas(self, more: MoreReplicas) -> None:
         """Begin to add replicas to internal topics that were made when there were fewer brokers (ADR 0025, N2)."""
@@ -349,7 +378,15 @@ class Desk:
         return 0 if self._sessions is None else self._sessions.wal_next(*wal)
 
     async def left(self, broker_id: int, broker_epoch: int) -> None:
-        """A broker has stopped in order: fence it at once. Raises: as ``Controller.submit``."""
+        """A broker has stopped in order: fence it at once, or forget it if it has no disk, and another broker goes on (J48).
+
+        Raises: as ``Controller.submit``.
+        """
+        brokers = self._view.image.brokers
+        broker = brokers.get(broker_id)
+        if broker is not None and broker.ephemeral and any(one.active for one in brokers.values() if one is not broker):
+            await self.controller.submit(lambda draft, around: forget_broker(draft, around, broker_id, broker_epoch))
+            return
         await self.controller.submit(lambda draft, around: fence_brokers(draft, around, [(broker_id, broker_epoch)]))
 
     def note_clock(self, broker_id: int, ahead_ms: int) -> None:

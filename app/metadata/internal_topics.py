@@ -97,7 +97,7 @@ class MoreReplicas:
         if image is self._image:
             return []
         self._image = image
-        live = frozenset([each.broker_id for each in image.brokers.values() if each.active])
+        live = frozenset([each.broker_id for each in image.brokers.values() if each.active and not each.ephemeral])
         if live != self._live:
             self._live = live
             self._begun.clear()
@@ -117,7 +117,11 @@ def add_replicas(
 ) -> Planned[Reassigned]:
     """Begin to add replicas to partitions of internal topics, as far as they still lack some. Places that have changed since are
     skipped. ``config``: the brokers' present settings."""
-    live = [each for each in around.live_brokers if each in draft.brokers and draft.brokers[each].active]
+    live = [
+        each
+        for each in around.live_brokers
+        if each in draft.brokers and draft.brokers[each].active and not draft.brokers[each].ephemeral
+    ]
     asked: list[ReassignmentAsked] = []
     for internal in INTERNAL.values():
         topic = draft.topic(internal.name)

@@ -115,6 +115,8 @@ class LogLeaders:
     def _choose(self, partition: PartitionImage, other_than: int, rather: int) -> BrokerImage | None:
         count = self._counted()
         candidates = [each for each in count if each != other_than]
+        if partition.durability.needs_disks:
+            candidates = [each for each in candidates if not self._is_ephemeral(each)]
         if not candidates:
             return None
         wanted = [rather, *partition.adding]
@@ -125,6 +127,10 @@ class LogLeaders:
             leader = min(candidates, key=lambda each: (count[each], each))
         count[leader] += 1
         return self._brokers[leader]
+
+    def _is_ephemeral(self, broker_id: int) -> bool:
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.ephemeral
 
     def _counted(self) -> dict[BrokerId, int]:
         if self._count is None:

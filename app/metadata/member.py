@@ -387,6 +387,7 @@ class ClusterMember(Elsewhere):
             self._view.config.firn_instance_id,
             self._take_over,
             anew,
+            self._view.config.firn_ephemeral,
         )
         if self._controller.active:
             made = await self.desk.register(asked, check_endpoints=False)
@@ -413,6 +414,7 @@ class ClusterMember(Elsewhere):
                 asked.level_max,
                 asked.force,
                 asked.anew,
+                asked.ephemeral,
             ),
         )
         if answer.error != ErrorCode.NOT_CONTROLLER:

@@ -133,6 +133,11 @@ class Membership:
 
     def _check_default_durability(self, image: ClusterImage) -> None:
         """Raises: StartRefused."""
+        if self.view.config.firn_ephemeral and image.level < OBJECT_LEVEL:
+            raise StartRefused(
+                f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: run `firn cluster"
+                f" features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
+            )
         config = self.view.config
         for name, wanted in (
             ("firn.durability", config.topic_defaults.firn_durability),

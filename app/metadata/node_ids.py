@@ -15,8 +15,9 @@ from uuid import UUID
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError
+from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable
 from app.metadata.broker_changes import ANY_NODE_ID, new_node_id
+from app.metadata.candidacy import SIGN_STALE_S
 from app.metadata.cluster import (
     LEVEL_FEATURE,
     LEVEL_MAX,
@@ -27,7 +28,7 @@ from app.metadata.cluster import (
 )
 from app.metadata.control import NODE_ID, ChangeRequest, ControlLink, NodeIdChange
 from app.metadata.controller import Controller
-from app.metadata.liveness import Identity
+from app.metadata.liveness import Identity, ObjectLiveness
 from app.metadata.log_format import KeyValue
 from app.metadata.numbered_log import LogTimings
 from app.metadata.registration import StartRefused, mend_of_one_broker
@@ -35,6 +36,12 @@ from app.metadata.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
 from app.units import BrokerId
+
+ASLEEP_LOOKS: Final = 3
+"""So many looks in a row must find no living broker before an id is taken by itself (B8). They are ``AGAIN_S`` apart at least, as a
+process that is being killed may close its connections before it stops to listen."""
+SIGN_S: Final = 5.0
+"""How long a look for a sign of life may take."""
 
 QUIET_S: Final = 10.0
 """If no broker is registered, an id is taken only after the log had no new entry for so long (B5): whoever has the first id is
@@ -78,6 +85,7 @@ class NodeIds:
         self._timings = timings if timings is not None else LogTimings()
         self._log_line = log_line
         self._stopping = stopping
+        self._signs = ObjectLiveness(store, rng=rng, clock=clock)
 
     async def obtain(self) -> NodeIdGiven:
         """An id that no other broker has or gets. An empty store becomes a cluster of several brokers.
@@ -89,6 +97,7 @@ class NodeIds:
         await view.log.load()
         began_s = changed_s = told_s = loop.time()
         why = ""
+        looks = 0
         while True:
             image = view.log.state.image
             self._check(image)
@@ -101,6 +110,14 @@ class NodeIds:
                 node_id, why = await self._ask(image)
                 if node_id is not None:
                     return NodeIdGiven(image.cluster_id, node_id)
+                quiet = image.controller.broker_id in image.brokers or loop.time() - changed_s >= QUIET_S
+                asleep = self._config.firn_ephemeral and quiet and await self._is_asleep(image)
+                looks = looks + 1 if asleep else 0
+                if looks >= ASLEEP_LOOKS:
+                    given = await self._take_one(image)
+                    if given is not None:
+                        return given
+                    looks = 0
             now_s = loop.time()
             if now_s - began_s >= WAIT_S:
                 raise StartRefused(
@@ -148,6 +165,26 @@ class NodeIds:
             return None, f"at the address of {where} answers a broker of another cluster"
         return None, f"{where} is not the controller any more"
 
+    async def _is_asleep(self, image: ClusterImage) -> bool:
+        """Whether none of the brokers lives that could be, or become, the controller: the address of each refuses connections, or it
+        has given no sign of life in the store for so long that a broker of the cluster would seal, too (C4)."""
+        asked = [
+            broker
+            for broker_id, broker in image.brokers.items()
+            if not broker.fenced or broker_id == image.controller.broker_id
+        ]
+        return all(await asyncio.gather(*map(self._is_gone, asked)))
+
+    async def _is_gone(self, broker: BrokerImage) -> bool:
+        if broker.endpoints and await self._link.refuses(broker.endpoints[0]):
+            return True
+        try:
+            async with asyncio.timeout(SIGN_S):
+                age_ms = await self._signs.age_ms(broker.broker_id, broker.directory_id)
+        except (StorageUnavailable, TimeoutError):
+            return False
+        return age_ms is None or age_ms / 1000 >= SIGN_STALE_S
+
     async def _take_one(self, seen: ClusterImage) -> NodeIdGiven | None:
         """Seal the log, and take the next id with the entry after the seal, which also creates the cluster if there is none (B2).
 
@@ -156,7 +193,7 @@ class NodeIds:
         view = self._view(new_node_id(seen))
         await view.log.load()
         image, node_id = view.log.state.image, view.identity.broker_id
-        if image.brokers or new_node_id(image) != node_id:
+        if image.brokers != seen.brokers or image.controller != seen.controller or new_node_id(image) != node_id:
             return None
         self._check(image)
         controller = Controller(view, rng=self._rng, clock=self._clock)

@@ -271,6 +271,8 @@ def _check_targets(
         why = f"Broker {unknown[0]} is not registered."
     elif dead := [each for each in new if draft.brokers[each].fenced]:
         why = f"Broker {dead[0]} is fenced: start it first, so that it can get a replica."
+    elif partition.durability.needs_disks and (ephemeral := [each for each in new if draft.brokers[each].ephemeral]):
+        why = f"Broker {ephemeral[0]} is ephemeral: it leads only topics with firn.durability=object."
     elif new and not draft.level:
         why = "The cluster is of one broker."
     if why is not None:

@@ -117,7 +117,9 @@ class Registration:
         self.check_cluster(image)
         bound = image.brokers.get(mine.broker_id)
         if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
-            await self._check_gone(image, bound, silent=not bound.fenced or _commits_alone(image, bound.broker_id))
+            # Whatever a broker without a disk may still do by itself counts if its write-ahead log says so, and else never did (J47).
+            silent = not bound.ephemeral and (not bound.fenced or _commits_alone(image, bound.broker_id))
+            await self._check_gone(image, bound, silent=silent)
         self._predecessor = bound
         await self._patiently(lambda: self._liveness.beat(mine))
 
@@ -334,7 +336,9 @@ def _commits_alone(image: ClusterImage, broker_id: BrokerId) -> bool:
     """Whether there is a partition whose only replica in sync is this broker. Of others it can commit nothing once it is fenced:
     it cannot change the in-sync set, and the other members refuse its epoch."""
     return any(
-        partition.isr == (broker_id,) for topic in image.topics_by_name.values() for partition in topic.partitions
+        partition.isr == (broker_id,) and not partition.durability.by_log
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
     )
 
 

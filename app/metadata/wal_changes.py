@@ -17,9 +17,9 @@ from app.metadata.cluster import (
     broker_change,
     partition_change,
 )
-from app.metadata.control import DropAsked, ReleaseAsked, SwitchAsked
+from app.metadata.control import ANYBODY_OR_NOBODY, DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.durability_changes import switched
-from app.metadata.elections import NOBODY
+from app.metadata.elections import NOBODY, stamped
 from app.metadata.log_format import KeyValue
 from app.metadata.log_leaders import LogLeaders, orphaned
 from app.metadata.replica_changes import check_leads
@@ -91,7 +91,8 @@ def release_partitions(
 ) -> Planned[list[AlteredSet]]:
     """Close the ranges of leaderships that their leader has given up, and name the next leaders (J18). Each is decided for itself.
 
-    If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it.
+    If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. That of a leader that
+    stops ends all the same (``ANYBODY_OR_NOBODY``): whoever leads next needs no seal then (J49).
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
     require_broker(draft, broker_id, broker_epoch)
@@ -102,9 +103,11 @@ def release_partitions(
         ranges = released(image.wal_ranges, wal, one.last_number)
         given_up = image._replace(leader=NOBODY, wal_ranges=ranges)
         after = leaders.elect(given_up, other_than=broker_id, rather=one.to)
-        if after.leader == NOBODY:
-            return image._replace(partition_epoch=image.partition_epoch + 1)
-        return after
+        if after.leader != NOBODY:
+            return after
+        if one.to == ANYBODY_OR_NOBODY:
+            return stamped(image, given_up._replace(isr=()))
+        return image._replace(partition_epoch=image.partition_epoch + 1)
 
     planned = _each(draft, wal, asked, decide)
     stay = "No other broker can lead the partition now: lead it on."

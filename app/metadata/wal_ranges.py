@@ -30,6 +30,11 @@ class PartitionDurability(IntEnum):
         """Whether leaders follow one another by the write-ahead log, and not by replicas (J42)."""
         return self in (PartitionDurability.OBJECT, PartitionDurability.FROM_OBJECT)
 
+    @property
+    def needs_disks(self) -> bool:
+        """Whether records are, or are to be, nowhere but on the disks of its replicas (J47)."""
+        return self is not PartitionDurability.OBJECT
+
 
 OPEN: Final = -1
 """In place of the last number, while the leader writes."""

@@ -157,5 +157,3 @@ async def _quiet(log: PartitionLog) -> None:
             return
         await asyncio.sleep(QUIET_PAUSE_S)
     raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
-
-

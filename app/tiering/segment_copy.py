@@ -376,8 +376,11 @@ def _epochs_within(lineage: Sequence[EpochLike], base: Offset, end: Offset) -> t
 def _is_empty(log: TieredLog, start: Offset, end: Offset) -> bool:
     """Whether the log has [start, end), and compaction has left no record there."""
     between = [one for one in log.segments() if one.end_offset > start and one.base_offset < end]
-    return log.log_start_offset <= start and bool(between) and between[0].base_offset <= start and not any(
-        one.size_bytes for one in between
+    return (
+        log.log_start_offset <= start
+        and bool(between)
+        and between[0].base_offset <= start
+        and not any(one.size_bytes for one in between)
     )
 
 

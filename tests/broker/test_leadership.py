@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,34 @@ async def test_a_broker_that_is_named_again_leads_with_all_records_in_a_higher_e
         assert await produce(client, "t", batch(1)) == [15]
         await until(lambda: tiered(broker, "t"))  # it leads before it has read the manifest (ADR 0024, T2)
         await tier_everything(broker, "t", 0)
+
+
+async def test_a_broker_that_was_named_and_is_not_any_more_before_it_has_read_the_manifest_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(3))
+        await name_leader(broker.node, "t", OTHER)
+        await name_in_sync(broker.node, "t", OTHER)
+        asked, may_go_on = asyncio.Event(), asyncio.Event()
+        list_objects = broker.store.list_objects
+
+        async def held(*args: Any, **more: Any) -> Any:
+            asked.set()
+            await may_go_on.wait()
+            return await list_objects(*args, **more)
+
+        monkeypatch.setattr(broker.store, "list_objects", held)
+        await name_leader(broker.node, "t", ME)
+        await asked.wait()  # for the manifest
+        await name_leader(broker.node, "t", OTHER)
+        may_go_on.set()
+        key = TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
+        await until(lambda: key not in broker.node.partitions.opening)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert broker.node.partitions.table.led("t", 0) is None
 
 
 async def test_what_another_broker_leads_is_not_led_after_a_restart_and_kept(tmp_path: Path) -> None:

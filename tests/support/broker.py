@@ -25,6 +25,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
+from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import Liveness
 from app.metadata.place import Places
 from app.metrics import Registry, Sample
@@ -142,7 +143,7 @@ async def running_broker(
             new_tokens=new_tokens,
             boot_id=boot_id,
             liveness=liveness,
-            new_level=new_level or int(config.firn_cluster_enable),
+            new_level=new_level or (LEVEL_MAX if config.firn_ephemeral else int(config.firn_cluster_enable)),
         ),
     )
     broker = RunningBroker(node, store, lines)

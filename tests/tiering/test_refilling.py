@@ -67,9 +67,7 @@ def cleaner(world: World) -> LogCleaner:
 
 
 async def refilled(world: World) -> None:
-    await refill(
-        world.log, world.manifest, world.work, fs=world.fs, pool=world.pool, now_ms=world.clock.now_ms
-    )
+    await refill(world.log, world.manifest, world.work, fs=world.fs, pool=world.pool, now_ms=world.clock.now_ms)
 
 
 async def table(world: World) -> dict[bytes | None, tuple[int, bytes | None]]:

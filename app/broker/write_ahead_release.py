@@ -1,0 +1,128 @@
+"""A broker gives up leaderships of partitions in its write-ahead log (ADR 0037, J18, J49): because it stops, or for others to lead.
+
+The partitions take no more records, what they have reaches the bucket, and one request names the last number of each. From then on
+each waits for an image with a higher partition epoch, which says who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from app.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable
+from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.control import ANYBODY, InSyncAnswer, ReleaseAsked
+from app.units import BrokerId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from app.broker.write_ahead import WriteAhead
+
+Ask = Callable[[Sequence[ReleaseAsked]], Awaitable[Sequence[InSyncAnswer]]]
+"""``ClusterMember.release``."""
+
+RELEASED_AT_ONCE: Final = 10_000
+"""Partitions of one request."""
+LOOK_S: Final = 0.02
+"""Between two looks for an image that is on its way."""
+AGAIN_S: Final = 0.2
+AGAIN_S_MAX: Final = 2.0
+
+
+class Releases:
+    """Belongs to the broker's loop."""
+
+    def __init__(
+        self,
+        wal: WriteAhead,
+        *,
+        image: Callable[[], ClusterImage],
+        broker_id: BrokerId,
+        ask: Ask,
+        log_line: Callable[[str], None],
+    ) -> None:
+        self._wal = wal
+        self._image = image
+        self._broker_id = broker_id
+        self._ask = ask
+        self._log_line = log_line
+
+    async def give_up(self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY) -> None:
+        """Give partitions up that this broker leads, by one change for all of them. ``to``: who is rather to lead.
+
+        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if the
+        process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
+        """
+        self._wal.stop_taking(keys)
+        await self._wal.flushed(keys)
+        asked: dict[TopicIdPartition, int] = {}
+        """The partition epoch of the newest request."""
+        left = dict.fromkeys(keys)
+        pause_s = AGAIN_S
+        while left:
+            releases: list[ReleaseAsked] = []
+            for key in tuple(left):
+                partition = self._led(key)
+                number = None if partition is None else self._wal.last_number(key)
+                if partition is None or number is None:
+                    del left[key]  # others lead, or will: the write-ahead log has ended
+                elif asked.get(key, partition.partition_epoch) < partition.partition_epoch:
+                    self._wal.take_again(key)
+                    del left[key]
+                else:
+                    named = to if isinstance(to, int) else to.get(key, ANYBODY)
+                    place = (key.topic_id, int(key.partition), int(partition.leader_epoch), partition.partition_epoch)
+                    releases.append(ReleaseAsked(*place, number, named))
+            if not releases:
+                return
+            for one in releases:
+                asked[TopicIdPartition(*one[:2])] = one.partition_epoch  # type: ignore[arg-type]
+            if await self._request(releases):
+                await self._followed(asked, left)
+                pause_s = AGAIN_S
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+    def _led(self, key: TopicIdPartition) -> PartitionImage | None:
+        """The partition, if this broker leads it in its present write-ahead log, by the newest image."""
+        found = self._image().partition(key.topic_id, key.partition)
+        if found is None or found.leader != self._broker_id or not found.wal_ranges:
+            return None
+        newest = found.wal_ranges[-1]
+        return found if newest.is_open and newest.wal == self._wal.id else None
+
+    async def _request(self, releases: Sequence[ReleaseAsked]) -> bool:
+        """Returns: whether the controller has decided each. Its image is to be waited for."""
+        for first in range(0, len(releases), RELEASED_AT_ONCE):
+            try:
+                answers = await self._ask(releases[first : first + RELEASED_AT_ONCE])
+            except (BrokerUnavailable, ProtocolError, StorageUnavailable, RequestRejected):
+                return False
+            decided = (ErrorCode.NONE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+            if any(one.error not in decided for one in answers):
+                return False  # of an older image: ask again with the newer one
+        return True
+
+    async def _followed(self, asked: Mapping[TopicIdPartition, int], left: Collection[TopicIdPartition]) -> None:
+        """Until the image is newer than what was asked for, as far as it comes within a second."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while any(
+                    (found := self._led(key)) is not None and found.partition_epoch <= asked.get(key, -1) for key in left
+                ):
+                    await asyncio.sleep(LOOK_S)
+
+
+async def leave(releases: Releases, wal: WriteAhead, *, to: int, within_s: float, log_line: Callable[[str], None]) -> None:
+    """Before a stop in order: give up everything. What cannot be given up in time is left to the controller."""
+    try:
+        async with asyncio.timeout(within_s):
+            while keys := wal.led_partitions:
+                await releases.give_up(keys, to=to)
+                await asyncio.sleep(LOOK_S)
+    except (TimeoutError, FirnError) as error:
+        log_line(
+            f"{len(wal.led_partitions)} partitions were not given up: the controller ends their write-ahead log ({error or 'in time'})"
+        )
