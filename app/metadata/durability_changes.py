@@ -89,7 +89,7 @@ def _in_log(partition: PartitionImage, broker: BrokerImage, first: int, last: in
         wal_ranges=(*partition.wal_ranges, *written),
     )
     after = stamped(partition, changed)
-    return after._replace(wal_ranges=opened_by(after, broker, after.leader_epoch, max(first, last + 1)))
+    return after._replace(wal_ranges=opened_by(after, broker, after.leader_epoch, first))
 
 
 def _with_replicas(partition: PartitionImage, broker: BrokerImage, last: int, min_in_sync: int) -> PartitionImage:
