@@ -104,7 +104,7 @@ def validate_topic_configs(
 
 
 def _check_becomes_compacted(before: TopicConfig | None, nothing_tiered: bool) -> None:
-    """J51: in the store is all of a compacted topic, or nothing of before. Raises: TierMustBeEmpty."""
+    """J60: in the store is all of a compacted topic, or nothing of before. Raises: TierMustBeEmpty."""
     if before is None or nothing_tiered or (before.compacted and before.tiered):
         return
     if before.compacted:

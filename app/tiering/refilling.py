@@ -2,7 +2,7 @@
 
 Compacted topics with ``firn.durability=object`` are tiered as they are rolled, and their local segments stay: the cleaner and the
 coordinators read the log from its start. A broker without it, or with a part of it, empties its log and takes all remote segments,
-one chunk at a time, before it leads (ADR 0037, J47 to J50). What it has of an older leadership is not kept: a later leader may have
+one chunk at a time, before it leads (ADR 0037, J55 to J59). What it has of an older leadership is not kept: a later leader may have
 dropped a tombstone whose older value is still in there.
 """
 

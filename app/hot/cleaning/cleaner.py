@@ -196,7 +196,7 @@ class LogCleaner:
         # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
         stable_end = min(log.last_stable_offset, log.recovery_point)
         if log.config.tiered:
-            # A take-over may cut what is above, and then nothing newer stands for what was removed for its sake (J48).
+            # A take-over may cut what is above, and then nothing newer stands for what was removed for its sake (J56).
             stable_end = min(stable_end, self._tiered_end(log))
         return find_dirt(
             log.rolled_segments(),
