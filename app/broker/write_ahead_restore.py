@@ -36,8 +36,8 @@ async def continue_log(
 ) -> RestorePlan | None:
     """Bring a log to the end that the ended ranges of its partition's record give it, before it is led.
 
-    ``since_s``: loop time at which all ranges but the open one had ended. ``refilled`` empties a log that has to be whole, and gives
-    it everything below the tiered end. Returns: the plan if the log was emptied first.
+    ``since_s``: loop time at which all ranges but the open one had ended. ``refilled`` empties a log that has to be whole, and
+    gives it everything below the tiered end. Returns: the plan if the log was emptied first.
     Raises: StorageUnavailable (try again), CorruptionError (the store has lost something that counts; the partition goes offline).
     """
     ranges = [each for each in partition.wal_ranges if not each.is_open]

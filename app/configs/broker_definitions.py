@@ -704,11 +704,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.internal.durability",
                 _STRING,
-                "firn.durability of the topics __consumer_offsets, __transaction_state and __share_group_state when they are made: "
-                "memory, disk or object. With auto they get object if firn.version is at least 3 and object is the brokers' default "
-                "or the setting of any topic, and otherwise the brokers' default. Topics that exist keep theirs. To change it, set "
-                "firn.durability=object,remote.storage.enable=true on each of them. With object, committed offsets, transactional "
-                "ids, open transactions and the progress of share groups survive the loss of all disks.",
+                "firn.durability of the topics __consumer_offsets, __transaction_state and __share_group_state when they are "
+                "made: memory, disk or object. With auto they get object if firn.version is at least 3, and object is the brokers' "
+                "default or the setting of any topic, or the broker has no disk (--ephemeral); otherwise the brokers' default. "
+                "Topics that exist keep theirs; to change it, set firn.durability=object,remote.storage.enable=true on each of "
+                "them, which cannot be taken back. With object, committed offsets, transactional ids, open transactions and the "
+                "progress of share groups survive the loss of all disks.",
                 choices=tuple(InternalDurability),
                 update=Update.CLUSTER_WIDE,
             ),

@@ -109,7 +109,7 @@ class TopicConfig:
 
     @property
     def tiered(self) -> bool:
-        """Whether segments of the topic go to the object store. Compacted topics stay local, unless no disk is to matter to them."""
+        """Whether segments of the topic go to the object store. Of compacted topics only those for which no disk matters."""
         return self.remote_storage_enable and (not self.compacted or self.firn_durability is Durability.OBJECT)
 
     @property

@@ -110,13 +110,13 @@ def _check_becomes_compacted(before: TopicConfig | None, nothing_tiered: bool) -
     if before.compacted:
         raise TierMustBeEmpty(
             ErrorCode.INVALID_CONFIG,
-            "firn.durability cannot become object again while segments of the compacted topic are in the object store from the last "
-            "time: they have values whose tombstones may be gone. Make another topic, and copy the records.",
+            "firn.durability cannot become object while old segments of the compacted topic are in the object store: they have "
+            "values whose tombstones may be gone. Make another topic, and copy the records.",
         )
     raise TierMustBeEmpty(
         ErrorCode.INVALID_CONFIG,
-        "cleanup.policy cannot become compact while segments of the topic are in the object store, because its local log lacks them: "
-        "make another topic with cleanup.policy=compact and copy the records.",
+        "cleanup.policy cannot become compact while segments of the topic are in the object store, because its local log lacks "
+        "them: make another topic with cleanup.policy=compact and copy the records.",
     )
 
 

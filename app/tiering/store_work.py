@@ -118,8 +118,6 @@ class UploadJob(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     kms_key_id: str = ""
     """The key of AWS KMS that encrypts the object; empty for the store's own."""
-    may_lack_end: bool = False
-    """Whether the last batches before ``end_offset`` may have been compacted away."""
 
 
 class UploadedSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,7 +351,7 @@ class InlineStoreWork:
                     self._progress[job.segment_id] += 1
                     if len(packing) >= CHUNKS_IN_FLIGHT:
                         await take_packed()
-                if offset != job.end_offset and not (job.may_lack_end and offset < job.end_offset):
+                if offset != job.end_offset:
                     raise CorruptionError(f"{job.path}: ends at offset {offset}, expected {job.end_offset}")
                 while packing:
                     await take_packed()

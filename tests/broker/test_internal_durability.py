@@ -1,8 +1,7 @@
-"""Committed offsets, transactions and share groups with ``firn.durability=object`` survive the loss of every disk (ADR 0037, J45)."""
+"""Committed offsets, transactions and share groups with object durability survive the loss of every disk (ADR 0037, J45)."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.configs import BrokerConfig, Durability
-from app.errors import CorruptionError
+from app.errors import CorruptionError, StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import InlineCleanerWork
@@ -226,3 +228,88 @@ def test_a_log_start_within_a_remote_segment_stays_where_it_is(tmp_path: Path) -
         assert world.log.log_end_offset == 40
 
     run_world(tmp_path, scenario, config=replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"})))
+
+
+async def cleaned(world: World) -> None:
+    """Have everything that is tiered cleaned, also what a tombstone says."""
+    while await cleaner(world).clean_next():
+        pass
+
+
+def test_remote_segments_are_replaced_by_what_the_cleaner_has_left_of_them(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(12):
+            write(world, *[1, 2, 3] * 10)
+        await tiered(world)
+        raw_bytes = world.manifest.state.raw_bytes
+        await cleaned(world)
+        before = await table(world)
+        world.tier.kick()
+        await world.until(lambda: world.manifest.state.raw_bytes < raw_bytes / 2)
+        assert world.manifest.tiered_end == 360
+        await lose_the_disk(world)
+        await refilled(world)
+        assert await table(world) == before
+        write(world, 1)
+        await tiered(world)
+        assert world.manifest.tiered_end == 361
+        assert world.status().last_error == ""
+
+    run_world(tmp_path, scenario, config=COMPACT)
+
+
+def test_a_replacement_whose_answer_is_lost_is_finished_and_one_that_fails_leaves_the_segments(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(12):
+            write(world, *[1, 2, 3] * 10)
+        await tiered(world)
+        many = [one.segment_id for one in world.manifest.finished]
+        await cleaned(world)
+        before = await table(world)
+        appended = world.manifest.change
+        asked = 0
+
+        async def change(plan: Any) -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                await appended(plan)
+                raise StorageUnavailable("the answer was lost")
+            await appended(plan)
+
+        world.manifest.change = change  # type: ignore[method-assign]
+        world.tier.kick()
+        await world.until(lambda: asked >= 2 and [one.segment_id for one in world.manifest.finished] != many)
+        world.tier.kick()
+        await world.until(lambda: world.status().phase == "idle" and world.status().last_error == "")
+        assert not world.manifest.state.pending_copies()
+        await lose_the_disk(world)
+        await refilled(world)
+        assert await table(world) == before
+
+    run_world(tmp_path, scenario, config=COMPACT)
+
+
+def test_j59_a_deleted_key_stays_deleted_when_its_tombstone_is_gone_from_the_bucket(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        write(world, *range(30))
+        data = bytearray(build_batch([(world.clock.now_ms(), b"3", None, ())]))
+        world.log.append_as_leader(memoryview(data), now_ms=world.clock.now_ms())
+        for _ in range(10):
+            write(world, *range(10, 20))
+        await tiered(world)
+        raw_bytes = world.manifest.state.raw_bytes
+        await cleaned(world)  # the value goes
+        for _ in range(10):
+            await asyncio.sleep(1)
+            write(world, *range(10, 20))
+            await tiered(world)
+            await cleaned(world)  # and the tombstone
+        assert b"3" not in await table(world)
+        world.tier.kick()
+        await world.until(lambda: world.manifest.state.raw_bytes < raw_bytes / 2)
+        await lose_the_disk(world)
+        await refilled(world)
+        assert b"3" not in await table(world)
+
+    run_world(tmp_path, scenario, config=replace(COMPACT, delete_retention_ms=0))

@@ -197,7 +197,7 @@ class LogCleaner:
         stable_end = min(log.last_stable_offset, log.recovery_point)
         if log.config.tiered:
             # A take-over may cut what is above, and then nothing newer stands for what was removed for its sake (J56).
-            stable_end = min(stable_end, self._tiered_end(log))
+            stable_end = min(stable_end, Offset(self._tiered_end(log)))
         return find_dirt(
             log.rolled_segments(),
             log.config,
