@@ -355,6 +355,10 @@ class Partitions:
                 refilled=lambda: self._refilled(log, manifest),
             )
             plan = emptied or plan
+        elif plan is not None and log.config.compacted and manifest.finished:
+            plan = await self._refilled(
+                log, manifest
+            )  # it changes to object durability, and has lost its only disk (J40)
         lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
         hole = lost_beginning(manifest)
         if hole is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.errors import ErrorCode
 from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.wal_ranges import PartitionDurability
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey
@@ -22,13 +24,22 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tests.broker.test_cluster import member
 from tests.broker.test_object_durability import alone, create, led
 from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
 from tests.broker.test_shares_of_several import Cluster as Shared
-from tests.broker.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset
+from tests.broker.test_transactions import (
+    AGAIN,
+    FIRST_PROTOCOL,
+    SECOND_PROTOCOL,
+    Cluster,
+    Producer,
+    committed_offset,
+    name_on,
+)
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import until
+from tests.support.several import unfenced, until
 
 INTERNAL = (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name, SHARE_GROUP_STATE.name)
 SETTINGS: dict[str, Any] = {
@@ -133,11 +144,17 @@ async def tier_all(broker: RunningBroker) -> list[Any]:
     return logs
 
 
-async def commit(of: One, group: str, offset: int) -> None:
-    client = await of.talk(of.coordinator(CONSUMER_OFFSETS.name, group))
+async def commit(of: Cluster, group: str, offset: int) -> None:
     topics = [OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(0, offset)])]
-    answer = await client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group_id=group, topics=topics))
-    assert answer.topics[0].partitions[0].error_code == 0
+    async with asyncio.timeout(60):
+        while True:
+            client = await of.talk(of.coordinator(CONSUMER_OFFSETS.name, group))
+            answer = await client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group_id=group, topics=topics))
+            code = ErrorCode(answer.topics[0].partitions[0].error_code)
+            if code is ErrorCode.NONE:
+                return
+            assert code in AGAIN, code
+            await asyncio.sleep(0.02)
 
 
 async def test_internal_topics_get_the_durability_of_the_topics_that_are_there(tmp_path: Path) -> None:
@@ -254,3 +271,64 @@ async def test_a_hole_that_a_loss_of_power_left_is_not_taken_for_one_of_compacti
         await tier_all(broker)
         await of.lose_power(unsynced, synced)
         assert [await committed_offset(of, f"g{number}") for number in range(5)] == [20, 21, 22, 23, 14]
+
+
+@pytest.mark.ci
+async def test_another_broker_coordinates_what_a_killed_one_did_and_hands_it_back(tmp_path: Path) -> None:
+    settings = {"broker_heartbeat_interval_ms": 50, "broker_session_timeout_ms": 1_000, **SETTINGS}
+    of = Cluster(tmp_path)
+    try:
+        for node_id in (1, 2, 3):
+            stack = of._stacks[node_id] = AsyncExitStack()
+            of.brokers[node_id] = await stack.enter_async_context(
+                member(tmp_path, node_id, new_level=OBJECT_LEVEL, **settings)
+            )
+        for broker in of.brokers.values():
+            await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+        controller = of.brokers[1].node.membership.controller
+        topic = {"cleanup.policy": "compact", "firn.durability": "object", "firn.wal.linger.ms": "2"}
+        await controller.create_topic(CONSUMER_OFFSETS.name, 3, topic, replication_factor=3)
+        await controller.create_topic("t", 1, {"firn.durability": "object"}, replication_factor=3)
+        for broker in of.brokers.values():
+            await until(lambda broker=broker: len(broker.node.cluster.image.topics_by_name) == 2)
+        groups = [name_on(of, CONSUMER_OFFSETS.name, node_id, "g") for node_id in (1, 2, 3)]
+        for round_ in range(2):
+            for number in range(12):
+                await commit(of, groups[number % 3], 100 * round_ + number)
+            for broker in of.brokers.values():
+                await tier_led(broker)
+            for group in groups:
+                await commit(of, group, 100 * round_ + 50)
+            lost = of.coordinator(CONSUMER_OFFSETS.name, groups[round_]).node.config.node_id
+            await of.brokers[lost].kill()
+            await of.stop(lost)
+            if round_ == 0:
+                shutil.rmtree(tmp_path / f"broker-{lost}")
+            await until(lambda lost=lost: all(each.leader not in (lost, -1) for each in partitions(of)))
+            assert [await committed_offset(of, group) for group in groups] == [100 * round_ + 50] * 3
+            stack = of._stacks[lost] = AsyncExitStack()
+            of.brokers[lost] = await stack.enter_async_context(
+                member(tmp_path, lost, take_over=round_ == 0, **settings)
+            )
+            of._talks.clear()
+            for broker in of.brokers.values():
+                await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+    finally:
+        await of.close()
+
+
+def partitions(of: Cluster) -> Any:
+    return of.image.topics_by_name[CONSUMER_OFFSETS.name].partitions
+
+
+async def tier_led(broker: RunningBroker) -> None:
+    """Have what this broker leads of the committed offsets copied to the bucket."""
+    tier = broker.node.remote_log_manager
+    table = broker.node.partitions.table
+    logs = [found.log for index in range(3) if (found := table.led(CONSUMER_OFFSETS.name, index)) is not None]
+    for log in logs:
+        log.roll()
+    tier.kick()
+    await until(
+        lambda: all((tier.tiered_end(each.topic_id, each.partition) or 0) == each.log_end_offset for each in logs)
+    )
