@@ -185,3 +185,22 @@ def test_j14_a_broker_whose_log_is_to_end_is_not_unfenced_under_that_epoch() -> 
     applied(draft, register_broker(draft, around(NOW + 1), registration()))
     assert applied(draft, unfence_brokers(draft, around(NOW + 2), [(1, NOW + 1, NOW + 1)])).brokers == ids(1)
     assert seen(draft) == orphan(1)
+
+
+def test_j14_a_process_registers_again_and_has_lost_nothing() -> None:
+    draft = in_logs(1, 2)
+    first = registration(epoch=11)._replace(incarnation=draft.brokers[1].incarnation, boot_id="")
+    assert register_broker(draft, around(), first).records == [], "M8: the same incarnation gets the same answer"
+    again = first._replace(anew=11)
+    assert applied(draft, register_broker(draft, around(), again)).broker_epoch == NOW
+    broker = draft.brokers[1]
+    assert (broker.fenced, broker.broker_epoch, broker.changed_at, broker.wal_end) == (True, NOW, NOW, -1)
+    assert seen(draft) == orphan(1)
+    for late in (again, first, first._replace(replaces=NOW)):
+        planned = register_broker(draft, around(NOW + 5), late)
+        assert (planned.records, planned.answer.broker_epoch, planned.answer.sequence) == ([], NOW, NOW)
+
+    kept = several([1, 2], level=3, min_insync_replicas="2")
+    again = again._replace(incarnation=kept.brokers[1].incarnation)
+    applied(kept, register_broker(kept, around(), again))
+    assert partition(kept).eligible == ids(1), "M3 does not apply: its disk and its memory are as they were"
