@@ -370,6 +370,7 @@ class Node:
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
+            tiered_end=self._tiered_end_of,
         )
         self._sweeping = Sweeping(
             around.store,
@@ -566,6 +567,9 @@ class Node:
     def _floor_of(self, partition: TopicIdPartition) -> tuple[Offset, Offset] | None:
         manifest = self.remote_log_manager.manifest_of(partition)
         return None if manifest is None else (manifest.tiered_end, manifest.log_start_offset)
+
+    def _tiered_end_of(self, log: PartitionLog) -> int:
+        return self.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:

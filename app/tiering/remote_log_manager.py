@@ -405,7 +405,10 @@ class RemoteLogManager:
         try:
             if not partition.leftovers_checked:
                 await self._settle_leftovers(partition)
+            await self._copier.finish_recopy(partition)
             await self._copier.copy_all(partition)
+            if partition.log.config.compacted:
+                await self._copier.recopy(partition)
         except FencedError:
             raise
         except FirnError as error:
