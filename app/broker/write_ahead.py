@@ -238,7 +238,12 @@ class WriteAhead:
         return [((), float(0 if self._writer is None else self._writer.held_bytes))]
 
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [((), float(0 if self._needs is None else self._needs.held_bytes))]
+        return [((), self.kept_bytes)]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of the present WAL that are in the object store."""
+        return float(0 if self._needs is None else self._needs.held_bytes)
 
     def next_number(self, broker_epoch: int) -> int:
         """The first number that was not begun in the WAL of that broker epoch, for its heartbeats (J19). A range of it that began
