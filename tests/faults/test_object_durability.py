@@ -256,7 +256,7 @@ async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> Non
         raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
         assert raised.returncode == 0, raised.stderr
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        create_all(admin, 1, TIERED)
+        create_all(admin, 1)
         create(admin, 1, OBJECT, "flood", partitions=FLOODS)
         clients = Clients(broker.bootstrap, broker.port)
         assert broker.process is not None
