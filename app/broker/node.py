@@ -557,6 +557,7 @@ class Node:
             broker_epoch=lambda: member.broker_epoch,
             tier=self.remote_log_manager,
             ask=member.switch,
+            drop=member.drop_ranges,
             log_line=self._log_line,
             faults=self.faults,
         )
