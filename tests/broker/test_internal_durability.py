@@ -25,7 +25,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.broker.test_cluster import member
-from tests.broker.test_object_durability import alone, create, led
+from tests.broker.test_object_durability import alone, create, led, objects
 from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
 from tests.broker.test_shares_of_several import Cluster as Shared
 from tests.broker.test_transactions import (
@@ -165,6 +165,26 @@ async def test_internal_topics_get_the_durability_of_the_topics_that_are_there(t
             assert topic.configs["firn.durability"] == "object"
             assert {each.durability for each in topic.partitions} == {PartitionDurability.OBJECT}
             assert of.brokers[1].log(name, 0).config.tiered
+
+
+async def test_j45_coordinators_answer_what_is_in_the_bucket(tmp_path: Path) -> None:
+    async with one(tmp_path) as of:
+        change = ConfigChange("firn.wal.linger.ms", Operation.SET, "150")
+        for topic in (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name):
+            await of.brokers[1].node.membership.controller.alter_configs(ResourceType.TOPIC, topic, [change])
+        before = len(objects(tmp_path))
+        await commit(of, GROUP, 5)
+        assert len(objects(tmp_path)) == before + 1
+        producer = Producer(of, "tx", FIRST_PROTOCOL)
+        await producer.init()
+        assert len(objects(tmp_path)) == before + 2
+        await producer.add(("t", 0))
+        assert len(objects(tmp_path)) == before + 3
+        await producer.end(commit=True)
+        assert len(objects(tmp_path)) >= before + 4
+        # Whoever asks for an offset gets what is stored, and not before it is.
+        await commit(of, GROUP, 6)
+        assert await committed_offset(of, GROUP) == 6
 
 
 @pytest.mark.ci
