@@ -159,12 +159,14 @@ class DurabilityChanges:
     async def _tiered(self, partition: Partition, end: int, within_s: float) -> None:
         """Wait until everything below ``end`` is in the tier. Raises: TimeoutError, StorageFull, StorageUnavailable."""
         log = partition.log
-        tiered = lambda: self._tier.tiered_end(log.topic_id, log.partition) or 0  # noqa: E731
-        if max(tiered(), log.log_start_offset) >= end:
-            return
-        log.roll()
-        self._tier.kick((log.topic_id,))
-        await self._until(lambda: max(tiered(), int(log.log_start_offset)) >= end or not partition.leads, within_s)
+
+        def is_tiered() -> bool:
+            return max(self._tier.tiered_end(log.topic_id, log.partition) or 0, log.log_start_offset) >= end
+
+        if not is_tiered():
+            log.roll()
+            self._tier.kick((log.topic_id,))
+            await self._until(lambda: is_tiered() or not partition.leads, within_s)
 
     # --- from object ----------------------------------------------------------------------------------------------------
 

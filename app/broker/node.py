@@ -25,6 +25,7 @@ from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.replication_metrics import ReplicationMetrics
+from app.broker.spending import Spending
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
@@ -251,6 +252,7 @@ class Node:
         """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
+        self.spending: Spending = None  # type: ignore[assignment] # until start
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
@@ -380,7 +382,7 @@ class Node:
             faults=self.faults,
             wait_left=self.remote_log_manager.wait_left,
         )
-        metrics = ApiMetrics(self.registry)
+        metrics = ApiMetrics(self.registry, config.broker_rack)
         self.groups = GroupCoordinator(
             config=self.cluster.effective_broker_config,
             broker_id=BrokerId(config.node_id),
@@ -498,6 +500,16 @@ class Node:
                 faults=self.faults,
                 registry=self.registry,
             )
+        self.spending = Spending(
+            self.registry,
+            logs=self.logs,
+            table=self.partitions.table,
+            tier=self.remote_log_manager,
+            traffic=metrics,
+            store_samples=around.store_samples,
+            wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
+            faults=self.faults,
+        )
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -694,6 +706,7 @@ class Node:
                 background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
+                background.append(tasks.create_task(self.spending.run()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._token_secrets is not None:

@@ -116,6 +116,8 @@ class _Unopened:
     """The highest known leader epoch at the last raise of its epoch."""
     since_s: float = field(default_factory=loop_time_s)
     """When it was named: what was read of ended write-ahead logs before may be too old (J15)."""
+    named: int = -1
+    """The leader epoch in which it was named."""
     was_in_sync: bool = False
     """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
 
@@ -511,6 +513,9 @@ class Partitions:
         partition = one.partition
         log = partition.log
         named = self._leader_epoch(log)
+        if one.named != named:
+            # It was named once more, and followed no image in between: others may have led it meanwhile.
+            one.named, one.since_s = named, loop_time_s()
         self._opening.add(key)
         try:
             manifest = await self._load_manifest(log, None, None)
@@ -832,7 +837,7 @@ class Partitions:
                 self.table.follow(partition, 0)
                 self._view(partition)
                 if self._started:
-                    self._unopened[partition.key] = _Unopened(partition)
+                    self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
                     self._wake_opener.set()
             case Transition.MAKE:
                 if not may_make:
@@ -864,7 +869,8 @@ class Partitions:
                 self._unattached[partition.key] = None
                 self._wake.set()
             case Transition.OPEN if self._started and partition is not None:
-                one = _Unopened(partition, was_in_sync=was_in_sync and not image.recovering)
+                in_sync = was_in_sync and not image.recovering
+                one = _Unopened(partition, named=image.leader_epoch, was_in_sync=in_sync)
                 self._unopened.setdefault(partition.key, one)
                 self._wake_opener.set()
             case Transition.RAISE if (
@@ -872,9 +878,12 @@ class Partitions:
             ):
                 # Between the two its write-ahead log has ended: what counts of it has to be read first (J24).
                 self._resign(partition, image)
-                self._unopened[partition.key] = _Unopened(partition)
+                self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
+                if self._write_ahead is not None and partition.log.journaled:
+                    self._write_ahead.resign(partition.log)
+                    partition.log.leave_journal(partition.lost_leadership())  # the rule has changed (J41)
                 self.table.lead(partition, image.leader_epoch)
                 manifest = self._tier.manifest_of(partition.key)
                 if self._cluster.image.level and manifest is not None:

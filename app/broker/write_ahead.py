@@ -26,7 +26,7 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import AlreadyExists, ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
@@ -151,7 +151,12 @@ class SealedLogs:
             found.add_done_callback(_look_at_error)
             while len(self._objects) > OBJECTS_KEPT:
                 self._objects.popitem(last=False)
-        data = memoryview(await asyncio.shield(found))[section.position : section.position + section.size_bytes]
+        try:
+            await asyncio.shield(found)
+        except ObjectMissing:
+            self._footers.pop(wal, None)  # they name it, and may not be believed any more
+            raise
+        data = memoryview(found.result())[section.position : section.position + section.size_bytes]
         check_section(data, section, layout.wal_key(*wal, number))
         self._forget_later()
         return data
@@ -233,7 +238,12 @@ class WriteAhead:
         return [((), float(0 if self._writer is None else self._writer.held_bytes))]
 
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [((), float(0 if self._needs is None else self._needs.held_bytes))]
+        return [((), self.kept_bytes)]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of the present WAL that are in the object store."""
+        return float(0 if self._needs is None else self._needs.held_bytes)
 
     def next_number(self, broker_epoch: int) -> int:
         """The first number that was not begun in the WAL of that broker epoch, for its heartbeats (J19). A range of it that began
@@ -283,6 +293,7 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
+        self._moved.set()
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. What was appended may still become durable."""

@@ -48,7 +48,9 @@ class Releases:
         self._ask = ask
         self._log_line = log_line
 
-    async def give_up(self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY) -> None:
+    async def give_up(
+        self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY
+    ) -> None:
         """Give partitions up that this broker leads, by one change for all of them. ``to``: who is rather to lead.
 
         Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if the
@@ -110,12 +112,15 @@ class Releases:
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 while any(
-                    (found := self._led(key)) is not None and found.partition_epoch <= asked.get(key, -1) for key in left
+                    (found := self._led(key)) is not None and found.partition_epoch <= asked.get(key, -1)
+                    for key in left
                 ):
                     await asyncio.sleep(LOOK_S)
 
 
-async def leave(releases: Releases, wal: WriteAhead, *, to: int, within_s: float, log_line: Callable[[str], None]) -> None:
+async def leave(
+    releases: Releases, wal: WriteAhead, *, to: int, within_s: float, log_line: Callable[[str], None]
+) -> None:
     """Before a stop in order: give up everything. What cannot be given up in time is left to the controller."""
     try:
         async with asyncio.timeout(within_s):

@@ -463,6 +463,16 @@ class PartitionLog:
         self._set_terms()
         self.commit(self._end_offset)
 
+    def leave_journal(self, error: FirnError) -> None:
+        """From now on records count as stored by the topic's other durability. Everything is stored by both (J41); should anybody
+        still wait, it gets ``error``."""
+        if self._journaled is not None:
+            self._journaled.fail(error)
+            self._journaled = None
+            self._set_terms()
+            if self._commits_alone:
+                self.commit(self.stored_end_offset)
+
     def end_journal(self, error: FirnError) -> None:
         """Nobody says any more how far the journal has stored the records. Appends and those who wait get ``error``."""
         if self._journaled is not None:

@@ -210,7 +210,12 @@ def forget_broker(
 ) -> Planned[BrokersChanged]:
     """Unregister a broker without a disk, as it will not come back (J48). One that has changed since is left alone."""
     broker = draft.brokers.get(broker_id)
-    if broker is None or broker.broker_epoch != broker_epoch or not broker.ephemeral or (only_fenced and not broker.fenced):
+    if (
+        broker is None
+        or broker.broker_epoch != broker_epoch
+        or not broker.ephemeral
+        or (only_fenced and not broker.fenced)
+    ):
         return Planned([], BrokersChanged((), ()))
     return unregister_broker(draft, around, broker_id)
 

@@ -620,7 +620,9 @@ def _with_other_durability(
         factor = _factor_of(topic)
         return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
     available = _with_disks(draft, _available(draft, around), topic.name)
-    ephemeral = [each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral]
+    ephemeral = [
+        each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral
+    ]
     if ephemeral:
         raise invalid_value(
             DURABILITY,

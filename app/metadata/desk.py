@@ -232,7 +232,9 @@ class Desk:
             if now_s - since_s >= EPHEMERAL_KEPT_S and self._in_office():
                 try:
                     if await self._unregister_fenced(broker_id, broker_epoch):
-                        self._log_line(f"broker {broker_id} had no disk and has not been back: it is out of the cluster")
+                        self._log_line(
+                            f"broker {broker_id} had no disk and has not been back: it is out of the cluster"
+                        )
                 except FirnError as error:
                     self._faults.met("forgetting", f"broker {broker_id}", f"broker {broker_id} stays for now: {error}")
 
