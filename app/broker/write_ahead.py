@@ -122,6 +122,8 @@ class SealedLogs:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._footers: dict[WalId, _Kept] = {}
+        self._partly: dict[WalId, dict[int, WalFooter]] = {}
+        """What was read of a log whose reading failed."""
         self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
@@ -140,7 +142,15 @@ class SealedLogs:
         return await asyncio.shield(kept.footers)
 
     async def _read(self, wal: WalId) -> Mapping[int, WalFooter]:
-        return await read_footers(self._store, wal, await list_numbers(self._store, wal))
+        numbers = await list_numbers(self._store, wal)
+        # A store that is too slow for all of them at once gets further with each try.
+        found = self._partly.pop(wal, {})
+        try:
+            await read_footers(self._store, wal, [number for number in numbers if number not in found], into=found)
+        except StorageUnavailable:
+            self._partly[wal] = found
+            raise
+        return {number: found[number] for number in numbers if number in found}
 
     async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
         """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
@@ -173,6 +183,7 @@ class SealedLogs:
     def _forget(self) -> None:
         self._forgets = None
         self._footers.clear()
+        self._partly.clear()
         self._objects.clear()
 
 

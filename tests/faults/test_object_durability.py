@@ -18,6 +18,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from app.configs.broker import NODE_ID_AUTO
 from app.errors import ErrorCode
 from app.limits import MIB
 from app.metadata.cluster import LEVEL_FEATURE, OBJECT_LEVEL
@@ -146,6 +147,29 @@ def test_a_hundred_kills_of_three_brokers(tmp_path: Path, seed: int) -> None:
     kill(tmp_path, [1, 2, 3], range(1, MANY + 1), seed, TIERED)
 
 
+@pytest.mark.ci
+def test_a_killed_broker_without_a_disk_is_followed_by_one_with_another_node_id(tmp_path: Path) -> None:
+    """All that is known of the first one is in the bucket."""
+    settings = {name: value for name, value in SETTINGS.items() if name != "take_over"} | {"firn_ephemeral": True}
+    with brokers_running(tmp_path, [1], settings=settings) as brokers:
+        create(brokers.admin, 1, TIERED, TOPIC)
+        writing, following = Writing(brokers.bootstrap, pace_s=0.005), Following(brokers.bootstrap)
+        try:
+            wait_for_more([writing, following])
+            end_and_wipe(brokers, [1])
+            brokers.ports[NODE_ID_AUTO] = brokers.ports[1]
+            for _ in range(2):
+                brokers.start(NODE_ID_AUTO)
+                wait_for_more([writing, following])
+                end_and_wipe(brokers, [NODE_ID_AUTO])
+            brokers.start(NODE_ID_AUTO)
+        finally:
+            following.stop()
+            writing.finish()
+        assert check(brokers.bootstrap, writing, following)
+        assert "this broker has node id 4 from now on" in brokers.lines(NODE_ID_AUTO)
+
+
 # --- the store is away ------------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +280,7 @@ async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> Non
         raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
         assert raised.returncode == 0, raised.stderr
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        create_all(admin, 1, TIERED)
+        create_all(admin, 1)
         create(admin, 1, OBJECT, "flood", partitions=FLOODS)
         clients = Clients(broker.bootstrap, broker.port)
         assert broker.process is not None
