@@ -18,11 +18,22 @@ NOBODY = -1
 
 
 class Mode(IntEnum):
-    """The durability of a partition (J40)."""
+    """The durability of a partition (J40, J41)."""
 
     REPLICA = 0
     TO_OBJECT = 1
     OBJECT = 2
+    FROM_OBJECT = 3
+
+    @property
+    def is_walled(self) -> bool:
+        """Whether the leader writes records to its write-ahead log."""
+        return self is not Mode.REPLICA
+
+    @property
+    def fails_over_by_log(self) -> bool:
+        """J42: whether a leader goes on from objects, and not from its disk."""
+        return self in (Mode.OBJECT, Mode.FROM_OBJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +52,18 @@ class PartitionRecord:
     partition_epoch: int
     ranges: tuple[WalRange, ...]
     mode: Mode = Mode.OBJECT
-    home: int = NOBODY
-    """The broker with the only local copy, while the mode is not OBJECT."""
+    members: tuple[int, ...] = ()
+    """The brokers with local copies, while the mode is not OBJECT."""
+    offline: bool = False
+    """The store has lost what the record names (J21)."""
 
     def changed(self, **changes: Any) -> PartitionRecord:
         """The record after a change."""
         return replace(self, partition_epoch=self.partition_epoch + 1, **changes)
+
+    @property
+    def open_range(self) -> WalRange | None:
+        return self.ranges[-1] if self.ranges and self.ranges[-1].is_open else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +83,19 @@ class Image:
     def with_partitions(self, changed: Mapping[TopicIdPartition, PartitionRecord], **changes: Any) -> Image:
         return self.next(partitions={**self.partitions, **changed}, **changes)
 
-    def is_dead(self, wal: WalId) -> bool:
-        """Whether a log has ended, or is to."""
-        broker = self.brokers.get(wal.broker_id)
-        return broker is None or broker.broker_epoch != wal.broker_epoch or broker.sealed_at is not None
+    def wal_of(self, node_id: int) -> WalId | None:
+        """The present log of a broker."""
+        broker = self.brokers.get(node_id)
+        return WalId(node_id, broker.broker_epoch) if broker is not None else None
+
+    def is_orphaned(self, record: PartitionRecord) -> bool:
+        """Whether nobody writes the open range of a partition any more (J16)."""
+        found = record.open_range
+        return found is not None and (record.leader == NOBODY or self.wal_of(record.leader) != found.wal)
+
+    def orphaned_wals(self) -> list[WalId]:
+        """Logs that are to be sealed, so that their ranges can be closed."""
+        return sorted({each.ranges[-1].wal for each in self.partitions.values() if self.is_orphaned(each)})
 
 
 class ClusterLog:
@@ -97,6 +123,8 @@ class ClusterLog:
                 return False
             self._bucket.checkers.entry_stored(self.newest, image)
             self.images.append(image)
+            if image.partitions.keys() != self.images[-2].partitions.keys():
+                self._bucket.checkers.topics_changed()
             return True
 
         self._bucket.ask(process, apply, done)

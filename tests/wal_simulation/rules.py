@@ -11,6 +11,7 @@ from app.wal.sealing import Sealing
 from app.wal.takeover import continue_from, local_end
 from app.wal.trimming import WalNeeds, deletable
 from app.wal.writer import WalWriter
+from tests.wal_simulation.ended import has_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +26,46 @@ class Rules:
     deletable: Callable[..., Any] = deletable
     opened: Callable[..., Any] = opened
     sealed: Callable[..., Any] = sealed
+    has_ended: Callable[..., bool] = has_ended
+    """J36."""
+    registers_anew: bool = True
+    """J1: a process gets a broker epoch of its own before it writes."""
+    sealed_joins_anew: bool = True
+    """J14: a process whose log was sealed gets another broker epoch."""
+    reads_ended_ranges: bool = True
+    """J15: what a taker reads of a range is read after its log has ended."""
     ends_with_seal: bool = True
     """J16: a leadership that is not released ends with a seal."""
-    seals_before_entry: bool = True
-    """J17."""
+    elects_after_seal: bool = True
+    """J17: nobody is named leader of a partition with an open range."""
     release_is_final: bool = True
     """J18."""
     release_is_flushed: bool = True
     """J18."""
     release_names_epochs: bool = True
     """J18."""
-    registers_anew: bool = True
-    """J1: every registration gets another broker epoch."""
-    sealed_joins_anew: bool = True
-    """J14: a process whose log was sealed gets another broker epoch."""
+    first_number: Callable[[int], int] = lambda reported: reported
+    """J19."""
+    registration_ends_leaderships: bool = True
+    """J22: a registration of the same node leaves open ranges for a seal."""
+    counts_ranges_only: bool = True
+    """J24: logs of older broker epochs do not count."""
+    polls_before_damage: bool = True
+    """J31: a reader that misses an object reads manifest and image before it reports damage."""
+    trims_prefix: bool = True
+    """J32."""
     floor_is_durable: bool = True
     """J33."""
     drops_tiered_only: bool = True
     """J35."""
-    first_number: Callable[[int], int] = lambda reported: reported
-    """J19."""
+    rolls: bool = True
+    """J38."""
     two_entries: bool = True
-    """J40."""
-    rereads_images: bool = True
-    """J31."""
-    counts_ranges_only: bool = True
-    """J24."""
+    """J40, J41."""
+    changes_fail_over_as_before: bool = True
+    """J42."""
+    segments_have_older: bool = True
+    """J28: the footer of a segment has the older batches of producers, too."""
 
 
 RULES = Rules()
