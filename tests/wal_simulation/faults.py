@@ -60,6 +60,8 @@ class Plan:
     lost_replies: float = 0.05
     drop_share: float = 1.0
     """How often a leader asks for ranges to be dropped, of the times when it should."""
+    sweep_share: float = 1.0
+    """How often dead logs are looked through, of the times when they should be."""
     producers: int = 2
     """Of each partition."""
     transactional: int = 1
@@ -99,7 +101,7 @@ class Plan:
             retention_bytes=rng.choice([4_000, 20_000]),
             delete_records=rng.choice([0.0, 0.0, 0.1, 0.4]),
             corrupt_share=rng.choice([0.0, 0.02]),
-            page=rng.choice([2, 5, 1000]),
+            page=rng.choice([4, 20, 1000]),
             fault_every_ms=rng.choice([(100.0, 700.0), (200.0, 1500.0), (1000.0, 3000.0)]),
         )
         return replace(plan, **fixed)

@@ -104,7 +104,7 @@ class Leading:
     def _gather(self, manifest: Manifest | None) -> None:
         """Read the footers of all objects in the ranges (J15: they are closed)."""
         ranges = [each for each in self.record.ranges if not each.is_open]
-        if not self.world.rules.counts_ranges_only:
+        if not self.world.rules.ignores_older_logs:
             ranges = [*self._older_logs(ranges), *ranges]
         objects: dict[WalId, dict[int, WalFooter]] = {}
         wals = sorted({each.wal for each in ranges})
@@ -128,7 +128,8 @@ class Leading:
             )
 
         def read_objects(wal: WalId, numbers: list[int], there: dict[int, WalFooter], done: Callable[[], None]) -> None:
-            numbers = [each for each in numbers if any(one.wal == wal and one.covers(each) for one in ranges)]
+            if self.world.rules.ignores_garbage:
+                numbers = [each for each in numbers if any(one.wal == wal and one.covers(each) for one in ranges)]
             waiting = set(numbers)
 
             def told(number: int, stored: Any) -> None:

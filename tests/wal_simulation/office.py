@@ -334,14 +334,14 @@ class Office:
             record = image.partitions.get(key)
             if record is None or record.leader == NOBODY:
                 return None
-            two = self.world.rules.two_entries
+            rules = self.world.rules
             if record.mode is Mode.REPLICA:
-                if two:
+                if rules.two_entries_to_object:
                     return image.with_partitions({key: record.changed(mode=Mode.TO_OBJECT)})
                 wal = WalId(record.leader, image.brokers[record.leader].broker_epoch)
                 changed = record.changed(mode=Mode.OBJECT, ranges=self._opened(record.ranges, wal, record.leader_epoch))
             elif record.mode is Mode.OBJECT:
-                if two:
+                if rules.two_entries_from_object:
                     members = self.world.members_with(record.leader)
                     return image.with_partitions({key: record.changed(mode=Mode.FROM_OBJECT, members=members)})
                 changed = record.changed(mode=Mode.REPLICA, members=(record.leader,), ranges=record.ranges[:-1])
@@ -398,7 +398,7 @@ class Office:
 
     def _sweep(self) -> None:
         """J36: delete what nobody needs of logs that have ended."""
-        if self.active:
+        if self.active and self.broker.rng.random() < self.world.plan.sweep_share:
             bucket = self.world.bucket
             self.broker.until_known(lambda told: bucket.list_wals(self.broker, told), self._sweep_all)
 

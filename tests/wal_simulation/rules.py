@@ -48,7 +48,9 @@ class Rules:
     """J19."""
     registration_ends_leaderships: bool = True
     """J22: a registration of the same node leaves open ranges for a seal."""
-    counts_ranges_only: bool = True
+    ignores_garbage: bool = True
+    """J12: what has landed above the end of a log is not even read."""
+    ignores_older_logs: bool = True
     """J24: logs of older broker epochs do not count."""
     polls_before_damage: bool = True
     """J31: a reader that misses an object reads manifest and image before it reports damage."""
@@ -60,8 +62,10 @@ class Rules:
     """J35."""
     rolls: bool = True
     """J38."""
-    two_entries: bool = True
-    """J40, J41."""
+    two_entries_to_object: bool = True
+    """J40."""
+    two_entries_from_object: bool = True
+    """J41."""
     changes_fail_over_as_before: bool = True
     """J42."""
     segments_have_older: bool = True
