@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
-from struct import Struct, unpack_from
-from typing import Final, NamedTuple
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
@@ -147,9 +147,9 @@ class Section:
     batches: tuple[BatchFields, ...]
     """At least one; each begins where the one before it ends."""
     state_number: int
-    """The object whose section of this partition has the state to begin with; this one or an earlier one of the same log."""
+    """The object whose section of this partition has the state to begin with, which is as of the base or earlier (J37)."""
     state: PartitionState | None
-    """If ``state_number`` is this object's: as of an offset from the base to the last batch's."""
+    """As of the base if ``state_number`` is this object's. Else, if there is one, as of a later batch: for later sections."""
 
     @property
     def base_offset(self) -> Offset:
@@ -179,10 +179,17 @@ class WalFooter:
     sealer: int = NO_SEALER
     """Node id of the broker that sealed; -1 in an object with records."""
     sections: tuple[Section, ...] = ()
+    _by_partition: dict[TopicIdPartition, Section] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
     def is_seal(self) -> bool:
         return self.kind is Kind.SEAL
+
+    def section_of(self, partition: TopicIdPartition) -> Section | None:
+        """The section of that partition, in constant time: a take-over asks for thousands of partitions."""
+        if not self._by_partition:
+            self._by_partition.update((section.partition, section) for section in self.sections)
+        return self._by_partition.get(partition)
 
 
 class SectionDraft(NamedTuple):
@@ -193,7 +200,8 @@ class SectionDraft(NamedTuple):
     """The batches, one after the other."""
     batches: Sequence[BatchFields]
     state_number: int
-    state: PartitionState | None
+    state: PartitionState | bytes | None
+    """Also as ``encode_state`` gives it."""
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -223,118 +231,133 @@ def encode_object(
     wal: WalId, number: int, nonce: bytes, created_ms: TimestampMs, drafts: Sequence[SectionDraft]
 ) -> tuple[bytes, WalFooter]:
     """The bytes of an object with records, and what a reader finds in its footer. ``drafts`` has at least one section."""
-    assert drafts
+    data = write_object(wal, number, nonce, created_ms, drafts)
     sections: list[Section] = []
-    parts: list[Buffer] = []
     position = 0
     for draft in drafts:
         crc = size = 0
         for part in draft.parts:
             crc = crc32c(part, crc)
             size += len(part)
-        assert size == sum(fields.size_bytes for fields in draft.batches), draft.partition
-        assert (draft.state is not None) == (draft.state_number == number), draft.state_number
+        state = decode_state(draft.state, "a draft") if isinstance(draft.state, bytes) else draft.state
         sections.append(
-            Section(
-                draft.partition,
-                FilePosition(position),
-                size,
-                crc,
-                tuple(draft.batches),
-                draft.state_number,
-                draft.state,
-            )
+            Section(draft.partition, FilePosition(position), size, crc, tuple(draft.batches), draft.state_number, state)
         )
-        parts += draft.parts
         position += size
-    footer = WalFooter(
+    return data, WalFooter(
         wal=wal, number=number, nonce=nonce, kind=Kind.RECORDS, created_ms=created_ms, sections=tuple(sections)
     )
-    parts.append(_encode_footer(footer, position))
-    return b"".join(parts), footer
+
+
+def write_object(
+    wal: WalId, number: int, nonce: bytes, created_ms: TimestampMs, drafts: Sequence[SectionDraft]
+) -> bytes:
+    """The bytes of an object with records: on the path of every produced batch. ``drafts`` has at least one section.
+
+    The records are copied once. The work is linear in them, and in the numbers of batches and sections.
+    """
+    assert drafts
+    parts: list[Buffer] = []
+    states: list[bytes] = []
+    sections: list[tuple[int, int, int, int, int, int, int]] = []
+    batches: list[BatchFields] = []
+    position = 0
+    for draft in drafts:
+        crc = size = 0
+        for part in draft.parts:
+            crc = crc32c(part, crc)
+            size += len(part)
+        state = draft.state if draft.state is None or isinstance(draft.state, bytes) else encode_state(draft.state)
+        assert state is not None or draft.state_number != number, draft.state_number
+        count = len(draft.batches)
+        own_bytes = 0 if state is None else len(state)
+        sections.append((draft.partition.partition, position, size, crc, count, draft.state_number, own_bytes))
+        if state is not None:
+            states.append(state)
+        parts += draft.parts
+        batches += draft.batches
+        position += size
+    assert sum(fields.size_bytes for fields in batches) == position, (wal, number)
+    head = _head(
+        wal, number, nonce, created_ms, Kind.RECORDS, NO_SEALER, position, len(drafts), len(batches), len(states)
+    )
+    footer = [head, *(draft.partition.topic_id.bytes for draft in drafts)]
+    _add_columns(footer, _SECTION_COLUMNS, sections)
+    _add_columns(footer, _BATCH_COLUMNS, batches)
+    footer += states
+    parts.append(_closed(footer))
+    data = b"".join(parts)
+    assert len(data) <= WAL_OBJECT_BYTES_MAX, len(data)
+    return data
 
 
 def encode_seal(wal: WalId, number: int, nonce: bytes, created_ms: TimestampMs, sealer: int) -> bytes:
     """The bytes of a seal."""
     assert sealer >= 0, sealer
-    footer = WalFooter(wal=wal, number=number, nonce=nonce, kind=Kind.SEAL, created_ms=created_ms, sealer=sealer)
-    return _encode_footer(footer, 0)
+    return _closed([_head(wal, number, nonce, created_ms, Kind.SEAL, sealer, 0, 0, 0, 0)])
 
 
-def _encode_footer(footer: WalFooter, data_bytes: int) -> bytes:
-    assert len(footer.nonce) == NONCE_BYTES, footer.nonce
-    sections = footer.sections
-    batches = [fields for section in sections for fields in section.batches]
-    states = [_encode_state(section.state) for section in sections if section.state is not None]
-    parts = [
-        _HEAD.pack(
-            FOOTER_MAGIC,
-            FORMAT_VERSION,
-            0,
-            HEAD_BYTES,
-            footer.kind,
-            WINDOW,
-            footer.wal.broker_id,
-            footer.wal.broker_epoch,
-            footer.number,
-            footer.nonce,
-            data_bytes,
-            len(sections),
-            len(batches),
-            len(states),
-            0,
-            footer.created_ms,
-            footer.sealer,
-            0,
-        ),
-        *(section.partition.topic_id.bytes for section in sections),
-    ]
-    of_batch = list(zip(*batches, strict=True)) or [()] * len(_BATCH_COLUMNS)
-    columns: list[tuple[str, Sequence[int]]] = [
-        ("i", [section.partition.partition for section in sections]),
-        ("q", [section.position for section in sections]),
-        ("i", [section.size_bytes for section in sections]),
-        ("I", [section.crc for section in sections]),
-        ("i", [len(section.batches) for section in sections]),
-        ("q", [section.state_number for section in sections]),
-        *((kind, values) for (kind, _), values in zip(_BATCH_COLUMNS, of_batch, strict=True)),
-        ("I", [len(state) for state in states]),
-    ]
-    for kind, values in columns:
-        packed = Struct(f"<{len(values)}{kind}").pack(*values)
-        parts += (packed, bytes(-len(packed) % 8))
-    parts += states
+def encode_state(state: PartitionState) -> bytes:
+    """A state as a footer has it, padded to a multiple of eight bytes."""
+    epochs, older = state.leader_epochs, state.older
+    parts = [_STATE_HEAD.pack(state.offset, len(epochs), len(state.snapshot), len(older), 0)]
+    _add_columns(parts, _EPOCH_COLUMNS, epochs)
+    _add_columns(parts, _OLDER_COLUMNS, older)
+    parts += (state.snapshot, bytes(-len(state.snapshot) % 8))
+    return b"".join(parts)
+
+
+def _head(
+    wal: WalId,
+    number: int,
+    nonce: bytes,
+    created_ms: TimestampMs,
+    kind: Kind,
+    sealer: int,
+    data_bytes: int,
+    section_count: int,
+    batch_count: int,
+    state_count: int,
+) -> bytes:
+    assert len(nonce) == NONCE_BYTES, nonce
+    return _HEAD.pack(
+        FOOTER_MAGIC, FORMAT_VERSION, 0, HEAD_BYTES, kind, WINDOW, *wal, number, nonce, data_bytes, section_count,
+        batch_count, state_count, 0, created_ms, sealer, 0,
+    )  # fmt: skip
+
+
+def _add_columns(parts: list[bytes], columns: Sequence[tuple[str, int]], rows: Sequence[tuple[int, ...]]) -> None:
+    if rows:
+        for (kind, _), values in zip(columns, zip(*rows, strict=True), strict=True):
+            packed = pack(f"<{len(values)}{kind}", *values)
+            parts.append(packed)
+            if len(packed) % 8:
+                parts.append(bytes(-len(packed) % 8))
+
+
+def _closed(parts: list[bytes]) -> bytes:
+    """The footer of these parts, and its trailer."""
     body = b"".join(parts)
     assert len(body) <= WAL_FOOTER_BYTES_MAX, len(body)
     return body + _TRAILER.pack(len(body), _footer_crc(body), TRAILER_MAGIC)
 
 
+_SECTION_COLUMNS: Final = (("i", 4), ("q", 8), ("i", 4), ("I", 4), ("i", 4), ("q", 8), ("I", 4))
+"""Type and width: partition, position, bytes, CRC, batch count, state number, state bytes."""
 _BATCH_COLUMNS: Final = (
     ("q", 8), ("i", 4), ("i", 4), ("h", 2), ("i", 4), ("q", 8), ("q", 8), ("h", 2), ("i", 4), ("i", 4), ("b", 1), ("i", 4),
 )  # fmt: skip
-"""Type and width of each field of ``BatchFields``."""
+"""Of each field of ``BatchFields``."""
+_EPOCH_COLUMNS: Final = (("i", 4), ("q", 8))
+_OLDER_COLUMNS: Final = (("q", 8), ("i", 4), ("i", 4), ("q", 8), ("q", 8), ("q", 8))
+"""Of each field of ``OlderBatch``."""
 
 assert len(_BATCH_COLUMNS) == len(BatchFields._fields)
+assert len(_OLDER_COLUMNS) == len(OlderBatch._fields)
 
-
-def _encode_state(state: PartitionState) -> bytes:
-    epochs, older = state.leader_epochs, state.older
-    parts = [_STATE_HEAD.pack(state.offset, len(epochs), len(state.snapshot), len(older), 0)]
-    columns: tuple[tuple[str, Sequence[int]], ...] = (
-        ("i", [entry.epoch for entry in epochs]),
-        ("q", [entry.start_offset for entry in epochs]),
-        ("q", [batch.producer_id for batch in older]),
-        ("i", [batch.base_sequence for batch in older]),
-        ("i", [batch.last_sequence for batch in older]),
-        ("q", [batch.base_offset for batch in older]),
-        ("q", [batch.last_offset for batch in older]),
-        ("q", [batch.timestamp for batch in older]),
-    )
-    for kind, values in columns:
-        packed = Struct(f"<{len(values)}{kind}").pack(*values)
-        parts += (packed, bytes(-len(packed) % 8))
-    parts += (state.snapshot, bytes(-len(state.snapshot) % 8))
-    return b"".join(parts)
+BATCH_FOOTER_BYTES: Final = sum(width for _, width in _BATCH_COLUMNS)
+SECTION_FOOTER_BYTES: Final = 16 + sum(width for _, width in _SECTION_COLUMNS)
+"""What a batch and a section add to a footer, but for its state."""
 
 
 def _footer_crc(body: bytes | memoryview) -> int:
@@ -414,22 +437,23 @@ def check_section(data: memoryview, section: Section, name: str) -> None:
         position += fields.size_bytes
 
 
-class _FooterReader:
-    """Reads a footer body. Each column is checked against the remaining bytes, before anything is allocated for it."""
+class _Columns:
+    """Reads columns at multiples of eight bytes. Each is checked against the remaining bytes, before memory is taken for it."""
 
-    def __init__(self, body: memoryview, start: int, name: str) -> None:
-        self._body, self._start, self._name = body, start, name
+    def __init__(self, body: memoryview, where: str) -> None:
+        self._body, self._where = body, where
         self._position = 0
 
-    def _require(self, holds: bool, what: str) -> None:
-        if not holds:
-            raise CorruptionError(f"{self._name}: footer at position {self._start}: {what}")
+    def _fail(self, what: str) -> NoReturn:
+        raise CorruptionError(f"{self._where}: {what}")
 
     def _bytes(self, length: int, what: str) -> memoryview:
         end = self._position + length
         padded_end = end + (-length % 8)
-        self._require(padded_end <= len(self._body), f"it ends within {what}")
-        self._require(not any(self._body[end:padded_end]), f"padding at its byte {end} is not zero")
+        if padded_end > len(self._body):
+            self._fail(f"it ends within {what}")
+        if any(self._body[end:padded_end]):
+            self._fail(f"padding at its byte {end} is not zero")
         found = self._body[self._position : end]
         self._position = padded_end
         return found
@@ -437,6 +461,48 @@ class _FooterReader:
     def _column(self, kind: str, width_bytes: int, count: int) -> tuple[int, ...]:
         values: tuple[int, ...] = unpack_from(f"<{count}{kind}", self._bytes(width_bytes * count, "a column"))
         return values
+
+
+class _StateReader(_Columns):
+    def state(self) -> PartitionState:
+        head = self._bytes(_STATE_HEAD.size, "its head")
+        offset, epoch_count, snapshot_bytes, older_count, reserved = _STATE_HEAD.unpack(head)
+        if reserved:
+            self._fail("unknown flags")
+        epochs = [self._column(kind, width, epoch_count) for kind, width in _EPOCH_COLUMNS]
+        older = [self._column(kind, width, older_count) for kind, width in _OLDER_COLUMNS]
+        snapshot = bytes(self._bytes(snapshot_bytes, "the snapshot"))
+        if self._position != len(self._body):
+            self._fail(f"{len(self._body) - self._position} bytes too many")
+        lineage = tuple(EpochStart(LeaderEpoch(epoch), Offset(at)) for epoch, at in zip(*epochs, strict=True))
+        for entry in lineage:
+            if entry.epoch < 0 or not 0 <= entry.start_offset <= offset:
+                self._fail(f"epoch {entry.epoch} at {entry.start_offset}")
+        for before, after in pairwise(lineage):
+            if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
+                self._fail(f"epoch {after.epoch} after {before.epoch}")
+        try:
+            parse_snapshot(snapshot)
+        except CorruptionError as error:
+            self._fail(str(error))
+        return PartitionState(offset, lineage, snapshot, tuple(map(OlderBatch._make, zip(*older, strict=True))))
+
+
+def decode_state(data: bytes | memoryview, where: str) -> PartitionState:
+    """What ``encode_state`` made. Raises: CorruptionError."""
+    return _StateReader(memoryview(data), f"{where}: its state").state()
+
+
+class _FooterReader(_Columns):
+    """Reads a footer body."""
+
+    def __init__(self, body: memoryview, start: int, name: str) -> None:
+        super().__init__(body, f"{name}: footer at position {start}")
+        self._start = start
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            self._fail(what)
 
     def footer(self) -> WalFooter:
         require = self._require
@@ -484,101 +550,82 @@ class _FooterReader:
     def _sections(
         self, number: int, data_bytes: int, section_count: int, batch_count: int, state_count: int
     ) -> tuple[Section, ...]:
-        require = self._require
         topic_ids = self._bytes(16 * section_count, "the topic ids")
-        indexes = self._column("i", 4, section_count)
-        positions = self._column("q", 8, section_count)
-        sizes = self._column("i", 4, section_count)
-        crcs = self._column("I", 4, section_count)
-        counts = self._column("i", 4, section_count)
-        state_numbers = self._column("q", 8, section_count)
+        of_sections = [self._column(kind, width, section_count) for kind, width in _SECTION_COLUMNS]
         fields = [self._column(kind, width, batch_count) for kind, width in _BATCH_COLUMNS]
-        state_sizes = self._column("I", 4, state_count)
-        require(
-            sum(counts) == batch_count and min(counts, default=1) > 0,
-            f"sections of {counts} batches, {batch_count} claimed",
-        )
-        require(sum(each == number for each in state_numbers) == state_count, f"{state_count} states")
+        _, _, _, _, counts, _, state_sizes = of_sections
+        if sum(counts) != batch_count or min(counts, default=1) <= 0:
+            self._fail(f"sections of {counts} batches, {batch_count} claimed")
+        if sum(size > 0 for size in state_sizes) != state_count:
+            self._fail(f"{state_count} states claimed, and not that many are there")
         batches = list(map(BatchFields._make, zip(*fields, strict=True)))
+        topics: dict[bytes, TopicId] = {}
         sections: list[Section] = []
-        at = first = states = 0
-        for index, (partition, position, size, crc, count, state_number) in enumerate(
-            zip(indexes, positions, sizes, crcs, counts, state_numbers, strict=True)
+        keys: set[TopicIdPartition] = set()
+        at = first = 0
+        for index, (partition, position, size, crc, count, state_number, state_bytes) in enumerate(
+            zip(*of_sections, strict=True)
         ):
-            where = f"section {index}"
-            require(position == at, f"{where} at {position}, expected at {at}")
-            require(partition >= 0, f"{where} of partition {partition}")
-            require(
-                max(0, number - STATE_NUMBERS_MAX) <= state_number <= number,
-                f"{where} has its state in object {state_number}",
-            )
-            own = batches[first : first + count]
-            self._check_batches(own, size, where)
+            if position != at:
+                self._fail(f"section {index} at {position}, expected at {at}")
+            if partition < 0:
+                self._fail(f"section {index} of partition {partition}")
+            if not max(0, number - STATE_NUMBERS_MAX) <= state_number <= number:
+                self._fail(f"section {index} has its state in object {state_number}")
+            own = tuple(batches[first : first + count])
+            self._check_batches(own, size, index)
             state = None
-            if state_number == number:
-                state = self._state(state_sizes[states], own, where)
-                states += 1
-            topic_id = TopicId(uuid.UUID(bytes=bytes(topic_ids[16 * index : 16 * index + 16])))
+            if state_bytes:
+                state = decode_state(self._bytes(state_bytes, "a state"), f"{self._where}: section {index}")
+            self._check_state(state, own, state_number == number, index)
+            topic_bytes = bytes(topic_ids[16 * index : 16 * index + 16])
+            topic_id = topics.get(topic_bytes)
+            if topic_id is None:
+                topic_id = topics[topic_bytes] = TopicId(uuid.UUID(bytes=topic_bytes))
             key = TopicIdPartition(topic_id, PartitionIndex(partition))
-            sections.append(Section(key, FilePosition(position), size, crc, tuple(own), state_number, state))
+            keys.add(key)
+            sections.append(Section(key, FilePosition(position), size, crc, own, state_number, state))
             at += size
             first += count
-        require(at == data_bytes, f"sections of {at} bytes, {data_bytes} claimed")
-        require(len({section.partition for section in sections}) == section_count, "a partition has two sections")
+        if at != data_bytes:
+            self._fail(f"sections of {at} bytes, {data_bytes} claimed")
+        if len(keys) != section_count:
+            self._fail("a partition has two sections")
         return tuple(sections)
 
-    def _check_batches(self, batches: Sequence[BatchFields], size_bytes: int, where: str) -> None:
-        require = self._require
+    def _check_batches(self, batches: tuple[BatchFields, ...], size_bytes: int, index: int) -> None:
+        # A take-over reads hundreds of thousands of batches: sentences are made for bad ones alone.
+        expected = batches[0].base_offset
+        leader_epoch = batches[0].leader_epoch
+        size = 0
         for fields in batches:
-            require(
-                fields.base_offset >= 0 and fields.last_offset_delta >= 0,
-                f"{where} has a batch at {fields.base_offset}",
-            )
-            require(fields.size_bytes >= HEADER_BYTES, f"{where} has a batch of {fields.size_bytes} bytes")
-            require(fields.leader_epoch >= 0, f"{where} has leader epoch {fields.leader_epoch}")
-            require(
-                0 <= fields.record_count <= fields.last_offset_delta + 1, f"{where} has {fields.record_count} records"
-            )
-            require(Marker.NONE <= fields.marker <= Marker.COMMIT, f"{where} has the unknown marker {fields.marker}")
-        for before, after in pairwise(batches):
-            require(
-                after.base_offset == before.end_offset,
-                f"{where} goes on at {after.base_offset} after {before.end_offset}",
-            )
-            require(after.leader_epoch == before.leader_epoch, f"{where} has two leader epochs")
-        require(sum(fields.size_bytes for fields in batches) == size_bytes, f"{where} of {size_bytes} bytes")
+            base, bytes_, epoch, _, delta, _, _, _, _, count, marker, _ = fields
+            if base < 0 or delta < 0:
+                self._fail(f"section {index} has a batch at {base}")
+            if base != expected:
+                self._fail(f"section {index} goes on at {base} after {expected}")
+            if bytes_ < HEADER_BYTES:
+                self._fail(f"section {index} has a batch of {bytes_} bytes")
+            if epoch < 0:
+                self._fail(f"section {index} has leader epoch {epoch}")
+            if epoch != leader_epoch:
+                self._fail(f"section {index} has two leader epochs")
+            if not 0 <= count <= delta + 1:
+                self._fail(f"section {index} has {count} records")
+            if not Marker.NONE <= marker <= Marker.COMMIT:
+                self._fail(f"section {index} has the unknown marker {marker}")
+            expected = Offset(base + delta + 1)
+            size += bytes_
+        if size != size_bytes:
+            self._fail(f"section {index} of {size_bytes} bytes")
 
-    def _state(self, size_bytes: int, batches: Sequence[BatchFields], where: str) -> PartitionState:
-        require = self._require
-        begin = self._position
-        require(begin + size_bytes <= len(self._body), f"it ends within the state of {where}")
-        head = self._bytes(_STATE_HEAD.size, f"the state of {where}")
-        offset, epoch_count, snapshot_bytes, older_count, reserved = _STATE_HEAD.unpack(head)
-        require(reserved == 0, f"the state of {where} has unknown flags")
-        epochs = self._column("i", 4, epoch_count)
-        starts = self._column("q", 8, epoch_count)
-        older = [
-            self._column(kind, width, older_count)
-            for kind, width in (("q", 8), ("i", 4), ("i", 4), ("q", 8), ("q", 8), ("q", 8))
-        ]
-        snapshot = bytes(self._bytes(snapshot_bytes, f"the snapshot of {where}"))
-        require(self._position - begin == size_bytes, f"the state of {where} has not its {size_bytes} bytes")
-        require(
-            any(offset == fields.base_offset for fields in batches), f"the state of {where} is as of offset {offset}"
-        )
-        lineage = tuple(EpochStart(LeaderEpoch(epoch), Offset(at)) for epoch, at in zip(epochs, starts, strict=True))
-        for entry in lineage:
-            require(
-                entry.epoch >= 0 and 0 <= entry.start_offset <= offset,
-                f"the state of {where} has epoch {entry.epoch} at {entry.start_offset}",
-            )
-        for before, after in pairwise(lineage):
-            require(
-                before.epoch < after.epoch and before.start_offset < after.start_offset,
-                f"the state of {where} has epoch {after.epoch} after {before.epoch}",
-            )
-        try:
-            parse_snapshot(snapshot)
-        except CorruptionError as error:
-            require(False, f"the state of {where}: {error}")
-        return PartitionState(offset, lineage, snapshot, tuple(map(OlderBatch._make, zip(*older, strict=True))))
+    def _check_state(
+        self, state: PartitionState | None, batches: tuple[BatchFields, ...], names_itself: bool, index: int
+    ) -> None:
+        if state is None:
+            if names_itself:
+                self._fail(f"section {index} names its own state, and has none")
+        elif names_itself != (state.offset == batches[0].base_offset) or not any(
+            state.offset == fields.base_offset for fields in batches
+        ):
+            self._fail(f"the state of section {index} is as of offset {state.offset}")

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
+from app.errors import LimitExceeded
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
-from app.hot.producers import ProducerStates, encode_snapshot, parse_snapshot
+from app.hot.producers import ProducerStates, SnapshotRow, encode_snapshot, parse_snapshot
+from app.limits import MIB
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset, ProducerId, TimestampMs
 from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
 
 
-def captured(producers: ProducerStates, leader_epochs: Iterable[EpochStart], offset: Offset) -> PartitionState:
-    """The state of a log that ends at ``offset``. It has all batches of each producer that can still be repeated."""
-    older = [
-        OlderBatch(ProducerId(producer_id), sequence, last_sequence, Offset(base), Offset(last), TimestampMs(timestamp))
-        for producer_id, entry in producers.entries.items()
-        for sequence, last_sequence, base, last, timestamp in entry.batches[:-1]
-    ]
-    return PartitionState(offset, tuple(leader_epochs), encode_snapshot(producers.rows()), tuple(older))
+STATE_BYTES: Final = 8 * MIB
+"""A longer state loses what it can do without: older batches first, then the producers that were silent longest."""
+
+STATE_BYTES_MAX: Final = 32 * MIB
+"""Producers with open transactions are never left out: 700,000 of them in one partition are too many."""
+
+_ROW_BYTES: Final = 46
+_OLDER_BYTES: Final = 40
+_TIMESTAMP: Final = 5
+_FIRST_OFFSET: Final = 7
+"""Places in a row of a snapshot."""
+
+
+def captured(
+    producers: ProducerStates, leader_epochs: Iterable[EpochStart], offset: Offset, *, state_bytes: int = STATE_BYTES
+) -> PartitionState:
+    """The state of a log that ends at ``offset``. It has all batches of each producer that can still be repeated.
+
+    A state that would be longer than ``state_bytes`` has only the last batch of each producer, as Kafka's snapshots have; and then not
+    the producers that were silent longest, as if they had expired. Producers with open transactions stay.
+    Raises: LimitExceeded if these alone are too many.
+    """
+    rows = producers.rows()
+    older: list[OlderBatch] = []
+    if len(rows) * (_ROW_BYTES + _OLDER_BYTES) <= state_bytes:
+        older = [
+            OlderBatch(
+                ProducerId(producer_id), sequence, last, Offset(base), Offset(last_offset), TimestampMs(timestamp)
+            )
+            for producer_id, entry in producers.entries.items()
+            for sequence, last, base, last_offset, timestamp in entry.batches[:-1]
+        ]
+        if len(rows) * _ROW_BYTES + len(older) * _OLDER_BYTES > state_bytes:
+            older = []
+    if len(rows) * _ROW_BYTES > state_bytes:
+        rows = _spoken_last(rows, state_bytes // _ROW_BYTES)
+        if len(rows) * _ROW_BYTES > STATE_BYTES_MAX:
+            raise LimitExceeded(
+                f"a partition has {len(rows)} open transactions: their state is too long for a write-ahead log"
+            )
+    return PartitionState(offset, tuple(leader_epochs), encode_snapshot(rows), tuple(older))
+
+
+def _spoken_last(rows: Sequence[SnapshotRow], count: int) -> list[SnapshotRow]:
+    """``count`` rows: those with open transactions, even if they are more, and those that were not silent for long."""
+    rows = sorted(rows, key=lambda row: (row[_FIRST_OFFSET] < 0, -row[_TIMESTAMP]))
+    opened = sum(row[_FIRST_OFFSET] >= 0 for row in rows)
+    return rows[: max(count, opened)]
 
 
 def restored(state: PartitionState) -> tuple[ProducerStates, LeaderEpochs]:

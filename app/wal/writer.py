@@ -10,27 +10,33 @@ Batches wait in a buffer. ``cut`` takes the oldest of them into the next numbere
 
 The writer is pure: time is an argument, and outcomes are told. It never gives a number up (J3): the shell repeats what is asked
 until the outcome is known, or the process ends.
+
+An object ends when it has ``wal.bytes`` of records, or as much footer: the states of many partitions with many producers
+would else make a footer that no reader takes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from app.errors import ErrorCode, FencedError, RequestRejected
 from app.limits import MIB
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
-from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
+from app.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import (
+    BATCH_FOOTER_BYTES,
+    SECTION_FOOTER_BYTES,
     STATE_NUMBERS_MAX,
     WINDOW,
     BatchFields,
     PartitionState,
     SectionDraft,
     WalFooter,
-    encode_object,
+    encode_state,
+    write_object,
 )
 
 OBJECT_BYTES: Final = 8 * MIB
@@ -39,8 +45,19 @@ OBJECT_BYTES: Final = 8 * MIB
 BUFFER_BYTES: Final = 2 * (WINDOW + 1) * OBJECT_BYTES
 """Default of wal.buffer.bytes: a full window, and as much waiting."""
 
+OBJECT_BYTES_MAX: Final = 64 * MIB
+"""Largest wal.bytes. With the longest batch and the longest footer after it, an object is still no longer than readers allow."""
+
+FOOTER_BYTES_MIN: Final = 8 * MIB
+FOOTER_BYTES_MAX: Final = 32 * MIB
+"""An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone in
+its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
+
+WAITING_BYTES: Final = 500
+"""What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
+
 STATE_EVERY: Final = 32
-"""After so many numbers the next section of a partition gets its state again. The batches that wait then take fewer than
+"""After so many numbers a partition's state is taken again. The batches that wait then take at most
 ``STATE_NUMBERS_MAX - STATE_EVERY`` objects more."""
 
 
@@ -73,6 +90,8 @@ class DurableSection(NamedTuple):
     partition: TopicIdPartition
     end_offset: Offset
     state_number: int
+    leader_epoch: LeaderEpoch
+    """Of the leadership that wrote it. A later one of the same partition has another log end: this section says nothing of it."""
 
 
 class DurableObject(NamedTuple):
@@ -87,8 +106,9 @@ class _Waiting(NamedTuple):
     partition: TopicIdPartition
     data: bytes
     fields: BatchFields
-    state: PartitionState | None
+    state: bytes | None
     due_ms: int
+    led: _Led
 
 
 class _InFlight:
@@ -110,6 +130,7 @@ class _Led:
         self.state_number = -1
         """-1: the first section of this leadership needs the state."""
         self.state_waits = False
+        """Whether a batch in the buffer brings it."""
         self.waiting = 0
         """Batches in the buffer."""
         self.stopped = False
@@ -126,8 +147,18 @@ class WalWriter:
         object_bytes: int = OBJECT_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         window: int = WINDOW,
+        footer_bytes: int | None = None,
+        waiting_bytes: int = WAITING_BYTES,
     ) -> None:
-        assert buffer_bytes <= object_bytes * (STATE_NUMBERS_MAX - STATE_EVERY) // 4, (buffer_bytes, object_bytes)
+        """``footer_bytes``, ``waiting_bytes``: as the constants say; tests have smaller ones."""
+        if footer_bytes is None:
+            footer_bytes = min(max(object_bytes, FOOTER_BYTES_MIN), FOOTER_BYTES_MAX)
+        assert object_bytes <= OBJECT_BYTES_MAX, object_bytes
+        assert footer_bytes <= FOOTER_BYTES_MAX, footer_bytes
+        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so many
+        # objects at most, and none of them is too far from its state (J37).
+        objects = 2 * (buffer_bytes // object_bytes + buffer_bytes // footer_bytes + 2)
+        assert objects <= STATE_NUMBERS_MAX - STATE_EVERY, (buffer_bytes, object_bytes, footer_bytes)
         self.wal = wal
         self.next_number = 0
         """The first number that was not begun: for the broker's heartbeats (J19)."""
@@ -139,29 +170,39 @@ class WalWriter:
         self._object_bytes = object_bytes
         self._buffer_bytes = buffer_bytes
         self._window = window
+        self._footer_bytes = footer_bytes
+        self._each_bytes = waiting_bytes
         self._led: dict[TopicIdPartition, _Led] = {}
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
+        """Of records."""
+        self._state_bytes = 0
+        """Of states that wait."""
+        self._dues: deque[tuple[int, int]] = deque()
+        """(when it is due, count of batches before it) of each waiting batch that is due before all later ones; both rise."""
+        self._appended = self._taken = 0
+        """Batches so far."""
+        self._hurried = 0
+        """Waiting batches of stopped partitions."""
+        self._forgotten = False
+        """Whether batches of leaderships that have ended may be among those that wait."""
         self._in_flight: dict[int, _InFlight] = {}
         self._in_flight_bytes = 0
-        self._due_ms: int | None = None
         self._acknowledged: list[DurableObject] = []
 
     # --- partitions -----------------------------------------------------------------------------------------------------
 
     def lead(self, partition: TopicIdPartition) -> None:
-        """This broker begins to lead a partition. Nothing of an earlier leadership is waiting any more."""
-        before = self._led.get(partition)
-        assert before is None or (before.stopped and not before.waiting), partition
+        """This broker begins to lead a partition, or begins to write it to this log. An earlier leadership is forgotten."""
+        self.forget(partition)
         self._led[partition] = _Led()
 
     def stop(self, partition: TopicIdPartition) -> None:
         """The partition takes no more batches in this leadership, and what waits is cut at once (J18)."""
         led = self._led.get(partition)
-        if led is not None:
+        if led is not None and not led.stopped:
             led.stopped = True
-            if led.waiting:
-                self._due_ms = -1
+            self._hurried += led.waiting
 
     def last_number_if_flushed(self, partition: TopicIdPartition) -> int | None:
         """The last number with records of a stopped partition, once all of them are acknowledged: for the release (J18).
@@ -173,17 +214,48 @@ class WalWriter:
         return None if led.waiting or led.last_number >= self.durable_end else led.last_number
 
     def resume(self, partition: TopicIdPartition) -> None:
-        """An image with a higher partition epoch shows that this broker leads on, in the same leader epoch: what it asked for is
-        refused for good (J18). The partition takes batches again, and its records are in the same range."""
-        self._led[partition].stopped = False
+        """The partition takes batches again, in the same leadership, and its records are in the same range.
+
+        Only if the release was never asked for, as it could not be flushed; or once an image with a higher partition epoch shows
+        that this broker leads on, in the same leader epoch, so that what it asked for is refused for good (J18).
+        """
+        led = self._led[partition]
+        if led.stopped:
+            led.stopped = False
+            self._hurried -= led.waiting
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """An image says that the leadership is over, or the partition is gone."""
-        led = self._led.get(partition)
-        if led is not None:
-            led.stopped = True
-            if not led.waiting:
-                del self._led[partition]
+        """An image says that the leadership is over, or the partition is gone.
+
+        Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on their
+        way; ``DurableSection.leader_epoch`` says of whom they are.
+        """
+        led = self._led.pop(partition, None)
+        if led is not None and led.waiting:
+            self._forgotten = True
+
+    def _drop_forgotten(self) -> None:
+        """Once for any number of leaderships that have ended meanwhile."""
+        self._forgotten = False
+        waiting, self._waiting = self._waiting, deque()
+        self._taken = self._appended
+        self._waiting_bytes = self._state_bytes = self._hurried = 0
+        self._dues.clear()
+        for batch in waiting:
+            if self._led.get(batch.partition) is batch.led:
+                self._wait(batch)
+                self._hurried += batch.led.stopped
+
+    def _wait(self, batch: _Waiting) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += len(batch.data)
+        if batch.state is not None:
+            self._state_bytes += len(batch.state)
+        dues, due_ms = self._dues, batch.due_ms
+        while dues and dues[-1][0] >= due_ms:
+            dues.pop()
+        dues.append((due_ms, self._appended))
+        self._appended += 1
 
     # --- appending ------------------------------------------------------------------------------------------------------
 
@@ -209,8 +281,12 @@ class WalWriter:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of batches in memory: waiting, and in objects that are not acknowledged."""
-        return self._waiting_bytes + self._in_flight_bytes
+        """Bytes in memory: of batches that wait, with what Python needs for them and with their states, and of objects that are not
+        acknowledged. One state may come on top of ``wal.buffer.bytes``, as ``check_room`` does not know of it."""
+        if self._forgotten:
+            self._drop_forgotten()
+        waiting_bytes = self._waiting_bytes + self._state_bytes + self._each_bytes * len(self._waiting)
+        return waiting_bytes + self._in_flight_bytes
 
     def wants_state(self, partition: TopicIdPartition) -> bool:
         """Whether the next ``append`` of the partition is to bring the log's state as of before it (J28, J37)."""
@@ -237,13 +313,13 @@ class WalWriter:
         assert state is None or state.offset == fields.base_offset, (state, fields)
         assert led.state_number >= 0 or led.state_waits or state is not None, partition
         assert len(data) == fields.size_bytes, fields
+        encoded = None
+        if state is not None:
+            assert not led.state_waits, partition
+            encoded = encode_state(state)
+            led.state_waits = True
         led.waiting += 1
-        led.state_waits = led.state_waits or state is not None
-        due_ms = now_ms + linger_ms
-        self._waiting.append(_Waiting(partition, data, fields, state, due_ms))
-        self._waiting_bytes += len(data)
-        if self._due_ms is None or due_ms < self._due_ms:
-            self._due_ms = due_ms
+        self._wait(_Waiting(partition, data, fields, encoded, now_ms + linger_ms, led))
 
     # --- objects --------------------------------------------------------------------------------------------------------
 
@@ -256,52 +332,84 @@ class WalWriter:
     def cut_ms(self) -> int | None:
         """When ``cut`` has an object: now or earlier if it is not above the clock; None while nothing waits, or until an outcome
         is told."""
+        if self._forgotten:
+            self._drop_forgotten()
         if not self._waiting or not self.window_is_open or self.sealed_at is not None:
             return None
-        return -1 if self._waiting_bytes >= self._object_bytes else self._due_ms
+        if self._hurried or self._waiting_bytes >= self._object_bytes or self._state_bytes >= self._footer_bytes:
+            return -1
+        return self._dues[0][0]
 
     def cut(self, now_ms: int, created_ms: TimestampMs = NO_TIMESTAMP) -> Put | None:
         """Begin the next object with the oldest batches, if it is time (J6, J8). ``created_ms``: wall-clock time, for people.
 
+        The work is linear in what the object takes, whatever waits behind it. Nothing has changed if this raises.
         Returns: its put; None if it is not time.
         """
         cut_ms = self.cut_ms
         if cut_ms is None or cut_ms > now_ms:
             return None
         number = self.next_number
-        taken: dict[TopicIdPartition, list[_Waiting]] = {}
-        size = 0
-        while self._waiting and (not size or size + len(self._waiting[0].data) <= self._object_bytes):
-            batch = self._waiting.popleft()
-            taken.setdefault(batch.partition, []).append(batch)
-            size += len(batch.data)
-        self._waiting_bytes -= size
-        self._settle_due()
+        taken = self._oldest()
         drafts = [self._draft(partition, batches, number) for partition, batches in taken.items()]
         nonce = self._new_nonce()
-        data, footer = encode_object(self.wal, number, nonce, created_ms, drafts)
-        sections = tuple(DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections)
+        data = write_object(self.wal, number, nonce, created_ms, drafts)
+        sections = tuple(
+            DurableSection(each.partition, each.batches[-1].end_offset, each.state_number, each.batches[0].leader_epoch)
+            for each in drafts
+        )
+        self._take(taken, number)
         self._in_flight[number] = _InFlight(data, nonce, sections)
         self._in_flight_bytes += len(data)
         self.next_number += 1
         return Put(number, 0.0)
 
+    def _oldest(self) -> dict[TopicIdPartition, list[_Waiting]]:
+        """The batches of the next object, by partition: at least one."""
+        taken: dict[TopicIdPartition, list[_Waiting]] = {}
+        size = footer = 0
+        for batch in self._waiting:
+            size += len(batch.data)
+            footer += BATCH_FOOTER_BYTES + (0 if batch.state is None else len(batch.state))
+            of_partition = taken.get(batch.partition)
+            if of_partition is None:
+                footer += SECTION_FOOTER_BYTES
+            if taken and (size > self._object_bytes or footer > self._footer_bytes):
+                break
+            if of_partition is None:
+                taken[batch.partition] = [batch]
+            else:
+                of_partition.append(batch)
+        return taken
+
     def _draft(self, partition: TopicIdPartition, batches: Sequence[_Waiting], number: int) -> SectionDraft:
-        led = self._led[partition]
-        led.waiting -= len(batches)
-        led.last_number = number
-        state = next((batch.state for batch in batches if batch.state is not None), None)
-        if state is not None:
-            led.state_number, led.state_waits = number, False
-        assert number - STATE_NUMBERS_MAX <= led.state_number, (number, led.state_number)
-        assert len({batch.fields.leader_epoch for batch in batches}) == 1, partition
+        led = batches[0].led
+        assert batches[-1].led is led, partition
+        # A state that comes with a later batch is for later sections: this one begins before it, and names the one before (J37).
+        state_number = led.state_number if batches[0].state is None else number
+        assert max(0, number - STATE_NUMBERS_MAX) <= state_number, (number, state_number)
+        state = next((batch.state for batch in batches if batch.state is not None), None) if led.state_waits else None
         return SectionDraft(
-            partition, [batch.data for batch in batches], [batch.fields for batch in batches], led.state_number, state
+            partition, [batch.data for batch in batches], [batch.fields for batch in batches], state_number, state
         )
 
-    def _settle_due(self) -> None:
-        hurried = any(self._led[batch.partition].stopped for batch in self._waiting)
-        self._due_ms = -1 if hurried else min((batch.due_ms for batch in self._waiting), default=None)
+    def _take(self, taken: Mapping[TopicIdPartition, Sequence[_Waiting]], number: int) -> None:
+        """The batches are in object ``number``, and wait no more."""
+        for batches in taken.values():
+            led = batches[0].led
+            led.waiting -= len(batches)
+            led.last_number = number
+            if led.stopped:
+                self._hurried -= len(batches)
+            for _ in batches:
+                batch = self._waiting.popleft()
+                self._waiting_bytes -= len(batch.data)
+                if batch.state is not None:
+                    self._state_bytes -= len(batch.state)
+                    batch.led.state_number, batch.led.state_waits = number, False
+                self._taken += 1
+        while self._dues and self._dues[0][1] < self._taken:
+            self._dues.popleft()
 
     def bytes_of(self, number: int) -> bytes:
         """What is to be put under that number: the same at every call (J2)."""
@@ -337,8 +445,8 @@ class WalWriter:
         assert number >= self.durable_end, (number, self.durable_end)
         self.sealed_at = number if self.sealed_at is None else min(self.sealed_at, number)
         self._waiting.clear()
-        self._waiting_bytes = 0
-        self._due_ms = None
+        self._dues.clear()
+        self._waiting_bytes = self._state_bytes = 0
         for gone in [each for each in self._in_flight if each >= self.sealed_at]:
             self._in_flight_bytes -= len(self._in_flight.pop(gone).data)
         return Done(number)

@@ -55,11 +55,15 @@ def read(data: bytes) -> dict[str, Any]:
     topics = columns.raw(16 * n)
     partitions, positions, sizes = columns.take("i", n), columns.take("q", n), columns.take("i", n)
     crcs, counts, state_numbers = columns.take("I", n), columns.take("i", n), columns.take("q", n)
+    state_sizes = columns.take("I", n)
+    assert sum(size > 0 for size in state_sizes) == s
     of_batches = [columns.take(kind, b) for kind in "qiihiqqhiibi"]
     batches = [dict(zip(BATCH, row, strict=True)) for row in zip(*of_batches, strict=True)]
-    state_sizes = columns.take("I", s)
-    states = []
+    states: list[dict[str, Any] | None] = []
     for size in state_sizes:
+        if not size:
+            states.append(None)
+            continue
         end = columns.at + size
         offset, epochs, snapshot_bytes, older, _ = struct.unpack("<qIIII", columns.raw(24))
         lineage = list(zip(columns.take("i", epochs), columns.take("q", epochs), strict=True))
@@ -70,13 +74,13 @@ def read(data: bytes) -> dict[str, Any]:
         assert columns.at == end
     assert columns.at == footer_bytes
     sections = []
-    first = taken = 0
+    first = 0
     for index in range(n):
         records = data[positions[index] : positions[index] + sizes[index]]
         assert crc32c(records) == crcs[index]
-        state = None
-        if state_numbers[index] == head["number"]:
-            state, taken = states[taken], taken + 1
+        state = states[index]
+        own_state = state is not None and state["offset"] == batches[first]["base"]
+        assert own_state == (state_numbers[index] == head["number"])
         sections.append(
             {
                 "topic": topics[16 * index : 16 * index + 16],

@@ -51,9 +51,10 @@ def test_a_footer_is_literally_these_bytes() -> None:
     body = b"FIRNWALF" + struct.pack("<HHIHHiqq", 1, 0, 96, 0, 8, 3, 17, 4) + NONCE
     body += struct.pack("<qIIIIqiI", size, 1, 1, 1, 0, 2000, -1, 0)
     body += TOPIC.bytes + struct.pack("<i4xqi4xI4xi4xq", 0, 0, size, crc32c(records), 1, 4)  # the section
+    body += struct.pack("<I4x", len(state))
     body += struct.pack("<qi4xi4xh6xi4xq", 10, size, 0, 0, 1, 1001)  # base offset to greatest timestamp
     body += struct.pack("<qh6xi4xi4xb7xi4x", -1, -1, -1, 2, -1, -1)  # producer to marker
-    body += struct.pack("<I4x", len(state)) + state
+    body += state
     crc = crc32c(body + struct.pack("<I", len(body)))
     assert data == records + body + struct.pack("<II", len(body), crc) + b"FIRNWALT"
 
@@ -91,13 +92,15 @@ def objects(draw: st.DrawFn) -> tuple[bytes, WalFooter]:
             offset = fields.end_offset
         state_number = max(0, number - draw(st.integers(0, 3)))
         state = None
+        at = draw(st.sampled_from([fields.base_offset for fields in all_fields]))
         if state_number == number:
+            at = all_fields[0].base_offset
+        if state_number == number or (at != all_fields[0].base_offset and draw(st.booleans())):
             lineage = [EpochStart(LeaderEpoch(index), Offset(index)) for index in range(min(first, 3))]
             before = [
                 fields_of(batch(index, 1, producer=8, sequence=index)) for index in range(draw(st.integers(0, 4)))
             ]
             replay(producers, LeaderEpochs(), before)
-            at = draw(st.sampled_from([fields.base_offset for fields in all_fields]))
             state = captured(producers, lineage, at)
         key = TopicIdPartition(TOPIC, PartitionIndex(partition))
         drafts.append(SectionDraft(key, batches, all_fields, state_number, state))

@@ -207,6 +207,27 @@ def test_a_state_is_restored_as_it_was_captured() -> None:
     }
 
 
+def test_a_state_that_would_be_too_long_loses_older_batches_first_and_then_silent_producers() -> None:
+    producers = ProducerStates()
+    for producer_id in range(20):
+        for sequence in range(3):
+            timestamp = 1000 + producer_id
+            producers.apply(
+                producer_id, 0, sequence, 100 * producer_id + sequence, 100 * producer_id + sequence, timestamp, 0
+            )
+    producers.apply(0, 0, 3, 2500, 2500, 1000, 1)  # the most silent one has an open transaction
+    whole = captured(producers, (), Offset(9000))
+    assert len(whole.older) == 41
+    assert captured(producers, (), Offset(9000), state_bytes=20 * 46 + 41 * 40).older == whole.older
+    shorter = captured(producers, (), Offset(9000), state_bytes=20 * 46 + 41 * 40 - 1)
+    assert (shorter.older, shorter.snapshot) == ((), whole.snapshot)
+    few, _ = restored(captured(producers, (), Offset(9000), state_bytes=5 * 46))
+    assert set(few.entries) == {0, 16, 17, 18, 19}
+    assert few.open_transactions == {0: 2500}
+    none, _ = restored(captured(producers, (), Offset(9000), state_bytes=0))
+    assert set(none.entries) == {0}
+
+
 # --- local bytes ------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import CorruptionError
 from app.metadata.wal_ranges import OPEN, WalId, WalRange, dropped, opened, released, sealed
-from app.units import Offset, TopicIdPartition
+from app.units import LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.trimming import WalNeeds, deletable
 from app.wal.writer import DurableObject, DurableSection
@@ -19,8 +19,8 @@ def R(broker_id: int, broker_epoch: int, first: int, last: int, leader_epoch: in
     return WalRange(broker_id, broker_epoch, leader_epoch, first, last)
 
 
-def section(partition: TopicIdPartition, end: int, state_number: int) -> DurableSection:
-    return DurableSection(partition, Offset(end), state_number)
+def section(partition: TopicIdPartition, end: int, state_number: int, epoch: int = 3) -> DurableSection:
+    return DurableSection(partition, Offset(end), state_number, LeaderEpoch(epoch))
 
 
 def needs_of(*objects: list[DurableSection], size_bytes: int = 100) -> WalNeeds:

@@ -154,6 +154,7 @@ class Broker(Process):
             object_bytes=plan.object_bytes,
             buffer_bytes=plan.buffer_bytes,
             window=plan.window,
+            waiting_bytes=0,
         )
         self.needs = rules.needs(wal, window=plan.window)
         self._trimmed = 0
@@ -280,7 +281,7 @@ class Broker(Process):
             self.needs.note_object(durable)
             for section in durable.sections:
                 leading = self.led.get(section.partition)
-                if leading is not None:
+                if leading is not None and leading.leader_epoch == section.leader_epoch:
                     leading.acknowledged(section.end_offset)
         if writer.sealed_at is not None:
             if writer.durable_end >= writer.sealed_at and self.world.rules.sealed_joins_anew:

@@ -5,6 +5,7 @@ Each is found by what it does to acknowledged records, to readers, to memory or 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
-from app.wal.format import SectionDraft, encode_object
+from app.wal.format import SectionDraft, write_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
 from app.wal import takeover
@@ -73,27 +74,28 @@ class _ChangingWriter(WalWriter):
             drafts = self._drafts[number]
             for index, draft in enumerate(drafts):
                 if draft.partition == first.partition and first.state is None:
-                    self._waiting.popleft()
-                    self._waiting_bytes -= len(first.data)
-                    self._led[first.partition].waiting -= 1
                     drafts[index] = draft._replace(
                         parts=[*draft.parts, first.data], batches=[*draft.batches, first.fields]
                     )
+                    self._take({first.partition: [first]}, number)
                     flight = self._in_flight[number]
-                    data, footer = encode_object(self.wal, number, flight.nonce, TimestampMs(0), drafts)
+                    data = write_object(self.wal, number, flight.nonce, TimestampMs(0), drafts)
                     self._in_flight_bytes += len(data) - len(flight.data)
                     flight.data = data
                     flight.sections = tuple(
-                        DurableSection(each.partition, each.end_offset, each.state_number) for each in footer.sections
+                        DurableSection(
+                            each.partition, each.batches[-1].end_offset, each.state_number, each.batches[0].leader_epoch
+                        )
+                        for each in drafts
                     )
                     break
         self._tried.add(number)
         return super().bytes_of(number)
 
 
-def _with_window(writer: Any, window: int, *args: Any, **settings: Any) -> Any:
+def _with_window(writer: Any, other: int, *args: Any, **settings: Any) -> Any:
     """A writer of another window than that of the log."""
-    return writer(*args, **{**settings, "window": window})
+    return writer(*args, **{**settings, "window": other})
 
 
 def _with_half_window(*args: Any, **settings: Any) -> WalWriter:
@@ -146,6 +148,7 @@ class _HastyOrderWriter(WalWriter):
                 begins[batch.partition] = batch.fields.base_offset
                 size, count = size + len(batch.data), count + 1
             self._waiting.rotate(count)
+            self._dues = deque((due_ms, 0) for due_ms, _ in self._dues)
             object_bytes, self._object_bytes = self._object_bytes, size
             put = super().cut(now_ms, created_ms)
             self._object_bytes = object_bytes
