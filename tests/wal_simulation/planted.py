@@ -148,7 +148,7 @@ class _HastyOrderWriter(WalWriter):
                 begins[batch.partition] = batch.fields.base_offset
                 size, count = size + len(batch.data), count + 1
             self._waiting.rotate(count)
-            self._dues = deque((due_ms, 0) for due_ms, _ in self._dues)
+            self._dues = deque((due_ms, 1 << 60) for due_ms, _ in self._dues)
             object_bytes, self._object_bytes = self._object_bytes, size
             put = super().cut(now_ms, created_ms)
             self._object_bytes = object_bytes
