@@ -8,13 +8,13 @@ from typing import Final
 from app.errors import LimitExceeded
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
-from app.hot.producers import ProducerStates, SnapshotRow, encode_snapshot, parse_snapshot
+from app.hot.indexes import AbortedTransaction
+from app.hot.producers import ProducerStates, SnapshotRow, aborted_entry, encode_snapshot, parse_snapshot
 from app.limits import MIB
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset, ProducerId, TimestampMs
 from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
-
 
 STATE_BYTES: Final = 8 * MIB
 """A longer state loses what it can do without: older batches first, then the producers that were silent longest."""
@@ -34,8 +34,8 @@ def captured(
 ) -> PartitionState:
     """The state of a log that ends at ``offset``. It has all batches of each producer that can still be repeated.
 
-    A state that would be longer than ``state_bytes`` has only the last batch of each producer, as Kafka's snapshots have; and then not
-    the producers that were silent longest, as if they had expired. Producers with open transactions stay.
+    A state that would be longer than ``state_bytes`` has only the last batch of each producer, as Kafka's snapshots have; and then
+    not the producers that were silent longest, as if they had expired. Producers with open transactions stay.
     Raises: LimitExceeded if these alone are too many.
     """
     rows = producers.rows()
@@ -81,30 +81,50 @@ def restored(state: PartitionState) -> tuple[ProducerStates, LeaderEpochs]:
     return producers, LeaderEpochs(state.leader_epochs)
 
 
-def replay(producers: ProducerStates, epochs: LeaderEpochs, batches: Iterable[BatchFields]) -> None:
-    """Apply batches that follow, from their footers alone, as a log applies them when it is read."""
+def replay(producers: ProducerStates, epochs: LeaderEpochs, batches: Iterable[BatchFields]) -> list[AbortedTransaction]:
+    """Apply batches that follow, from their footers alone, as a log applies them when it is read.
+
+    Returns: the transactions that were aborted in them. All that ended hold the last stable offset back until ``decide_below``.
+    """
+    aborted: list[AbortedTransaction] = []
     for fields in batches:
-        epochs.assign(fields.leader_epoch, fields.base_offset)
-        last_offset = Offset(fields.end_offset - 1)
-        if fields.attributes & CONTROL:
-            if fields.marker != Marker.NONE:
-                producers.apply_marker(
+        (
+            base_offset,
+            _,
+            leader_epoch,
+            attributes,
+            delta,
+            timestamp,
+            producer_id,
+            producer_epoch,
+            sequence,
+            _,
+            marker,
+            _,
+        ) = fields
+        epochs.assign(leader_epoch, base_offset)
+        if attributes & CONTROL:
+            if marker != Marker.NONE:
+                completed = producers.apply_marker(
                     EndTransactionMarker(
-                        ControlType(fields.marker),
+                        ControlType(marker),
                         fields.coordinator_epoch,
-                        fields.producer_id,
-                        fields.producer_epoch,
-                        last_offset,
-                        fields.max_timestamp,
+                        producer_id,
+                        producer_epoch,
+                        Offset(base_offset + delta),
+                        timestamp,
                     )
                 )
-        elif fields.producer_id >= 0 and (fields.base_sequence >= 0 or fields.attributes & TRANSACTIONAL):
+                if completed is not None and completed.aborted:
+                    aborted.append(aborted_entry(completed, producers.last_stable_offset_after(completed)))
+        elif producer_id >= 0 and (sequence >= 0 or attributes & TRANSACTIONAL):
             producers.apply(
-                fields.producer_id,
-                fields.producer_epoch,
-                fields.base_sequence,
-                fields.base_offset,
-                last_offset,
-                fields.max_timestamp,
-                fields.attributes & TRANSACTIONAL,
+                producer_id,
+                producer_epoch,
+                sequence,
+                base_offset,
+                base_offset + delta,
+                timestamp,
+                attributes & TRANSACTIONAL,
             )
+    return aborted

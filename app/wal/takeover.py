@@ -1,15 +1,15 @@
-"""Where a partition goes on, from the footers of sealed or released ranges alone (ADR 0037, J24 to J30). Pure."""
+"""Where a partition goes on, from the footers of sealed or released ranges alone (ADR 0037, J24 to J30, J35). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
-from app.hot.epochs import LeaderEpochs
+from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import Offset, TopicIdPartition
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
 
 class Tiered(NamedTuple):
-    """What the manifest says, read after the ranges were closed."""
+    """What the manifest says, read after the ranges were closed and their footers were read."""
 
     tiered_end: Offset
     log_start: Offset
@@ -58,7 +58,11 @@ class TakeOver:
     producers: ProducerStates | None
     """Producers at the end; None if they are those of the last segment's footer."""
     pieces: tuple[Piece, ...]
-    """What is to be read from sealed ranges, until it is tiered (J30)."""
+    """What is to be read from sealed ranges, until it is tiered (J30): without a gap up to the end. All of it is above the tiered end
+    and the log start, but for a part of the first piece; once these are known (``narrowed``)."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Transactions whose abort marker is in the pieces, in order of the markers. Those that were aborted below are in the footers of
+    segments. Readers of the pieces need them, and so does the footer of a segment that is made of them."""
 
 
 def continue_from(
@@ -66,10 +70,11 @@ def continue_from(
 ) -> TakeOver | NeedsManifest:
     """Where a partition goes on. ``ranges`` are closed, of the partition's record. ``tiered``: None if it was not read yet.
 
+    Ask without the manifest first. If it is needed, read it now, and ask again with the same footers: an object that was trimmed before
+    the footers were read was tiered before the manifest was read. So what is missing then is lost, and there is no use in trying again.
     Raises: CorruptionError with a sentence, if the store has lost an object that counts (J21, J26).
     """
-    by_range = [_pieces(partition, each, objects) for each in ranges]
-    pieces = [piece for found in by_range for piece in found]
+    by_range = _by_range(partition, ranges, objects)
     if tiered is None:
         for each, found in zip(reversed(ranges), reversed(by_range), strict=True):
             if found:
@@ -78,22 +83,59 @@ def continue_from(
                 return NeedsManifest(f"objects of range {each} were trimmed, and it has no section")
         else:
             return NeedsManifest("no range has a section")
+    pieces = [piece for found in by_range for piece in found]
     _check_order(partition, pieces)
-    end = max(pieces[-1].section.end_offset if pieces else 0, 0 if tiered is None else tiered.floor)
     last = pieces[-1] if pieces else None
-    if tiered is not None:
+    if tiered is None:
+        pieces = _unbroken_end(pieces)
+    else:
         pieces = [piece for piece in pieces if piece.section.end_offset > tiered.floor]
         _check_covered(partition, pieces, tiered)
-    state = None if last is None or last.section.end_offset != end else _state_at_end(partition, last, objects, ranges)
-    if state is not None:
-        producers, epochs = state
-        return TakeOver(Offset(end), epochs.entries(), producers, tuple(pieces))
-    if pieces:
+        if last is None or last.section.end_offset < tiered.floor:
+            return TakeOver(tiered.floor, None, None, ())
+    assert last is not None
+    end = last.section.end_offset
+    # What was trimmed is tiered, and a section that is needed keeps its state (J32): so those in front that have lost it are not needed.
+    while (run := _run_to(partition, pieces[0] if pieces else last, objects)) is None and tiered is None:
+        del pieces[:1]
+        if not pieces:
+            return NeedsManifest(f"the state that object {last.number} of {last.wal} names was trimmed")
+    if run is not None:
+        floor = max(pieces[0].section.base_offset if pieces else end, 0 if tiered is None else tiered.floor)
+        return _replayed([*run, *(piece.section for piece in pieces[1:])], end, pieces, floor)
+    assert tiered is not None
+    if pieces or tiered.tiered_end < end:
+        missing = pieces[0] if pieces else last
         raise CorruptionError(
-            f"{partition}: object {pieces[-1].number} of write-ahead log {pieces[-1].wal} names object "
-            f"{pieces[-1].section.state_number} for the state of its producers, and that does not have it."
+            f"{partition}: object {missing.number} of write-ahead log {missing.wal} names object {missing.section.state_number} "
+            f"for the state of its producers, and the store has lost that, or one after it."
         )
-    return TakeOver(Offset(end), None, None, ())
+    return TakeOver(end, None, None, ())
+
+
+def narrowed(partition: TopicIdPartition, taken: TakeOver, tiered: Tiered) -> TakeOver:
+    """The same once the manifest is known, if the partition goes on without it (J26). ``tiered`` was read after the footers.
+
+    Raises: CorruptionError if there is a gap between the tier and what the ranges have.
+    """
+    pieces = [piece for piece in taken.pieces if piece.section.end_offset > tiered.floor]
+    _check_covered(partition, pieces, tiered)
+    if not pieces and tiered.floor < taken.end_offset:
+        raise CorruptionError(
+            f"{partition}: records from offset {tiered.floor} to {taken.end_offset} are neither tiered nor in a write-ahead log: "
+            "the store has lost them."
+        )
+    aborted = tuple(each for each in taken.aborted if each.last_offset >= tiered.floor)
+    return replace(taken, pieces=tuple(pieces), aborted=aborted)
+
+
+def ranges_are_done(taken: TakeOver, tiered: Tiered, *, own_section: bool) -> bool:
+    """Whether the leader may ask for all closed ranges to leave the record (J35).
+
+    ``own_section``: an object that counts has a section of this leadership. Until there is one, the last section is in a closed range,
+    and is needed for producers and lineage until it is tiered itself: that its records were deleted is not enough.
+    """
+    return tiered.floor >= taken.end_offset and (own_section or tiered.tiered_end >= taken.end_offset)
 
 
 def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
@@ -109,26 +151,37 @@ def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], take
 
 
 def _run(each: WalRange, objects: Objects) -> range:
-    """The numbers of the range that count: from the last one down, as long as there is an object with records.
+    """J25: the numbers that go down from the range's last one without a gap.
 
-    What lies below a gap was trimmed and is back, because a late put has landed there (J25). Seals in a range lie where objects
+    What lies below was trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or all
     were trimmed, too (J10).
     """
     there = objects.get(each.wal, {})
     first = each.last + 1
-    while first > each.first and first - 1 in there and not there[first - 1].is_seal:
+    while first > each.first and (footer := there.get(first - 1)) is not None and not footer.is_seal:
         first -= 1
     return range(first, each.last + 1)
 
 
-def _pieces(partition: TopicIdPartition, each: WalRange, objects: Objects) -> list[Piece]:
-    """J20, J24: sections of the partition in the range that its leadership wrote, in order."""
-    return [
-        Piece(each.wal, number, section)
-        for number in _run(each, objects)
-        for section in objects[each.wal][number].sections
-        if section.partition == partition and section.leader_epoch == each.leader_epoch
-    ]
+def _by_range(partition: TopicIdPartition, ranges: Sequence[WalRange], objects: Objects) -> list[list[Piece]]:
+    """J20, J24: for each range the sections of the partition that its leadership wrote, in order.
+
+    One leadership may have several ranges, and a range may begin too low (J19): a section is counted in the newest that covers it.
+    """
+    by_range: list[list[Piece]] = []
+    taken: dict[tuple[WalId, int], int] = {}
+    for each in reversed(ranges):
+        wal, there = each.wal, objects.get(each.wal, {})
+        below = taken.get((wal, each.leader_epoch), each.last + 1)
+        found: list[Piece] = []
+        for number in _run(each, objects):
+            section = there[number].section_of(partition)
+            if section is not None and section.leader_epoch == each.leader_epoch and number < below:
+                found.append(Piece(wal, number, section))
+        by_range.append(found)
+        taken[wal, each.leader_epoch] = min(below, each.first)
+    by_range.reverse()
+    return by_range
 
 
 def _is_whole(each: WalRange, objects: Objects) -> bool:
@@ -145,6 +198,14 @@ def _check_order(partition: TopicIdPartition, pieces: Sequence[Piece]) -> None:
             )
 
 
+def _unbroken_end(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces that go on to the end without a gap. What is below a gap is tiered (J26): the partition had another durability."""
+    first = len(pieces) - 1
+    while first > 0 and pieces[first - 1].section.end_offset == pieces[first].section.base_offset:
+        first -= 1
+    return list(pieces[first:])
+
+
 def _check_covered(partition: TopicIdPartition, pieces: Sequence[Piece], tiered: Tiered) -> None:
     """J26: there is no gap above what is tiered."""
     at = int(tiered.floor)
@@ -157,17 +218,33 @@ def _check_covered(partition: TopicIdPartition, pieces: Sequence[Piece], tiered:
         at = piece.section.end_offset
 
 
-def _state_at_end(
-    partition: TopicIdPartition, last: Piece, objects: Objects, ranges: Sequence[WalRange]
-) -> tuple[ProducerStates, LeaderEpochs] | None:
-    """J28: the state that the last section names, and everything after it. None if that object was trimmed: then everything is
-    tiered."""
-    (own,) = [each for each in ranges if (each.wal, each.leader_epoch) == (last.wal, last.section.leader_epoch)]
-    run = [piece for piece in _pieces(partition, own, objects) if piece.number >= last.section.state_number]
-    state = run[0].section.state if run and run[0].number == last.section.state_number else None
-    if state is None:
-        return None
+def _run_to(partition: TopicIdPartition, piece: Piece, objects: Objects) -> list[Section] | None:
+    """The sections from the state that a piece names up to the piece, without a gap (J28); None if something of it was trimmed.
+
+    An object that was trimmed and is there again has the bytes that it had (J2), so it serves as well.
+    """
+    there = objects.get(piece.wal, {})
+    run: list[Section] = []
+    for number in range(piece.section.state_number, piece.number + 1):
+        footer = there.get(number)
+        section = None if footer is None else footer.section_of(partition)
+        if section is None or section.leader_epoch != piece.section.leader_epoch:
+            continue
+        if run and section.base_offset != run[-1].end_offset:
+            return None
+        if not run and (section.state is None or number != piece.section.state_number):
+            return None
+        run.append(section)
+    return run
+
+
+def _replayed(sections: Sequence[Section], end: Offset, pieces: Sequence[Piece], floor: int) -> TakeOver:
+    """The state at the end: that of the first section, and every batch after it."""
+    state = sections[0].state
+    assert state is not None
     producers, epochs = restored(state)
-    for piece in run:
-        replay(producers, epochs, [each for each in piece.section.batches if each.base_offset >= state.offset])
-    return producers, epochs
+    batches = (fields for section in sections for fields in section.batches if fields.base_offset >= state.offset)
+    aborted = replay(producers, epochs, batches)
+    producers.decide_below(end)
+    above = tuple(each for each in aborted if each.last_offset >= floor)
+    return TakeOver(end, epochs.entries(), producers, tuple(pieces), above)

@@ -50,8 +50,8 @@ OBJECT_BYTES_MAX: Final = 64 * MIB
 
 FOOTER_BYTES_MIN: Final = 8 * MIB
 FOOTER_BYTES_MAX: Final = 32 * MIB
-"""An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone in
-its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
+"""An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone
+in its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
 
 WAITING_BYTES: Final = 500
 """What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
@@ -155,8 +155,8 @@ class WalWriter:
             footer_bytes = min(max(object_bytes, FOOTER_BYTES_MIN), FOOTER_BYTES_MAX)
         assert object_bytes <= OBJECT_BYTES_MAX, object_bytes
         assert footer_bytes <= FOOTER_BYTES_MAX, footer_bytes
-        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so many
-        # objects at most, and none of them is too far from its state (J37).
+        # Two neighbours have more than one object's records, or more than one object's footer. So the batches that wait take so
+        # many objects at most, and none of them is too far from its state (J37).
         objects = 2 * (buffer_bytes // object_bytes + buffer_bytes // footer_bytes + 2)
         assert objects <= STATE_NUMBERS_MAX - STATE_EVERY, (buffer_bytes, object_bytes, footer_bytes)
         self.wal = wal
@@ -227,8 +227,8 @@ class WalWriter:
     def forget(self, partition: TopicIdPartition) -> None:
         """An image says that the leadership is over, or the partition is gone.
 
-        Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on their
-        way; ``DurableSection.leader_epoch`` says of whom they are.
+        Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on
+        their way; ``DurableSection.leader_epoch`` says of whom they are.
         """
         led = self._led.pop(partition, None)
         if led is not None and led.waiting:

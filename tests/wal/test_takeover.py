@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
+from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
 from app.metadata.wal_ranges import WalId, WalRange
-from app.units import LeaderEpoch, Offset, TopicIdPartition
+from app.units import LeaderEpoch, Offset, ProducerId, TopicIdPartition
 from app.wal.format import (
     BatchFields,
     PartitionState,
@@ -22,7 +24,7 @@ from app.wal.format import (
     encode_seal,
 )
 from app.wal.states import captured, replay, restored
-from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
+from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end, narrowed, ranges_are_done
 from tests.wal.objects import NONCE, NOW, P, Q, batch, draft, empty_state, fields_of, marker
 
 A, B = WalId(1, 10), WalId(2, 20)
@@ -186,10 +188,132 @@ def test_open_and_decided_transactions_are_known_after_a_take_over() -> None:
     assert taken.producers.entries[7].coordinator_epoch == 5
 
 
+def _object_with(number: int, sent: Sequence[bytes], fields: Sequence[BatchFields], state: PartitionState) -> WalFooter:
+    state_number = number if state.offset == fields[0].base_offset else number - 1
+    return object_of(A, number, SectionDraft(P, sent, fields, state_number, state))
+
+
+def test_aborted_transactions_are_known_though_they_began_in_the_tier() -> None:
+    """Producer 7 began at 0, which is tiered, and was aborted at 4; 8 is open from 1 to 6; 9 was aborted at 3, in the tier."""
+    sent = [
+        batch(0, epoch=1, producer=7, sequence=0, transactional=True),
+        batch(1, epoch=1, producer=8, sequence=0, transactional=True),
+        batch(2, epoch=1, producer=9, sequence=0, transactional=True),
+        marker(3, 9, aborted=True, epoch=1),
+        marker(4, 7, aborted=True, epoch=1),
+        batch(5, epoch=1, producer=9, sequence=1, transactional=True),
+        marker(6, 8, aborted=False, epoch=1),
+        marker(7, 9, aborted=True, epoch=1),
+    ]
+    markers = {3: 0, 4: 0, 6: 1, 7: 0}
+    fields = [fields_of(data, marker=markers.get(offset, -1)) for offset, data in enumerate(sent)]
+    objects = {
+        A: {
+            0: _object_with(0, sent[:3], fields[:3], empty_state()),
+            1: object_of(A, 1, SectionDraft(P, sent[3:6], fields[3:6], 0, _state(fields[:5], 5))),
+            2: object_of(A, 2, SectionDraft(P, sent[6:], fields[6:], 1, None)),
+        }
+    }
+    taken = continue_from(P, [R(*A, 0, 2)], objects, tiered(4))
+    assert isinstance(taken, TakeOver)
+    assert [piece.number for piece in taken.pieces] == [1, 2]
+    assert taken.aborted == (
+        AbortedTransaction(ProducerId(7), Offset(0), Offset(4), Offset(1)),
+        AbortedTransaction(ProducerId(9), Offset(5), Offset(7), Offset(8)),
+    )
+    assert taken.producers is not None
+    assert not taken.producers.has_transactions, "everything below the end is committed, so nothing is undecided"
+    whole = continue_from(P, [R(*A, 0, 2)], objects, None)
+    assert isinstance(whole, TakeOver)
+    assert [each.last_offset for each in whole.aborted] == [3, 4, 7]
+    assert narrowed(P, whole, tiered(4)).aborted == taken.aborted
+
+
+def test_an_aborted_transaction_before_the_state_of_its_section_is_known() -> None:
+    """The state of object 1 came with its second batch. Object 0 has the state that the first one needs."""
+    sent = [batch(0, epoch=1, producer=7, sequence=0, transactional=True), marker(1, 7, aborted=True, epoch=1)]
+    sent.append(batch(2, epoch=1))
+    fields = [fields_of(sent[0]), fields_of(sent[1], marker=0), fields_of(sent[2])]
+    first = _object_with(0, sent[:1], fields[:1], empty_state())
+    second = _object_with(1, sent[1:], fields[1:], _state(fields[:2], 2))
+    taken = continue_from(P, [R(*A, 0, 1)], {A: {0: first, 1: second}}, tiered(1))
+    assert isinstance(taken, TakeOver)
+    assert [each.last_offset for each in taken.aborted] == [1]
+    with pytest.raises(CorruptionError, match="names object 0 for the state"):
+        continue_from(P, [R(*A, 0, 1)], {A: {1: second}}, tiered(1))
+
+
 def test_a_state_object_that_is_gone_is_damage() -> None:
     section = SectionDraft(P, [batch(4, epoch=1)], [fields_of(batch(4, epoch=1))], 0, None)
     with pytest.raises(CorruptionError, match="names object 0 for the state"):
         continue_from(P, [R(*A, 0, 1)], {A: {1: object_of(A, 1, section)}}, tiered(4))
+
+
+def test_a_state_that_was_trimmed_asks_for_the_manifest() -> None:
+    """A prefix was trimmed, so the last section is there and its state is not: everything is tiered, and no damage."""
+    objects = {A: {2: log_of(A, 0, [4], [5], [6])[2]}}
+    assert isinstance(continue_from(P, [R(*A, 0, 2)], objects, None), NeedsManifest)
+    assert continue_from(P, [R(*A, 0, 2)], objects, tiered(7)) == TakeOver(Offset(7), None, None, ())
+
+
+def test_sections_in_front_whose_state_was_trimmed_are_left_out() -> None:
+    log = log_of(A, 0, [4], [5])
+    log[2] = object_of(A, 2, draft(P, [batch(6, epoch=1)], 2))
+    del log[0]
+    taken = continue_from(P, [R(*A, 0, 2)], {A: log}, None)
+    assert isinstance(taken, TakeOver)
+    assert ([piece.number for piece in taken.pieces], taken.end_offset) == ([2], 7)
+
+
+def test_one_leadership_may_have_several_ranges() -> None:
+    """To object, to replicas, and to object again: the same log and leader epoch. The second range may begin too low."""
+    log = log_of(A, 0, [0], [1], [], [])
+    log.update(log_of(A, 4, [7], [8]))
+    for first in (4, 2, 1, 0):
+        ranges = [R(*A, 0, 1), R(*A, first, 5)]
+        taken = continue_from(P, ranges, {A: log}, None)
+        assert isinstance(taken, TakeOver)
+        assert [piece.number for piece in taken.pieces] == [4, 5], "what is below a gap is tiered"
+        taken = continue_from(P, ranges, {A: log}, tiered(8))
+        assert isinstance(taken, TakeOver)
+        assert ([piece.number for piece in taken.pieces], taken.end_offset) == ([5], 9)
+        assert taken.producers is not None
+
+
+def test_producers_are_known_though_all_records_were_deleted() -> None:
+    """DeleteRecords up to the high watermark moves the log start, and nothing is tiered: the last section has what is known."""
+    sent = batch(3, epoch=1, producer=7, sequence=0)
+    only = SectionDraft(P, [sent], [fields_of(sent)], 0, _state([], 3))
+    ranges, objects = [R(*A, 0, 0)], {A: {0: object_of(A, 0, only)}}
+    taken = continue_from(P, ranges, objects, tiered(1, log_start=4))
+    assert isinstance(taken, TakeOver)
+    assert (taken.end_offset, taken.pieces, taken.leader_epochs) == (4, (), ((1, 3),))
+    assert taken.producers is not None
+    assert set(taken.producers.entries) == {7}
+    assert not ranges_are_done(taken, tiered(1, log_start=4), own_section=False)
+    assert ranges_are_done(taken, tiered(1, log_start=4), own_section=True)
+    assert ranges_are_done(taken, tiered(4), own_section=False)
+    assert not ranges_are_done(taken, tiered(3, log_start=3), own_section=True)
+
+
+def test_producers_that_are_lost_with_their_state_are_damage_though_all_records_were_deleted() -> None:
+    log = log_of(A, 0, [3], [4])
+    del log[0]
+    with pytest.raises(CorruptionError, match="names object 0 for the state"):
+        continue_from(P, [R(*A, 0, 1)], {A: log}, tiered(1, log_start=5))
+
+
+def test_what_the_manifest_says_later_narrows_what_is_read_and_shows_gaps() -> None:
+    log = log_of(A, 0, [2, 3], [4], [5])
+    taken = continue_from(P, [R(*A, 0, 2)], {A: log}, None)
+    assert isinstance(taken, TakeOver)
+    assert [piece.number for piece in narrowed(P, taken, tiered(3)).pieces] == [0, 1, 2]
+    assert [piece.number for piece in narrowed(P, taken, tiered(4)).pieces] == [1, 2]
+    assert narrowed(P, taken, tiered(0, log_start=6)).pieces == ()
+    with pytest.raises(CorruptionError, match="offset 1 to 2 are neither tiered"):
+        narrowed(P, taken, tiered(1))
+    with pytest.raises(CorruptionError, match="offset 5 to 6 are neither tiered"):
+        narrowed(P, replace(taken, pieces=taken.pieces[:2]), tiered(5))
 
 
 def test_a_state_is_restored_as_it_was_captured() -> None:
