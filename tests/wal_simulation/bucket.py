@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import CorruptionError
-from app.hot.producers import CompletedTransaction
+from app.hot.producers XX
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import PartitionState, WalFooter, decode_whole
@@ -39,7 +39,7 @@ class Segment:
     values: tuple[int, ...]
     state: PartitionState
     """Lineage and producers at ``end``, with the older batches of each producer."""
-    aborted: tuple[CompletedTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
     """Aborted transactions that have records or their marker in it."""
 
 

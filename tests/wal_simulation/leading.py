@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import CorruptionError, FirnError, RequestRejected
 from app.hot.epochs import LeaderEpochs
-from app.hot.producers import CompletedTransaction, ProducerStates
+from app.hot.indexes import AbortedTransaction
+from app.hot.producers import ProducerStates, aborted_entry
 from app.metadata.wal_ranges import WalId, WalRange
 from app.records.batch import BatchHeader, parse_header, patch_batch
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import Marker, WalFooter, batch_fields
 from app.wal.states import captured, restored
-from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered
+from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, narrowed, ranges_are_done
 from tests.wal_simulation.bucket import Manifest, Segment, Stored
 from tests.wal_simulation.cluster import Mode, PartitionRecord
 from tests.wal_simulation.locallog import LocalBatch, LocalLog
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from tests.wal_simulation.broker import Broker
 
 TIER_MS: Final = (300.0, 1500.0)
-AGAIN_MS: Final = (150.0, 400.0)
-TROUBLE_MAX: Final = 12
 
 Reply = Callable[[str, int], None]
 """Outcome and base offset of a batch."""
@@ -37,9 +36,13 @@ class Fetched:
     __slots__ = ("aborted", "at", "kind", "values")
 
     def __init__(
-        self, kind: str, at: int, values: list[int] | None = None, aborted: Iterable[CompletedTransaction] = ()
+        self, kind: str, at: int, values: list[int] | None = None, aborted: Iterable[AbortedTransaction] = ()
     ) -> None:
         self.kind, self.at, self.values, self.aborted = kind, at, values or [], tuple(aborted)
+
+
+def _tiered(manifest: Manifest) -> Tiered:
+    return Tiered(Offset(manifest.tiered_end), Offset(manifest.log_start))
 
 
 class Leading:
@@ -60,10 +63,11 @@ class Leading:
         self.high_watermark = 0
         self.log = LocalLog()
         self.producers = ProducerStates()
-        self.aborted: list[CompletedTransaction] = []
-        """Of sealed ranges."""
         self.manifest: Manifest | None = None
-        self.pieces: list[Piece] = []
+        self._taken: TakeOver | None = None
+        """What is in closed ranges, unless the partition goes on from a disk."""
+        self._has_own_section = False
+        """Whether an object that counts has records of this leadership."""
         self._start = 0
         """Where this leadership began."""
         self._closed_end = 0
@@ -77,7 +81,6 @@ class Leading:
         self._pending: list[tuple[int, int, Reply]] = []
         self._tiering = False
         self._must_roll = False
-        self._trouble = 0
 
     # --- beginning --------------------------------------------------------------------------------------------------------
 
@@ -88,20 +91,13 @@ class Leading:
             by_log = True
         if by_log:
             self.broker.steps["read"] += 1
-            self._gather(None)
+            self._gather()
             return
         log = self.broker.disk.setdefault(self.key, LocalLog())
         self._is_copied = True
-        self._serve(log, log.producers(), Offset(log.end), ())
+        self._serve(log, log.producers(), None)
 
-    def _again(self, manifest: Manifest | None) -> None:
-        self.broker.after(self.broker.rng.uniform(*AGAIN_MS), self._refresh_and_gather, manifest)
-
-    def _refresh_and_gather(self, manifest: Manifest | None) -> None:
-        if not self.closed:
-            self.broker.refresh(lambda: None if self.closed else self._gather(manifest))
-
-    def _gather(self, manifest: Manifest | None) -> None:
+    def _gather(self) -> None:
         """Read the footers of all objects in the ranges (J15: they are closed)."""
         ranges = [each for each in self.record.ranges if not each.is_open]
         if not self.world.rules.ignores_older_logs:
@@ -113,7 +109,7 @@ class Leading:
             if self.closed:
                 return
             if not left:
-                self._decide(ranges, objects, manifest)
+                self._decide(ranges, objects, None)
                 return
             wal = left[0]
             there = objects[wal] = {}
@@ -167,24 +163,17 @@ class Leading:
     def _decide(
         self, ranges: list[WalRange], objects: dict[WalId, dict[int, WalFooter]], manifest: Manifest | None
     ) -> None:
-        tiered = None if manifest is None else Tiered(Offset(manifest.tiered_end), Offset(manifest.log_start))
+        tiered = None if manifest is None else _tiered(manifest)
         try:
             taken = self.world.rules.continue_from(self.key, ranges, objects, tiered)
         except CorruptionError as error:
-            self._note_trouble(error)
+            self.world.checkers.damage(self.key, self.leader_epoch, error)
             return
         if isinstance(taken, NeedsManifest):
-            # The manifest first, then the footers again: an object may have been tiered and trimmed in between (J25).
-            self._read_manifest(self._refresh_and_gather)
+            # With the same footers: what was missing in them was tiered before the manifest is read (J25).
+            self._read_manifest(lambda manifest: self._decide(ranges, objects, manifest))
             return
         self._take(taken, manifest)
-
-    def _note_trouble(self, error: CorruptionError) -> None:
-        self._trouble += 1
-        if self._trouble > TROUBLE_MAX:
-            self.world.checkers.damage(self.key, self.leader_epoch, error)
-        else:
-            self._read_manifest(self._again)
 
     def _read_manifest(self, then: Callable[[Manifest], None]) -> None:
         self.broker.until_known(
@@ -211,13 +200,15 @@ class Leading:
         else:
             log.cut(kept)
         self.broker.disk[self.key] = log
-        self._serve(log, producers, Offset(log.end), taken.pieces)
+        self._serve(log, producers, taken)
 
-    def _serve(self, log: LocalLog, producers: ProducerStates, end: Offset, pieces: tuple[Piece, ...]) -> None:
+    def _serve(self, log: LocalLog, producers: ProducerStates, taken: TakeOver | None) -> None:
         broker = self.broker
         assert broker.writer is not None
-        self.log, self.producers, self.pieces = log, producers, list(pieces)
-        self._start = self._closed_end = end
+        self.log, self.producers, self._taken = log, producers, taken
+        end = Offset(log.end)
+        self._start = end
+        self._closed_end = 0 if taken is not None else end
         self.high_watermark = end
         log.epochs.assign(LeaderEpoch(self.leader_epoch), end)
         self._state_at_start = captured(producers, log.epochs.entries(), end)
@@ -235,7 +226,19 @@ class Leading:
         self._begin_number = self.broker.writer.next_number
         self._begin_offset = self.log.end
 
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Where records of closed ranges are."""
+        return self._taken.pieces if self._taken is not None else ()
+
     def _got_manifest(self, manifest: Manifest) -> None:
+        if self.manifest is None and self._taken is not None:
+            try:
+                self._taken = narrowed(self.key, self._taken, _tiered(manifest))
+            except CorruptionError as error:  # J26: it has served already, and finds out now
+                self.world.checkers.damage(self.key, self.leader_epoch, error)
+                self.close()
+                return
         if self.manifest is None or manifest.tiered_end >= self.manifest.tiered_end:
             self.manifest = manifest
 
@@ -332,13 +335,15 @@ class Leading:
             self.world.machines[each].disk_of(self.key) for each in record.members if each != self.broker.node_id
         ]
 
-    def _apply(self, header: BatchHeader, marker: EndTransactionMarker | None) -> CompletedTransaction | None:
+    def _apply(self, header: BatchHeader, marker: EndTransactionMarker | None) -> AbortedTransaction | None:
         """Returns: the transaction that is aborted by it."""
         if marker is None:
             self.producers.apply_header(header)
             return None
         completed = self.producers.apply_marker(marker._replace(offset=Offset(header.base_offset)))
-        return completed if completed is not None and completed.aborted else None
+        if completed is None or not completed.aborted:
+            return None
+        return aborted_entry(completed, self.producers.last_stable_offset_after(completed))
 
     def _reply_when_stored(self, end: int, base: int, reply: Reply) -> None:
         if end <= self.high_watermark:
@@ -349,6 +354,7 @@ class Leading:
     def acknowledged(self, end: Offset) -> None:
         """Everything below is in objects that count."""
         if not self.closed and self._walled:
+            self._has_own_section = self._has_own_section or self.mode is Mode.OBJECT
             self._commit(min(end, Offset(self.log.end)))
             self._try_release()
 
@@ -410,8 +416,8 @@ class Leading:
         unstable = self.producers.first_unstable_offset
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
-    def _aborted_in(self, start: int, end: int) -> set[CompletedTransaction]:
-        known = {*self.aborted, *(batch.aborted for batch in self.log.batches if batch.aborted is not None)}
+    def _aborted_in(self, start: int, end: int) -> set[AbortedTransaction]:
+        known = {*(self._taken.aborted if self._taken is not None else ()), *(batch.aborted for batch in self.log.batches if batch.aborted is not None)}
         for segment in self.manifest.segments if self.manifest is not None else ():
             known.update(segment.aborted)
         return {each for each in known if each.first_offset < end and each.last_offset >= start}
@@ -602,22 +608,17 @@ class Leading:
         if self.manifest is None or not self.serving:
             return
         closed = [each for each in self.record.ranges if not each.is_open]
-        needed = [piece for piece in self.pieces if piece.section.end_offset > self.manifest.tiered_end]
         if not self.world.rules.drops_tiered_only:
             done = True
+        elif self._taken is not None:
+            done = ranges_are_done(self._taken, _tiered(self.manifest), own_section=self._has_own_section)
+            # A leader may wait as long as it likes for a section of its own.
+            done = done and (self._has_own_section or self.broker.rng.random() < 0.3)
+            done = done and self.manifest.tiered_end >= self._closed_end
         else:
-            # With a section of its own the leader's log has the producers' older batches; after five minutes nobody repeats them.
-            done = (
-                self.manifest.tiered_end >= self._closed_end
-                and not needed
-                and (self._has_own_section or self.broker.rng.random() < (0.02 if self.world.writing else 0.5))
-            )
+            done = self.manifest.tiered_end >= self._closed_end
         if closed and done and (not self.world.writing or self.broker.rng.random() < self.world.plan.drop_share):
             self.broker.ask_controller("drop", self.key, self.leader_epoch, closed)
-
-    @property
-    def _has_own_section(self) -> bool:
-        return self.high_watermark > self._start
 
     def _ask_finish(self) -> None:
         """J40: everything below the first record in this log is tiered. J41: the other members have everything above."""

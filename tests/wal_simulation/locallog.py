@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.hot.epochs import LeaderEpochs
-from app.hot.producers import CompletedTransaction, ProducerStates
+from app.hot.indexes import AbortedTransaction
+from app.hot.producers import ProducerStates
 from app.units import LeaderEpoch, Offset
 from app.wal.format import BatchFields, PartitionState
 from app.wal.states import restored
@@ -19,7 +20,7 @@ class LocalBatch(NamedTuple):
     value: int
     state: PartitionState
     """After it."""
-    aborted: CompletedTransaction | None = None
+    aborted: AbortedTransaction | None = None
     """The transaction that this marker aborts."""
 
     @property

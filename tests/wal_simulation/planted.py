@@ -244,13 +244,17 @@ def _without_manifest(
     return taken
 
 
-def _pieces_of_any_leadership(partition: TopicIdPartition, each: WalRange, objects: Any) -> list[Piece]:
+def _by_range_of_any_leadership(
+    partition: TopicIdPartition, ranges: Sequence[WalRange], objects: Any
+) -> list[list[Piece]]:
     """J20: every section of the partition counts, whoever wrote it."""
     return [
-        Piece(each.wal, number, section)
-        for number in takeover._run(each, objects)
-        for section in objects[each.wal][number].sections
-        if section.partition == partition
+        [
+            Piece(each.wal, number, section)
+            for number in takeover._run(each, objects)
+            if (section := objects[each.wal][number].section_of(partition)) is not None
+        ]
+        for each in ranges
     ]
 
 
@@ -407,8 +411,8 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(first_number=lambda reported: 0),
         "lost",
         300,
-        {"drop_share": 0.1, "idle_share": 0.03} | _often("move", "suspect"),
-        {"app.wal.takeover._pieces": _pieces_of_any_leadership},
+        {"lazy": 1, "partitions": 3, "idle_share": 0.03} | _often("move"),
+        {"app.wal.takeover._by_range": _by_range_of_any_leadership},
     ),
     "J21 a range that ends before it begins is written": Planted(
         Rules(sealed=_closed_anyway), "alive", 40, {"idle_share": 0.03} | _often("suspect")
