@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import CorruptionError
-from app.hot.producers XX
+from app.hot.indexes import AbortedTransaction
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import PartitionState, WalFooter, decode_whole
