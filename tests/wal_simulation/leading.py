@@ -543,13 +543,18 @@ class Leading:
             if piece.section.base_offset <= at < piece.section.end_offset:
 
                 def told(stored: Any, piece: Piece = piece) -> None:
+                    if self.closed:
+                        return
                     if isinstance(stored, Stored):
                         more = self.world.values_of(stored, self.key)[at - piece.section.base_offset :]
                         self._collect(start, end, [*values, *more])
                     else:
                         self._tiering = False
 
-                self.world.bucket.read(self.broker, piece.wal, piece.number, told)
+                self.broker.until_known(
+                    lambda done, piece=piece: self.world.bucket.read(self.broker, piece.wal, piece.number, done),  # type: ignore[misc]
+                    told,
+                )
                 return
         self._tiering = False
 
@@ -588,7 +593,8 @@ class Leading:
         self._read_manifest(self._got_manifest)
         self._note_floor(end)
         if self.mode is Mode.OBJECT and self.broker.rng.random() < 0.5:
-            self.log.forget_below(end)
+            known = self.manifest.tiered_end if self.manifest is not None else 0
+            self.log.forget_below(min(end, known))
 
     def _note_floor(self, end: int) -> None:
         self.broker.needs.note_floor(self.key, Offset(end))
@@ -626,7 +632,8 @@ class Leading:
             return
         if self.mode is Mode.TO_OBJECT and self.manifest.tiered_end >= self._begin_offset:
             self.broker.ask_controller("finish_to", self.key, self.leader_epoch, self._begin_number)
-        if self.mode is Mode.FROM_OBJECT and self.manifest.tiered_end >= self.log.start:
+        on_disk = self.broker.disk is self.broker.machine.disk  # otherwise another process has come in its place
+        if self.mode is Mode.FROM_OBJECT and self.manifest.tiered_end >= self.log.start and on_disk:
             self._finish_from()
 
     def _finish_from(self) -> None:
