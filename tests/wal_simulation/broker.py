@@ -187,9 +187,13 @@ class Broker(Process):
         if self.led and self.now_ms < self._stop_at_ms and self.writer is not None:
             self.after(50.0, self._stop_on)
         elif self.writer is not None and self.writer.sealed_at is None:
-            end_log(self, self.writer.wal, lambda end: self.end())
+            end_log(self, self.writer.wal, lambda end: self._stopped())
         else:
-            self.end()
+            self._stopped()
+
+    def _stopped(self) -> None:
+        self.end()
+        self.timeline.after(self.rng.uniform(200, 2000), self.machine.start)
 
     def _follow(self) -> None:
         assert self.writer is not None

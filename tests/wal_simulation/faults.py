@@ -225,7 +225,6 @@ class FaultActor:
         process = self.world.process_of(node)
         if process is not None:
             process.stop()
-            self.world.timeline.after(self.rng.uniform(3000, 5000), self.world.machines[node].start)
 
     def _twin(self, node: int) -> None:
         process = self.world.process_of(node)

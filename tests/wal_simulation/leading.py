@@ -619,7 +619,8 @@ class Leading:
         elif self._taken is not None:
             done = ranges_are_done(self._taken, _tiered(self.manifest), own_section=self._has_own_section)
             # A leader may wait as long as it likes for a section of its own.
-            done = done and (self._has_own_section or self.broker.rng.random() < 0.3)
+            waits = self.world.writing and self.broker.rng.random() < 0.7
+            done = done and (self._has_own_section or not waits)
             done = done and self.manifest.tiered_end >= self._closed_end
         else:
             done = self.manifest.tiered_end >= self._closed_end
