@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
 
-from app.errors import StorageUnavailable
+from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
 from app.metadata.wal_ranges import WalId, WalRange
 from app.objectstore.api import ObjectMissing, ObjectStore
@@ -14,8 +15,14 @@ from app.objectstore.keys import LIST_LIMIT_MAX
 from app.units import Buffer
 from app.wal.format import TAIL_BYTES, Section, WalFooter, check_section, decode_footer, footer_tail_bytes
 
+T = TypeVar("T")
+
 REQUEST_S: Final = 10.0
 """A request that takes longer is undecided. It may still be applied: whoever sent it repeats it."""
+
+READS: Final = 3
+"""So often bytes are read that are not what was written, before that is taken for damage: the transfer may be damaged, and not the
+object. One flipped bit on its way would else end a log, or take partitions offline."""
 
 READS_AT_ONCE: Final = 64
 """Footers that are read at the same time. A take-over of 500 MB has about as many objects."""
@@ -32,6 +39,10 @@ async def put(store: ObjectStore, wal: WalId, number: int, data: Buffer) -> None
 
 async def read_footer(store: ObjectStore, wal: WalId, number: int) -> WalFooter:
     """The footer of one object: one GET, two if the footer is long. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+    return await _read_until_whole(lambda: _read_footer(store, wal, number))
+
+
+async def _read_footer(store: ObjectStore, wal: WalId, number: int) -> WalFooter:
     key = layout.wal_key(*wal, number)
     try:
         async with asyncio.timeout(REQUEST_S):
@@ -44,10 +55,25 @@ async def read_footer(store: ObjectStore, wal: WalId, number: int) -> WalFooter:
     return decode_footer(tail, size, key, wal, number)
 
 
+async def _read_until_whole(read: Callable[[], Awaitable[T]]) -> T:
+    for _ in range(READS - 1):
+        with suppress(CorruptionError):
+            return await read()
+    return await read()
+
+
 async def read_section(store: ObjectStore, wal: WalId, number: int, section: Section) -> bytes:
     """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+    return await _read_until_whole(lambda: _read_section(store, wal, number, section))
+
+
+async def _read_section(store: ObjectStore, wal: WalId, number: int, section: Section) -> bytes:
     key = layout.wal_key(*wal, number)
-    data = await store.get_range(key, section.position, section.position + section.size_bytes)
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            data = await store.get_range(key, section.position, section.position + section.size_bytes)
+    except TimeoutError:
+        raise StorageUnavailable(f"{key}: no response within {REQUEST_S:g} s") from None
     check_section(memoryview(data), section, key)
     return bytes(data)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from app.errors import FirnError, StorageUnavailable, copy_of, without_frames
+from app.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
 from app.metadata.append_attempt import PutOutcome, ReadOutcome
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.seams import Clock
@@ -106,4 +106,6 @@ class WalOwner:
             found = ReadOutcome.MISSING
         except StorageUnavailable:
             found = ReadOutcome.UNDECIDED
+        except CorruptionError:
+            found = ReadOutcome.CORRUPT
         return self._writer.on_read(number, found) if self._writer.wants(number) else Done(number)

@@ -4,9 +4,9 @@
       ▲                  └─ none ──► PutSeal
       │                    PutSeal ──┬─ written ──────► Check
       │                              └─ exists ──► ReadTails ──┬─ a seal ──► Check
-      │                                                        └─ records ─► PutSeal of the next number
+      │                                                        └─ records ─► PutSeal of the next number, once
       │                                                 Check ──┬─ nothing above ──► Sealed
-      └── objects above the window, a seal above, or objects that vanish ──┘
+      └── objects above the window, a seal above, objects that vanish, or a writer that is faster ──┘
 
 Each action may be repeated by the shell until its outcome is known: all of them are idempotent.
 """
@@ -74,12 +74,14 @@ class Sealing:
         self._stage = _Stage.SCAN
         self._listed: Collection[int] = ()
         self._number = NOTHING
+        self._chased = False
         self.rounds = 0
         """How often it began: more than a few times only against a writer that is alive."""
 
     def start(self) -> Action:
         """The first action (J9)."""
         self._stage = _Stage.SCAN
+        self._chased = False
         self.rounds += 1
         return List(NOTHING)
 
@@ -111,7 +113,12 @@ class Sealing:
                 first = max(0, greatest - self._window)
                 return self._put(next(each for each in range(first, greatest + 2) if each not in self._listed))
             case _Stage.RIVAL:
-                return self._check() if seals else self._put(self._number + 1)
+                if seals:
+                    return self._check()
+                if self._chased:
+                    return self.start()  # its writer is alive and faster: a round is lost, and these are counted
+                self._chased = True
+                return self._put(self._number + 1)
             case _Stage.CHECK_TAILS:
                 return self.start() if seals else Sealed(self._number)  # J10: a seal above ends the log
             case _:

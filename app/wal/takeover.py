@@ -58,11 +58,11 @@ class TakeOver:
     producers: ProducerStates | None
     """Producers at the end; None if they are those of the last segment's footer."""
     pieces: tuple[Piece, ...]
-    """What is to be read from sealed ranges, until it is tiered (J30): without a gap up to the end. All of it is above the tiered end
-    and the log start, but for a part of the first piece; once these are known (``narrowed``)."""
+    """What is to be read from sealed ranges, until it is tiered (J30): without a gap up to the end. Once the manifest is known,
+    only a part of the first piece is below the tiered end or the log start."""
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Transactions whose abort marker is in the pieces, in order of the markers. Those that were aborted below are in the footers of
-    segments. Readers of the pieces need them, and so does the footer of a segment that is made of them."""
+    """Transactions whose abort marker is in the pieces, in order of the markers. Those that were aborted below are in the footers
+    of segments. Readers of the pieces need them, and so does the footer of a segment that is made of them."""
 
 
 def continue_from(
@@ -70,8 +70,8 @@ def continue_from(
 ) -> TakeOver | NeedsManifest:
     """Where a partition goes on. ``ranges`` are closed, of the partition's record. ``tiered``: None if it was not read yet.
 
-    Ask without the manifest first. If it is needed, read it now, and ask again with the same footers: an object that was trimmed before
-    the footers were read was tiered before the manifest was read. So what is missing then is lost, and there is no use in trying again.
+    Ask without the manifest first. If it is needed, read it now, and ask again with the same footers: an object that was trimmed
+    before the footers were read was tiered before the manifest was read. So what is missing then is lost: do not try again.
     Raises: CorruptionError with a sentence, if the store has lost an object that counts (J21, J26).
     """
     by_range = _by_range(partition, ranges, objects)
@@ -95,7 +95,7 @@ def continue_from(
             return TakeOver(tiered.floor, None, None, ())
     assert last is not None
     end = last.section.end_offset
-    # What was trimmed is tiered, and a section that is needed keeps its state (J32): so those in front that have lost it are not needed.
+    # What was trimmed is tiered, and a section that is needed keeps its state (J32): those in front that have lost it are tiered.
     while (run := _run_to(partition, pieces[0] if pieces else last, objects)) is None and tiered is None:
         del pieces[:1]
         if not pieces:
@@ -132,8 +132,8 @@ def narrowed(partition: TopicIdPartition, taken: TakeOver, tiered: Tiered) -> Ta
 def ranges_are_done(taken: TakeOver, tiered: Tiered, *, own_section: bool) -> bool:
     """Whether the leader may ask for all closed ranges to leave the record (J35).
 
-    ``own_section``: an object that counts has a section of this leadership. Until there is one, the last section is in a closed range,
-    and is needed for producers and lineage until it is tiered itself: that its records were deleted is not enough.
+    ``own_section``: an object that counts has a section of this leadership. Until there is one, the last section is in a closed
+    range, and is needed for producers and lineage until it is tiered itself: that its records were deleted is not enough.
     """
     return tiered.floor >= taken.end_offset and (own_section or tiered.tiered_end >= taken.end_offset)
 
@@ -153,8 +153,8 @@ def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], take
 def _run(each: WalRange, objects: Objects) -> range:
     """J25: the numbers that go down from the range's last one without a gap.
 
-    What lies below was trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or all
-    were trimmed, too (J10).
+    What lies below was trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or
+    all were trimmed, too (J10).
     """
     there = objects.get(each.wal, {})
     first = each.last + 1

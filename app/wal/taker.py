@@ -19,7 +19,7 @@ from app.wal.sealing import Found, List, PutSeal, ReadTails, Sealed, Sealing
 T = TypeVar("T")
 
 ROUNDS_MAX: Final = 100
-"""A round is lost only to a writer that is alive, is faster, and has not heard that it is to stop."""
+"""A round is lost only to a writer that is alive, is faster, and has not heard that it is to stop, or to somebody who deletes."""
 
 
 async def seal(

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.writer import DurableObject
 
+NOT_LED: Final = -1
+NO_DELETION: Final = Offset(0)
+
 
 class _Need(NamedTuple):
     number: int
     end_offset: int
     state_number: int
+    leader_epoch: int
 
 
 class _Partition:
-    __slots__ = ("needs", "newest", "released_at")
+    __slots__ = ("image_epoch", "leader_epoch", "needs", "newest", "ranges")
 
     def __init__(self) -> None:
+        self.leader_epoch = NOT_LED
+        """Of this broker's present leadership."""
+        self.image_epoch = -1
+        """The leader epoch in the newest image that was told, and the ranges of this log there."""
+        self.ranges: tuple[WalRange, ...] = ()
         self.needs: deque[_Need] = deque()
         self.newest: _Need | None = None
         """Its last section, needed or not: while that stays, its state object stays, too."""
-        self.released_at = -1
-        """-1 while this broker leads; else the partition epoch at which it gave the partition up."""
+
+    def counts(self, number: int, leader_epoch: int) -> bool:
+        """Whether a section of that leadership in that object is anything to anybody."""
+        return (
+            leader_epoch == self.leader_epoch or leader_epoch >= self.image_epoch or self._covers(number, leader_epoch)
+        )
+
+    def _covers(self, number: int, leader_epoch: int) -> bool:
+        return any(each.leader_epoch == leader_epoch and each.covers(number) for each in self.ranges)
 
 
 class WalNeeds:
@@ -40,48 +56,51 @@ class WalNeeds:
         """(number, bytes) of acknowledged objects that are not deleted."""
         self.held_bytes = 0
 
+    def note_led(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of."""
+        self._partitions.setdefault(partition, _Partition()).leader_epoch = leader_epoch
+
     def note_object(self, durable: DurableObject) -> None:
-        """An object is acknowledged."""
+        """An object is acknowledged. Leaderships of its sections may have ended meanwhile, and partitions may be gone."""
         self._sizes.append((durable.number, durable.size_bytes))
         self.held_bytes += durable.size_bytes
         for section in durable.sections:
-            partition = self._partitions.setdefault(section.partition, _Partition())
-            partition.newest = _Need(durable.number, section.end_offset, section.state_number)
-            partition.needs.append(partition.newest)
+            found = self._partitions.get(section.partition)
+            if found is not None and found.counts(durable.number, section.leader_epoch):
+                found.newest = _Need(durable.number, section.end_offset, section.state_number, section.leader_epoch)
+                found.needs.append(found.newest)
 
-    def note_floor(self, partition: TopicIdPartition, floor: Offset) -> None:
-        """The manifest's entry is durable, and says that everything below is tiered or deleted (J33).
+    def note_floor(self, partition: TopicIdPartition, tiered_end: Offset, log_start: Offset = NO_DELETION) -> None:
+        """The manifest says that everything below is tiered, and below ``log_start`` deleted (J33). Its entry is durable.
 
-        Only the leader of the partition may say so. What another broker has tiered is told by ``note_image``.
+        Only the leader of the partition may say so. It says so after it has read the manifest for the first time, too: what it held
+        from an earlier leadership may be tiered. The last section is needed until it is tiered, whether its records were deleted or
+        not: nothing else has the producers (J32).
         """
         found = self._partitions.get(partition)
-        if found is not None and found.released_at < 0:
-            while found.needs and found.needs[0].end_offset <= floor:
-                found.needs.popleft()
+        if found is not None and found.leader_epoch != NOT_LED:
+            needs, floor = found.needs, max(tiered_end, log_start)
+            while needs and needs[0].end_offset <= (floor if len(needs) > 1 else tiered_end):
+                needs.popleft()
 
-    def note_released(self, partition: TopicIdPartition, partition_epoch: int) -> None:
-        """This broker gives the partition up, by a request that names this partition epoch (J34)."""
-        found = self._partitions.get(partition)
-        if found is not None:
-            found.released_at = partition_epoch
+    def note_image(self, partition: TopicIdPartition, *, leader_epoch: int, ranges: Collection[WalRange]) -> None:
+        """The record of a partition in a newer image (J34). What earlier leaderships wrote is needed while a range covers it.
 
-    def note_image(self, partition: TopicIdPartition, partition_epoch: int, ranges: Collection[WalRange]) -> None:
-        """The record of a partition that this broker has given up, in a newer image (J34)."""
+        If its leader epoch is greater than that of this broker's leadership, that is over, by a release or not.
+        """
         found = self._partitions.get(partition)
-        if found is not None and 0 <= found.released_at < partition_epoch:
-            mine = [each for each in ranges if each.wal == self._wal]
-            found.needs = deque(need for need in found.needs if any(each.covers(need.number) for each in mine))
-            if not found.needs:
-                del self._partitions[partition]
-
-    def note_led_again(self, partition: TopicIdPartition) -> None:
-        """This broker leads a partition again that it had given up: its own floor counts again."""
-        found = self._partitions.get(partition)
-        if found is not None:
-            found.released_at = -1
+        if found is None or leader_epoch < found.image_epoch:
+            return
+        found.image_epoch = leader_epoch
+        found.ranges = tuple(each for each in ranges if each.wal == self._wal)
+        if leader_epoch > found.leader_epoch:
+            found.leader_epoch = NOT_LED
+        found.needs = deque(need for need in found.needs if found.counts(need.number, need.leader_epoch))
+        if found.leader_epoch == NOT_LED and not found.needs and not found.ranges:
+            del self._partitions[partition]
 
     def note_gone(self, partition: TopicIdPartition) -> None:
-        """An image has no such partition any more."""
+        """An image has no such partition any more. Objects with sections of it may still be on their way."""
         self._partitions.pop(partition, None)
 
     def trim_end(self, durable_end: int) -> int:
@@ -100,7 +119,10 @@ class WalNeeds:
             self.held_bytes -= self._sizes.popleft()[1]
 
     def to_roll(self, bytes_max: int) -> Iterator[TopicIdPartition]:
-        """Partitions whose old records hold more than ``bytes_max`` back, the oldest first (J38)."""
+        """Partitions that hold more than ``bytes_max`` back, the oldest first (J38): they are to be tiered up to their ends.
+
+        Also if their records were deleted: the last section is needed until it is tiered.
+        """
         excess = self.held_bytes - bytes_max
         if excess <= 0:
             return
@@ -112,16 +134,43 @@ class WalNeeds:
         holding = [
             (partition.needs[0].state_number, key)
             for key, partition in self._partitions.items()
-            if partition.needs and partition.needs[0].state_number <= last and partition.released_at < 0
+            if partition.needs and partition.needs[0].state_number <= last and partition.leader_epoch != NOT_LED
         ]
         yield from (key for _, key in sorted(holding))
 
 
-def deletable(numbers: Iterable[int], end: int, ranges: Collection[WalRange]) -> list[int]:
-    """Objects of a sealed log that nobody needs (J11, J12, J36).
+class Registration(NamedTuple):
+    """What an image says of the broker of a log."""
+
+    sequence: int
+    """Of the image: the number of its last entry."""
+    broker_epoch: int | None
+    """Of the broker's record; None if there is none."""
+    wal_end: int = -1
+    """Where the log of that broker epoch was ended; -1 if the record has no such number (J14)."""
+
+
+def has_ended(wal: WalId, said: Registration) -> bool:
+    """Whether an image says that a log has ended (J36).
+
+    An image from before the broker's registration says nothing: it has no such broker, or an earlier broker epoch.
+    """
+    if wal.broker_epoch > said.sequence:
+        return False
+    if said.broker_epoch is None or said.broker_epoch > wal.broker_epoch:
+        return True
+    return said.broker_epoch == wal.broker_epoch and said.wal_end >= 0
+
+
+def deletable(
+    wal: WalId, numbers: Iterable[int], end: int, ranges: Collection[WalRange], said: Registration
+) -> list[int]:
+    """Objects of a sealed log that nobody needs (J11, J12, J36); none if the image does not have the end of the log.
 
     ``numbers``: the objects that are there. ``end``: where the log was sealed. ``ranges``: those of this log in the records of all
-    partitions, by an image that has the end of the log.
+    partitions, by the image of ``said``. An open one is of a leadership that has ended, and whose end is not written yet.
     """
-    assert not any(each.is_open for each in ranges), ranges
+    if not has_ended(wal, said):
+        return []
+    assert said.broker_epoch != wal.broker_epoch or said.wal_end == end, (wal, end, said)
     return [number for number in numbers if number != end and not any(each.covers(number) for each in ranges)]

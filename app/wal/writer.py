@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from app.errors import ErrorCode, FencedError, RequestRejected
+from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
 from app.limits import MIB
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
@@ -44,6 +44,9 @@ OBJECT_BYTES: Final = 8 * MIB
 
 BUFFER_BYTES: Final = 2 * (WINDOW + 1) * OBJECT_BYTES
 """Default of wal.buffer.bytes: a full window, and as much waiting."""
+
+CORRUPT_READS: Final = 5
+"""So many times in a row an own object may be read back with wrong bytes: the transfer may be damaged, and not the object."""
 
 OBJECT_BYTES_MAX: Final = 64 * MIB
 """Largest wal.bytes. With the longest batch and the longest footer after it, an object is still no longer than readers allow."""
@@ -112,7 +115,7 @@ class _Waiting(NamedTuple):
 
 
 class _InFlight:
-    __slots__ = ("data", "durable", "failures", "nonce", "sections")
+    __slots__ = ("corrupt", "data", "durable", "failures", "nonce", "sections")
 
     def __init__(self, data: bytes, nonce: bytes, sections: tuple[DurableSection, ...]) -> None:
         self.data = data
@@ -120,6 +123,8 @@ class _InFlight:
         self.sections = sections
         self.durable = False
         self.failures = 0
+        self.corrupt = 0
+        """Reads in a row that gave wrong bytes."""
 
 
 class _Led:
@@ -428,13 +433,20 @@ class WalWriter:
     def on_read(self, number: int, outcome: WalFooter | ReadOutcome) -> Action:
         """What to do after an object was read back (J2, J14).
 
-        Raises: FencedError if somebody else writes this log.
+        Raises: FencedError if somebody else writes this log; CorruptionError if the object is damaged whenever it is read.
         """
+        flight = self._in_flight[number]
+        flight.corrupt = flight.corrupt + 1 if outcome is ReadOutcome.CORRUPT else 0
+        if flight.corrupt >= CORRUPT_READS:
+            raise CorruptionError(
+                f"Object {number} of write-ahead log {self.wal} was read back {flight.corrupt} times, and each time its bytes were "
+                "not what was written."
+            )
         if outcome is ReadOutcome.MISSING:
             return Put(number, self._delay_s(number))
         if isinstance(outcome, ReadOutcome):
             return ReadBack(number, self._delay_s(number))
-        if outcome.nonce == self._in_flight[number].nonce:
+        if outcome.nonce == flight.nonce:
             return self._durable(number)
         if not outcome.is_seal:
             raise FencedError(f"Object {number} of write-ahead log {self.wal} is not what this process has put there.")

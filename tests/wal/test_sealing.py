@@ -85,6 +85,26 @@ def test_a_taker_that_was_paused_does_not_believe_its_seal_in_a_dead_log() -> No
     assert end_of(objects, meanwhile) == 3 + WINDOW
 
 
+def test_a_chase_after_a_writer_that_is_faster_loses_a_round_each_time() -> None:
+    """So it has an end: the shell counts rounds. Each taker's put finds an object that has just landed."""
+    objects = dict.fromkeys(range(3), RECORDS)
+    sealing = Sealing()
+    action = sealing.start()
+    puts = 0
+    for _ in range(100):
+        match action:
+            case List(above):
+                action = sealing.on_list([number for number in objects if number > above])
+            case ReadTails(numbers):
+                action = sealing.on_tails({number: objects.get(number, Found.MISSING) for number in numbers})
+            case PutSeal(number):
+                puts += 1
+                objects[number] = RECORDS
+                action = sealing.on_put(written=False)
+    assert puts > 20
+    assert sealing.rounds >= puts // 2
+
+
 def _run(seed: int) -> int:
     """A writer by J1 to J5, which trims by J13; takers that begin, pause and go on at any time; and deletion once it is dead.
 

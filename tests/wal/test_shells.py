@@ -8,20 +8,21 @@ from random import Random
 
 import pytest
 
-from app.errors import FencedError, StorageUnavailable
+from app.errors import CorruptionError, FencedError, StorageUnavailable
 from app.metadata import layout
 from app.metadata.wal_ranges import WalRange
-from app.objectstore.api import ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import TimestampMs
-from app.wal.objects import list_numbers, read_footer, read_ranges, read_section
+from app.units import Buffer, TimestampMs
+from app.wal.format import encode_object
+from app.wal.objects import READS, list_numbers, read_footer, read_ranges, read_section
 from app.wal.owner import WalOwner
 from app.wal.takeover import TakeOver, continue_from
 from app.wal.taker import seal
-from app.wal.writer import DurableObject, WalWriter
+from app.wal.writer import CORRUPT_READS, DurableObject, WalWriter
 from tests.support.virtual_loop import VirtualLoop, run_virtual
-from tests.wal.objects import WAL, P, Q, batch, empty_state, fields_of
+from tests.wal.objects import NONCE, NOW, WAL, P, Q, batch, draft, empty_state, fields_of
 
 
 class Clock:
@@ -155,6 +156,63 @@ def test_an_owner_whose_log_is_sealed_ends_and_acknowledges_nothing_beyond() -> 
         assert broker.writer.sealed_at == broker.writer.durable_end == end
         found = await read_back(store, end)
         assert all(len(found[key]) >= len(batch(0)) * told // 2 for key, told in broker.acknowledged.items())
+
+    run_virtual(main)
+
+
+def test_a_read_back_that_was_damaged_on_its_way_is_read_again() -> None:
+    """The first put's answer is lost, and reads give damaged bytes for a while: nothing of that ends a log."""
+
+    async def main(loop: VirtualLoop) -> None:
+        lost = Fault(FaultKind.LOST_ANSWER, operation="put_if_absent", times=1)
+        damaged = Fault(FaultKind.TORN_READ, operation="get_tail", times=READS * (CORRUPT_READS - 1))
+        broker = Broker(MemoryStore(rng=Random(1), faults=[lost, damaged]))
+        broker.append(1)
+        await broker.wait_acknowledged(1)
+        await broker.kill()
+
+    run_virtual(main)
+
+
+def test_an_object_that_is_damaged_for_good_ends_its_owner() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        lost = Fault(FaultKind.LOST_ANSWER, operation="put_if_absent", times=1)
+        broker = Broker(MemoryStore(rng=Random(1), faults=[lost, Fault(FaultKind.TORN_READ, operation="get_tail")]))
+        broker.append(1)
+        with pytest.raises(CorruptionError, match="each time its bytes were not what was written"):
+            await broker.task
+
+    run_virtual(main)
+
+
+def test_a_seal_finds_the_end_though_a_footer_is_damaged_on_its_way() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(rng=Random(1))
+        broker = Broker(store)
+        broker.append(1)
+        await broker.wait_acknowledged(1)
+        await broker.kill()
+        store.faults.append(Fault(FaultKind.TORN_READ, operation="get_tail", times=READS - 1))
+        assert await seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3)) == 1
+
+    run_virtual(main)
+
+
+class FasterWriter(MemoryStore):
+    """Where a seal is to be put, the writer has just put an object."""
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        found = layout.parse_wal_key(key)
+        assert found is not None
+        whole, _ = encode_object(WAL, found.number, NONCE, NOW, [draft(P, [batch(found.number)], found.number)])
+        await super().put_if_absent(key, whole)
+        raise AlreadyExists(key)
+
+
+def test_a_taker_gives_up_against_a_writer_that_is_always_faster() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        with pytest.raises(StorageUnavailable, match="its writer is alive and goes on"):
+            await seal(FasterWriter(), WAL, sealer=9, clock=Clock(), rng=Random(3))
 
     run_virtual(main)
 

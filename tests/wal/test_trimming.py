@@ -8,7 +8,7 @@ from app.errors import CorruptionError
 from app.metadata.wal_ranges import OPEN, WalId, WalRange, dropped, opened, released, sealed
 from app.units import LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import WINDOW
-from app.wal.trimming import WalNeeds, deletable
+from app.wal.trimming import Registration, WalNeeds, deletable, has_ended
 from app.wal.writer import DurableObject, DurableSection
 from tests.wal.objects import WAL, P, Q
 
@@ -25,6 +25,8 @@ def section(partition: TopicIdPartition, end: int, state_number: int, epoch: int
 
 def needs_of(*objects: list[DurableSection], size_bytes: int = 100) -> WalNeeds:
     needs = WalNeeds(WAL)
+    for partition in (P, Q):
+        needs.note_led(partition, 3)
     for number, sections in enumerate(objects):
         needs.note_object(DurableObject(number, size_bytes, tuple(sections)))
     return needs
@@ -57,16 +59,77 @@ def test_the_slowest_partition_holds_the_log_back() -> None:
     assert needs.trim_end(100) == 91
 
 
-def test_after_a_release_only_the_image_says_what_is_needed() -> None:
+def test_after_a_leadership_only_the_image_says_what_is_needed() -> None:
     needs = needs_of([section(P, 5, 0)])
-    needs.note_released(P, 7)
+    needs.note_image(P, leader_epoch=3, ranges=[])
+    assert needs.trim_end(100) == 0, "an image from before its end says nothing of a leadership"
+    needs.note_image(P, leader_epoch=4, ranges=[R(*WAL, 0, OPEN)])
     needs.note_floor(P, Offset(5))
+    assert needs.trim_end(100) == 0, "only its leader knows what is tiered"
+    needs.note_image(P, leader_epoch=5, ranges=[R(*WAL, 0, 0), R(*OTHER, 0, OPEN, 5)])
     assert needs.trim_end(100) == 0
-    needs.note_image(P, 7, [])
-    assert needs.trim_end(100) == 0, "an image from before the release says nothing"
-    needs.note_image(P, 8, [R(*WAL, 0, 0)])
+    needs.note_image(P, leader_epoch=3, ranges=[])
+    assert needs.trim_end(100) == 0, "an older image says nothing any more"
+    needs.note_image(P, leader_epoch=5, ranges=[R(*OTHER, 0, OPEN, 5)])
+    assert needs.trim_end(100) == 91
+
+
+def test_a_range_of_another_leadership_keeps_nothing() -> None:
+    needs = needs_of([section(P, 5, 0)])
+    needs.note_image(P, leader_epoch=8, ranges=[R(*WAL, 0, 20, leader_epoch=6)])
+    assert needs.trim_end(100) == 91
+
+
+def test_a_leadership_that_ends_without_a_range_leaves_nothing_behind() -> None:
+    """A change to object durability had begun, and the partition failed over by the rule of before (J42)."""
+    needs = needs_of([section(P, 5, 0)])
+    needs.note_image(P, leader_epoch=4, ranges=[])
+    needs.note_object(DurableObject(1, 100, (section(P, 6, 0),)))
+    assert needs.trim_end(100) == 91
+    assert list(needs.to_roll(0)) == []
+
+
+def test_an_object_on_its_way_is_needed_though_its_leadership_has_ended() -> None:
+    """The broker was fenced, and its log is not sealed yet: what becomes durable counts."""
+    needs = WalNeeds(WAL)
+    needs.note_led(P, 3)
+    needs.note_image(P, leader_epoch=4, ranges=[R(*WAL, 0, OPEN)])
+    needs.note_object(DurableObject(0, 100, (section(P, 6, 0),)))
     assert needs.trim_end(100) == 0
-    needs.note_image(P, 9, [R(*OTHER, 0, 0)])
+
+
+def test_objects_on_their_way_do_not_bring_a_deleted_partition_back() -> None:
+    needs = needs_of([section(P, 5, 0)])
+    needs.note_gone(P)
+    needs.note_object(DurableObject(1, 100, (section(P, 6, 0),)))
+    assert needs.trim_end(100) == 91
+
+
+def test_a_partition_that_comes_back_and_is_idle_holds_nothing_back() -> None:
+    """A, B, A again: B has tiered what A had, and A learns so from the manifest alone, or as the range leaves the record."""
+    for way in ("floor", "image"):
+        needs = needs_of([section(P, 5, 0)])
+        needs.note_image(P, leader_epoch=4, ranges=[R(*WAL, 0, 0), R(*OTHER, 0, OPEN, 4)])
+        needs.note_led(P, 5)
+        needs.note_image(P, leader_epoch=5, ranges=[R(*WAL, 0, 0), R(*OTHER, 0, 3, 4), R(*WAL, 1, OPEN, 5)])
+        assert needs.trim_end(100) == 0
+        if way == "floor":
+            needs.note_floor(P, Offset(9))
+        else:
+            needs.note_image(P, leader_epoch=5, ranges=[R(*OTHER, 0, 3, 4), R(*WAL, 1, OPEN, 5)])
+        assert needs.trim_end(100) == 91
+
+
+def test_the_last_section_is_needed_until_it_is_tiered_though_its_records_are_deleted() -> None:
+    """Nothing else has the producers and the leader epochs up to the end. What holds the log back is rolled."""
+    needs = needs_of([section(P, 5, 0)], [section(P, 9, 0)])
+    needs.note_floor(P, Offset(2), Offset(9))
+    assert needs.trim_end(100) == 0
+    assert list(needs.to_roll(100)) == [P]
+    needs.note_object(DurableObject(2, 100, (section(P, 12, 2),)))
+    needs.note_floor(P, Offset(2), Offset(9))
+    assert needs.trim_end(100) == 2, "a later section has all that the earlier ones had"
+    needs.note_floor(P, Offset(12), Offset(9))
     assert needs.trim_end(100) == 91
 
 
@@ -80,8 +143,29 @@ def test_partitions_that_hold_too_much_back_are_rolled_the_oldest_first() -> Non
 
 
 def test_a_dead_log_keeps_its_seal_and_what_ranges_cover() -> None:
-    assert deletable([0, 1, 2, 3, 5, 6], 5, [R(*WAL, 1, 2)]) == [0, 3, 6]
-    assert deletable([0, 1, 5], 5, []) == [0, 1]
+    gone = Registration(99, None)
+    assert deletable(WAL, [0, 1, 2, 3, 5, 6], 5, [R(*WAL, 1, 2)], gone) == [0, 3, 6]
+    assert deletable(WAL, [0, 1, 5], 5, [], gone) == [0, 1]
+    assert deletable(WAL, [0, 1, 2, 5, 6], 5, [R(*WAL, 2, OPEN)], gone) == [0, 1], "it is not closed yet"
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [
+        (Registration(16, None), False),  # an image from before the broker came
+        (Registration(16, 9), False),  # … and of its earlier registration
+        (Registration(17, 17), False),  # it writes
+        (Registration(40, 17), False),
+        (Registration(40, 17, 5), True),  # sealed
+        (Registration(40, 30), True),  # registered again
+        (Registration(40, None), True),  # unregistered
+        (Registration(17, 9), False),  # cannot be
+    ],
+)
+def test_a_log_has_ended_only_by_an_image_that_has_its_end(said: Registration, ended: bool) -> None:
+    """A deposed, paused controller knows nothing of brokers that came after its image, and deletes nothing of theirs."""
+    assert has_ended(WAL, said) == ended
+    assert deletable(WAL, [0, 1], 5, [], said) == ([0, 1] if ended else [])
 
 
 def test_ranges_are_closed_by_a_release_and_by_a_seal() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, FencedError, RequestRejected
+from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
 from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome, ReadOutcome
 from app.units import Offset, PartitionIndex, TopicIdPartition
@@ -23,7 +23,7 @@ from app.wal.format import (
     footer_tail_bytes,
 )
 from app.wal.states import captured
-from app.wal.writer import STATE_EVERY, Done, Put, ReadBack, WalWriter
+from app.wal.writer import CORRUPT_READS, STATE_EVERY, Done, Put, ReadBack, WalWriter
 from tests.wal.objects import NONCE, NOW, TOPIC, WAL, P, Q, batch, empty_state, fields_of
 
 WRITTEN, EXISTS, UNDECIDED = PutOutcome.WRITTEN, PutOutcome.EXISTS, PutOutcome.UNDECIDED
@@ -162,6 +162,20 @@ def test_an_object_that_exists_is_read_back_before_it_counts() -> None:
     own = decode_whole(log.writer.bytes_of(0), "wal", WAL, 0)
     assert log.writer.on_read(0, own) == Done(0)
     assert log.acknowledged() == [0]
+
+
+def test_an_object_that_is_read_back_damaged_is_read_again_before_the_log_ends() -> None:
+    log = Log()
+    log.cut_each(1)
+    own = log.footer(0)
+    for _ in range(CORRUPT_READS - 1):
+        assert isinstance(log.writer.on_read(0, ReadOutcome.CORRUPT), ReadBack)
+    assert isinstance(log.writer.on_read(0, ReadOutcome.UNDECIDED), ReadBack)
+    for _ in range(CORRUPT_READS - 1):
+        assert isinstance(log.writer.on_read(0, ReadOutcome.CORRUPT), ReadBack)
+    with pytest.raises(CorruptionError, match="Object 0 of write-ahead log 3/17 was read back 5 times"):
+        log.writer.on_read(0, ReadOutcome.CORRUPT)
+    assert log.writer.on_read(0, own) == Done(0)
 
 
 def test_a_seal_ends_the_log_and_what_is_below_may_still_be_acknowledged() -> None:

@@ -211,7 +211,6 @@ class Broker(Process):
                     found = record.open_range
                     if record.mode.fails_over_by_log and (found is None or found.wal != self.writer.wal):
                         continue  # an image of an earlier registration
-                    self.needs.note_led_again(key)
                     self.led[key] = Leading(self, key, record)
                     self.led[key].begin()
                 else:
@@ -220,8 +219,7 @@ class Broker(Process):
                 leading.close()
                 self.writer.forget(key)
                 del self.led[key]
-            if record.leader != self.node_id:
-                self.needs.note_image(key, record.partition_epoch, record.ranges)
+            self.needs.note_image(key, leader_epoch=record.leader_epoch, ranges=record.ranges)
 
     # --- the log ----------------------------------------------------------------------------------------------------------
 

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Final
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import WalFooter
+from app.wal.trimming import has_ended
 from app.wal.writer import WalWriter
 from tests.replication_model.violation import Violation
 from tests.wal_simulation.bucket import Segment, Stored
 from tests.wal_simulation.cluster import Image, PartitionRecord
-from tests.wal_simulation.ended import has_ended
 
 if TYPE_CHECKING:
     from tests.wal_simulation.leading import Fetched, Leading
@@ -333,7 +333,7 @@ class Checkers:
         """What is left of a log at the end."""
         world = self._world
         image = world.log.newest
-        if has_ended(wal, image):
+        if has_ended(wal, image.said_of(wal)):
             needed = [each for record in image.partitions.values() for each in record.ranges if each.wal == wal]
             left = [number for number in objects if not any(each.covers(number) for each in needed)]
             if left:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import TopicIdPartition
+from app.wal.trimming import Registration
 
 if TYPE_CHECKING:
     from tests.wal_simulation.bucket import Bucket
@@ -96,6 +97,13 @@ class Image:
     def orphaned_wals(self) -> list[WalId]:
         """Logs that are to be sealed, so that their ranges can be closed."""
         return sorted({each.ranges[-1].wal for each in self.partitions.values() if self.is_orphaned(each)})
+
+    def said_of(self, wal: WalId) -> Registration:
+        """What is known of the broker of a log (J36)."""
+        broker = self.brokers.get(wal.broker_id)
+        if broker is None:
+            return Registration(self.sequence, None)
+        return Registration(self.sequence, broker.broker_epoch, -1 if broker.sealed_at is None else broker.sealed_at)
 
 
 class ClusterLog:

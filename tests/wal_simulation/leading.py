@@ -223,6 +223,7 @@ class Leading:
     def _begin_wal(self) -> None:
         assert self.broker.writer is not None
         self.broker.writer.lead(self.key)
+        self.broker.needs.note_led(self.key, self.leader_epoch)
         self._begin_number = self.broker.writer.next_number
         self._begin_offset = self.log.end
 
@@ -241,6 +242,8 @@ class Leading:
                 return
         if self.manifest is None or manifest.tiered_end >= self.manifest.tiered_end:
             self.manifest = manifest
+            if self._walled:
+                self._note_floor(manifest.tiered_end, manifest.log_start)
 
     def note_record(self, record: PartitionRecord) -> None:
         """A newer image, in which this leadership goes on."""
@@ -385,7 +388,6 @@ class Leading:
         writer = self.broker.writer
         if not self.closed and self.released_at is not None and writer is not None and writer.sealed_at is None:
             self.released_at = self._release = None
-            self.broker.needs.note_led_again(self.key)
             writer.resume(self.key)
 
     def _try_release(self) -> None:
@@ -397,7 +399,6 @@ class Leading:
             last = writer.durable_end - 1
         if last is not None:
             self._release = last
-            self.broker.needs.note_released(self.key, self.released_at)
             self._ask_release()
 
     def _ask_release(self) -> None:
@@ -520,7 +521,10 @@ class Leading:
         rng = self.broker.rng
         if ends and ends[0] != self._start and self._is_lazy and not self._must_roll:
             ends = []
-        if not ends or rng.random() < self.world.plan.delete_records:
+        last = [batch.fields for batch in self.log.batches if batch.fields.end_offset == self.high_watermark]
+        if self._must_roll and not ends and last and self.manifest.tiered_end < self.high_watermark:
+            floor, ends = int(last[0].base_offset), [self.high_watermark]  # deleted, but nothing else has its producers
+        elif not ends or rng.random() < self.world.plan.delete_records:
             if rng.random() < 0.05 + self.world.plan.delete_records:
                 self._raise_log_start(self.manifest)
             return
@@ -596,8 +600,8 @@ class Leading:
             known = self.manifest.tiered_end if self.manifest is not None else 0
             self.log.forget_below(min(end, known))
 
-    def _note_floor(self, end: int) -> None:
-        self.broker.needs.note_floor(self.key, Offset(end))
+    def _note_floor(self, tiered_end: int, log_start: int = 0) -> None:
+        self.broker.needs.note_floor(self.key, Offset(tiered_end), Offset(log_start))
 
     def _raise_log_start(self, manifest: Manifest) -> None:
         """Records are deleted, tiered or not."""

@@ -404,7 +404,7 @@ class Office:
 
     def _sweep_all(self, wals: list[WalId]) -> None:
         for wal in wals:
-            if self.active and self.world.rules.has_ended(wal, self.image):
+            if self.active and self.world.rules.has_ended(wal, self.image.said_of(wal)):
                 self._beside(("sweep", wal), lambda done, wal=wal: self._sweep_one(wal, done))  # type: ignore[misc]
 
     def _sweep_one(self, wal: WalId, done: Callable[[], None]) -> None:
@@ -413,8 +413,7 @@ class Office:
 
         def listed(end: int, numbers: list[int]) -> None:
             ranges = [each for record in image.partitions.values() for each in record.ranges if each.wal == wal]
-            ranges = [each._replace(last=1 << 60) if each.is_open else each for each in ranges]
-            doomed = self.world.rules.deletable(numbers, end, ranges)
+            doomed = self.world.rules.deletable(wal, numbers, end, ranges, image.said_of(wal))
             if doomed:
                 bucket.delete(self.broker, wal, doomed, lambda told: None)
             done()

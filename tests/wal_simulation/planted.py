@@ -22,7 +22,7 @@ from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
 from app.wal import takeover
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, continue_from, local_end
-from app.wal.trimming import WalNeeds, deletable
+from app.wal.trimming import Registration, WalNeeds, deletable
 from app.wal.writer import Action, DurableObject, DurableSection, Put, WalWriter
 from tests.wal_simulation.cluster import Image
 from tests.wal_simulation.faults import KINDS
@@ -225,9 +225,12 @@ class _GapSealing(Sealing):
         return super().on_tails(found)
 
 
-def _delete_seals(numbers: Sequence[int], end: int, ranges: Collection[WalRange]) -> list[int]:
+def _delete_seals(
+    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: Registration
+) -> list[int]:
     """J11."""
-    return [number for number in numbers if number == end or number in deletable(numbers, end, ranges)]
+    doomed = deletable(wal, numbers, end, ranges, said)
+    return [number for number in numbers if number == end or number in doomed]
 
 
 # --- how a partition goes on --------------------------------------------------------------------------------------------
@@ -319,17 +322,23 @@ def _keep_one_less(wal: WalId, window: int) -> WalNeeds:
     return WalNeeds(wal, window=window - 1)
 
 
-def _by_epoch_alone(wal: WalId, image: Image) -> bool:
+def _by_epoch_alone(wal: WalId, said: Registration) -> bool:
     """J36: a log that an image does not know is dead, even if the image is older than the log."""
-    broker = image.brokers.get(wal.broker_id)
-    return broker is None or broker.broker_epoch != wal.broker_epoch or broker.sealed_at is not None
+    return said.broker_epoch != wal.broker_epoch or said.wal_end >= 0
+
+
+def _delete_by_epoch_alone(
+    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: Registration
+) -> list[int]:
+    """J36, where it deletes."""
+    return deletable(wal, numbers, end, ranges, Registration(1 << 60, None)) if _by_epoch_alone(wal, said) else []
 
 
 class _ForgettingNeeds(WalNeeds):
-    """J34: what was released is for others to look after."""
+    """J34: what was given up is for others to look after."""
 
-    def note_released(self, partition: TopicIdPartition, partition_epoch: int) -> None:
-        self.note_gone(partition)
+    def note_image(self, partition: TopicIdPartition, *, leader_epoch: int, ranges: Collection[WalRange]) -> None:
+        super().note_image(partition, leader_epoch=leader_epoch, ranges=())
 
 
 class _EagerNeeds(WalNeeds):
@@ -456,7 +465,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J34 a released range is forgotten": Planted(Rules(needs=_ForgettingNeeds), "lost", 100, _often("move", "suspect")),
     "J35 a range is dropped before it is tiered": Planted(Rules(drops_tiered_only=False), "lost", 60, _often("suspect")),
     "J36 a controller of the past deletes what it does not know": Planted(
-        Rules(has_ended=_by_epoch_alone), "lost", 100, _often("pause controller", "new controller", "suspect", "kill")
+        Rules(has_ended=_by_epoch_alone, deletable=_delete_by_epoch_alone), "lost", 100, _often("pause controller", "new controller", "suspect", "kill")
     ),
     "J37 states of batches on their way are trimmed": Planted(
         Rules(writer=_ForgetfulWriter), "doubled", 200, {"idle_share": 0.03, "linger_ms": 2}

@@ -9,9 +9,8 @@ from typing import Any
 from app.metadata.wal_ranges import opened, sealed
 from app.wal.sealing import Sealing
 from app.wal.takeover import continue_from, local_end
-from app.wal.trimming import WalNeeds, deletable
+from app.wal.trimming import WalNeeds, deletable, has_ended
 from app.wal.writer import WalWriter
-from tests.wal_simulation.ended import has_ended
 
 
 @dataclass(frozen=True, slots=True)
