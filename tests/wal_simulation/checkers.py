@@ -361,6 +361,6 @@ class Checkers:
         for number, stored in objects.items():
             for section in stored.footer.sections:
                 covered = any(each.wal == wal and each.covers(number) for each in record.ranges)
-                if section.partition == key and covered and (section.end_offset > tiered_end or number >= newest):
+                if section.partition == key and (covered and section.end_offset > tiered_end or number >= newest):
                     first = min(first, section.state_number)
         return first

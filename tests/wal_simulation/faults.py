@@ -101,7 +101,7 @@ class Plan:
             retention_bytes=rng.choice([4_000, 20_000]),
             delete_records=rng.choice([0.0, 0.0, 0.1, 0.4]),
             corrupt_share=rng.choice([0.0, 0.02]),
-            page=rng.choice([4, 20, 1000]),
+            page=rng.choice([10, 50, 1000]),
             fault_every_ms=rng.choice([(100.0, 700.0), (200.0, 1500.0), (1000.0, 3000.0)]),
         )
         return replace(plan, **fixed)

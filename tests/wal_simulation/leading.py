@@ -531,36 +531,37 @@ class Leading:
         end = self._start if ends[0] == self._start else ends[-1] if self._must_roll else rng.choice(ends[-3:])
         self._must_roll = False
         self._tiering = True
-        self._collect(floor, end, [])
+        self._collect(floor, end)
 
-    def _collect(self, start: int, end: int, values: list[int]) -> None:
-        """J30: read what is to be tiered from the sealed ranges and the local log."""
-        at = start + len(values)
-        if self.closed or at >= end:
-            if not self.closed:
-                self._upload(start, end, values[: end - start])
+    def _collect(self, start: int, end: int) -> None:
+        """J30: read what is to be tiered from the sealed ranges, all at once, and from the local log."""
+        wanted = [piece for piece in self.pieces if start < piece.section.end_offset and piece.section.base_offset < end]
+        wanted = [piece for piece in wanted if piece.section.base_offset < self.log.start]
+        found: dict[int, int] = {}
+
+        def told(piece: Piece, stored: Any) -> None:
+            if isinstance(stored, Stored):
+                found.update(enumerate(self.world.values_of(stored, self.key), piece.section.base_offset))
+            wanted.remove(piece)
+            if not wanted:
+                self._collected(start, end, found)
+
+        if not wanted:
+            self._collected(start, end, found)
+        for piece in list(wanted):
+            self.broker.until_known(
+                lambda done, piece=piece: self.world.bucket.read(self.broker, piece.wal, piece.number, done),  # type: ignore[misc]
+                lambda stored, piece=piece: told(piece, stored),  # type: ignore[misc]
+            )
+
+    def _collected(self, start: int, end: int, found: dict[int, int]) -> None:
+        if self.closed:
             return
-        if at >= self.log.start:
-            self._upload(start, end, [*values, *self.log.values_from(at, end)])
-            return
-        for piece in self.pieces:
-            if piece.section.base_offset <= at < piece.section.end_offset:
-
-                def told(stored: Any, piece: Piece = piece) -> None:
-                    if self.closed:
-                        return
-                    if isinstance(stored, Stored):
-                        more = self.world.values_of(stored, self.key)[at - piece.section.base_offset :]
-                        self._collect(start, end, [*values, *more])
-                    else:
-                        self._tiering = False
-
-                self.broker.until_known(
-                    lambda done, piece=piece: self.world.bucket.read(self.broker, piece.wal, piece.number, done),  # type: ignore[misc]
-                    told,
-                )
-                return
-        self._tiering = False
+        found.update(enumerate(self.log.values_from(self.log.start, end), self.log.start))
+        if all(offset in found for offset in range(start, end)):
+            self._upload(start, end, [found[offset] for offset in range(start, end)])
+        else:
+            self._tiering = False  # an object is missing: it was tiered, or it is lost
 
     def _upload(self, start: int, end: int, values: list[int]) -> None:
         assert len(values) == end - start, (self.key, start, end, len(values))
