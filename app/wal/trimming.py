@@ -57,7 +57,10 @@ class WalNeeds:
         self.held_bytes = 0
 
     def note_led(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of."""
+        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of.
+
+        Tell the record of the partition by ``note_image``, too: it says what this broker's earlier leaderships still need.
+        """
         self._partitions.setdefault(partition, _Partition()).leader_epoch = leader_epoch
 
     def note_object(self, durable: DurableObject) -> None:

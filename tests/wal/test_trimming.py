@@ -89,6 +89,15 @@ def test_a_leadership_that_ends_without_a_range_leaves_nothing_behind() -> None:
     assert list(needs.to_roll(0)) == []
 
 
+def test_what_an_ended_leadership_has_on_its_way_is_nothing_to_the_next_one() -> None:
+    needs = WalNeeds(WAL)
+    needs.note_led(P, 3)
+    needs.note_led(P, 5)
+    needs.note_image(P, leader_epoch=5, ranges=[])
+    needs.note_object(DurableObject(0, 100, (section(P, 6, 0),)))
+    assert needs.trim_end(100) == 91
+
+
 def test_an_object_on_its_way_is_needed_though_its_leadership_has_ended() -> None:
     """The broker was fenced, and its log is not sealed yet: what becomes durable counts."""
     needs = WalNeeds(WAL)
