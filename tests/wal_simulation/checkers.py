@@ -250,7 +250,7 @@ class Checkers:
                     counts = each.covers(number) and (end is None or number < end)
                     for section in footer.sections:
                         if counts and section.partition == key and section.end_offset > floor:
-                            raise Violation(
+                            self._restated(
                                 "needed", f"range {each} leaves the record of {key}, which needs it from {floor} on"
                             )
 

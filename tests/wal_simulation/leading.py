@@ -473,6 +473,10 @@ class Leading:
         give: Callable[[list[int], int], None],
         reply: Callable[[Fetched], None],
     ) -> None:
+        if self.manifest is not None and at < self.manifest.log_start:
+            # Meanwhile known as deleted, and transactions that were aborted there are not known any more.
+            reply(Fetched("reset", self.manifest.log_start))
+            return
         if isinstance(stored, Stored):
             values = self.world.values_of(stored, self.key)
             give(values[at - piece.section.base_offset :], at)

@@ -398,7 +398,8 @@ class Office:
 
     def _sweep(self) -> None:
         """J36: delete what nobody needs of logs that have ended."""
-        if self.active and self.broker.rng.random() < self.world.plan.sweep_share:
+        rare = self.world.writing and self.broker.rng.random() >= self.world.plan.sweep_share
+        if self.active and not rare:
             bucket = self.world.bucket
             self.broker.until_known(lambda told: bucket.list_wals(self.broker, told), self._sweep_all)
 

@@ -35,7 +35,7 @@ class Planted:
 
     rules: Rules
     found_by: str
-    """By the harm that is done, never by a checker that restates the rule."""
+    """By the harm that is done, never by a checker that restates the rule. Several names: any of these harms."""
     seeds: int
     """Within so many seeds it is found."""
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -370,14 +370,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
         _NARROW | {"buffer_bytes": 12_000, "producers": 4} | _often("undecided", "slow", "suspect"),
     ),
     "J5 acknowledged beyond a hole": Planted(Rules(writer=_EagerWriter), "lost", 60, _often("undecided", "suspect")),
-    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "lost", 40, _often("slow", "suspect")),
+    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "lost damage", 40, _often("slow", "suspect")),
     "J7 the buffer is unbounded": Planted(
         Rules(writer=_UnboundedWriter),
         "memory",
         20,
         {"producers": 60, "partitions": 1, "object_bytes": 250, "buffer_bytes": 3000} | _often("bucket away"),
     ),
-    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "lost", 60, _often("undecided", "suspect")),
+    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "lost damage", 40, _often("undecided", "suspect")),
     "J9 seals of others are overlooked": Planted(
         Rules(sealing=_BlindSealing), "lost", 100, _often("undecided", "suspect", "new controller")
     ),
@@ -388,10 +388,10 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(sealing=_HalfCheckedSealing), "lost", 300, _often("pause controller", "new controller", "suspect")
     ),
     "J11 seals are deleted": Planted(
-        Rules(deletable=_delete_seals), "reused", 100, _often("undecided", "pause", "suspect", "twin")
+        Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 2} | _often("cut from bucket", "suspect")
     ),
     "J12 garbage above the end counts": Planted(
-        Rules(continue_from=_with_garbage, ignores_garbage=False), "lost", 100, _often("undecided", "suspect", "slow")
+        Rules(continue_from=_with_garbage, ignores_garbage=False), "lost doubled reused", 100, _often("undecided", "suspect", "slow")
     ),
     "J13 one object less stays": Planted(
         Rules(needs=_keep_one_less), "lost", 300, _NARROW | _often("suspect", "pause controller", "new controller")
@@ -418,7 +418,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "J20 sections of any leadership count": Planted(
         Rules(first_number=lambda reported: 0),
-        "lost",
+        "lost damage",
         300,
         {"lazy": 1, "partitions": 3, "idle_share": 0.03} | _often("move"),
         {"app.wal.takeover._by_range": _by_range_of_any_leadership},
@@ -456,19 +456,19 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(segments_have_older=False), "doubled", 300, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "J31 a missing object is damage at once": Planted(
-        Rules(polls_before_damage=False), "reader", 100, _often("suspect", "cut from bucket", "pause")
+        Rules(polls_before_damage=False), "reader", 200, {"nodes": 3, "lazy": 0} | _often("suspect", "pause")
     ),
     "J32 holes are trimmed": Planted(
         Rules(trims_prefix=False), "lost", 100, {"lazy": 1, "partitions": 3, "idle_share": 0.03} | _often("suspect")
     ),
-    "J33 trimmed before it is tiered": Planted(Rules(floor_is_durable=False), "lost", 60, _often("undecided", "suspect")),
-    "J34 a released range is forgotten": Planted(Rules(needs=_ForgettingNeeds), "lost", 100, _often("move", "suspect")),
+    "J33 trimmed before it is tiered": Planted(Rules(floor_is_durable=False), "lost damage", 100, _NARROW | _often("undecided", "suspect")),
+    "J34 a released range is forgotten": Planted(Rules(needs=_ForgettingNeeds), "lost damage reader", 100, _often("move", "suspect")),
     "J35 a range is dropped before it is tiered": Planted(Rules(drops_tiered_only=False), "lost", 60, _often("suspect")),
     "J36 a controller of the past deletes what it does not know": Planted(
         Rules(has_ended=_by_epoch_alone, deletable=_delete_by_epoch_alone), "lost", 100, _often("pause controller", "new controller", "suspect", "kill")
     ),
     "J37 states of batches on their way are trimmed": Planted(
-        Rules(writer=_ForgetfulWriter), "doubled", 200, {"idle_share": 0.03, "linger_ms": 2}
+        Rules(writer=_ForgetfulWriter), "damage doubled", 200, {"idle_share": 0.03, "linger_ms": 2}
     ),
     "J38 nothing is rolled for the bucket's sake": Planted(
         Rules(rolls=False), "held", 40, {"lazy": 1, "partitions": 2, "retention_bytes": 4000}

@@ -26,15 +26,20 @@ LEGAL_SEEDS = range(500, 506)
 )
 def test_a_rule_taken_back_does_harm_that_is_found(name: str) -> None:
     planted = PLANTED[name]
-    assert planted.found_by not in RESTATING
+    harms = planted.found_by.split()
+    assert not RESTATING.intersection(harms)
     others: list[str] = []
     with ExitStack() as stack:
         for target, instead in planted.patches.items():
             stack.enter_context(mock.patch(target, instead))
         for seed in range(planted.first, planted.first + planted.seeds):
-            violation = run_seed(seed, planted.rules, muted=True, **planted.plan).violation
+            try:
+                violation = run_seed(seed, planted.rules, muted=True, **planted.plan).violation
+            except AssertionError as error:  # the cores notice much themselves, but this is about what happens if they do not
+                others.append(f"seed {seed}: {error}")
+                continue
             if violation is not None:
-                if violation.invariant == planted.found_by:
+                if violation.invariant in harms:
                     return
                 others.append(f"seed {seed}: {violation}")
     pytest.fail("\n".join([f"{planted.found_by} did not find it in {planted.seeds} seeds; found were:", *others]))
