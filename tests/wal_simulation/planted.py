@@ -52,6 +52,12 @@ def _often(*kinds: str, weight: int = 30) -> dict[str, Any]:
     return {"weights": {**KINDS, **dict.fromkeys(kinds, weight)}}
 
 
+def _only(**weights: int) -> dict[str, Any]:
+    """Faults of these kinds, and no others."""
+    assert KINDS.keys() >= weights.keys(), weights
+    return {"weights": {**dict.fromkeys(KINDS, 0), **weights}}
+
+
 # --- how an object becomes durable ------------------------------------------------------------------------------------
 
 
@@ -388,10 +394,10 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(sealing=_HalfCheckedSealing), "lost", 300, _often("pause controller", "new controller", "suspect")
     ),
     "J11 seals are deleted": Planted(
-        Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 2} | _often("cut from bucket", "suspect")
+        Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 3} | _only(undecided=6, pause=3)
     ),
     "J12 garbage above the end counts": Planted(
-        Rules(continue_from=_with_garbage, ignores_garbage=False), "lost doubled reused", 100, _often("undecided", "suspect", "slow")
+        Rules(continue_from=_with_garbage, ignores_garbage=False), "lost doubled damage", 100, _often("undecided", "suspect", "slow")
     ),
     "J13 one object less stays": Planted(
         Rules(needs=_keep_one_less), "lost", 300, _NARROW | _often("suspect", "pause controller", "new controller")
@@ -430,7 +436,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(registration_ends_leaderships=False), "lost", 100, _often("twin", "pause")
     ),
     "J24 logs of older broker epochs count": Planted(
-        Rules(ignores_older_logs=False), "lost", 100, {"sweep_share": 0.1, "idle_share": 0.03} | _often("suspect")
+        Rules(ignores_older_logs=False), "lost damage", 60, {"nodes": 2, "partitions": 1, "sweep_share": 0.0, "idle_share": 0.2} | _only(suspect=1)
     ),
     "J25 trimmed ranges are believed": Planted(
         Rules(continue_from=_without_manifest),
@@ -452,7 +458,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J28 the last batch of each producer is known only": Planted(
         Rules(continue_from=_with_last_batches), "doubled", 60, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
-    "J28 segments have the last batch of each producer only": Planted(
+    "known limit: segments have the last batch of each producer only": Planted(
         Rules(segments_have_older=False), "doubled", 300, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "J31 a missing object is damage at once": Planted(
@@ -477,7 +483,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(two_entries_to_object=False), "lost", 60, {"replicas": 1} | _often("switch", "wipe")
     ),
     "J41 durability is switched from object in one entry": Planted(
-        Rules(two_entries_from_object=False), "reader", 60, _often("switch", "kill", "suspect")
+        Rules(two_entries_from_object=False), "reader lost", 60, _often("switch", "kill", "suspect")
     ),
     "J42 a change fails over by the rule of afterwards": Planted(
         Rules(changes_fail_over_as_before=False), "lost", 100, {"replicas": 1} | _often("switch", "suspect")
