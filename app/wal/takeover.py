@@ -71,7 +71,8 @@ def continue_from(
     """Where a partition goes on. ``ranges`` are closed, of the partition's record. ``tiered``: None if it was not read yet.
 
     Ask without the manifest first. If it is needed, read it now, and ask again with the same footers: an object that was trimmed
-    before the footers were read was tiered before the manifest was read. So what is missing then is lost: do not try again.
+    before the footers were read was tiered before the manifest was read. So what is missing then is lost: do not try again. A
+    manifest that the next leader has sealed itself (T1) may be read earlier: nobody can append to it any more.
     Raises: CorruptionError with a sentence, if the store has lost an object that counts (J21, J26).
     """
     by_range = _by_range(partition, ranges, objects)

@@ -134,6 +134,8 @@ def test_whoever_leaves_takes_what_is_on_its_way_along() -> None:
             await asyncio.sleep(0.01)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+            left_s = loop.time()
         assert reads.under_way == 0
+        assert loop.time() == left_s, "it was not waited for"
 
     run_virtual(main)

@@ -169,5 +169,6 @@ def _run(seed: int) -> int:
     return len(ends)
 
 
-def test_no_schedule_of_writer_trimmer_and_takers_makes_two_ends() -> None:
-    assert sum(_run(seed) for seed in range(1500)) > 2000
+@pytest.mark.parametrize("seeds", [range(300), pytest.param(range(300, 3000), marks=pytest.mark.ci)])
+def test_no_schedule_of_writer_trimmer_and_takers_makes_two_ends(seeds: range) -> None:
+    assert sum(_run(seed) for seed in seeds) > 1.3 * len(seeds)
