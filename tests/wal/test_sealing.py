@@ -105,6 +105,19 @@ def test_a_chase_after_a_writer_that_is_faster_loses_a_round_each_time() -> None
     assert sealing.rounds >= puts // 2
 
 
+@pytest.mark.parametrize(("kept", "end"), [(WINDOW + 1, 12), (WINDOW, 3)])
+def test_w_plus_1_objects_are_to_stay_and_w_are_too_few(kept: int, end: int) -> None:
+    """J13: with one object less a taker that was paused takes a trimmed number for the end, though 12 numbers were acknowledged."""
+    objects = dict.fromkeys(range(3), RECORDS)
+
+    def meanwhile(action: Action) -> None:
+        if isinstance(action, PutSeal) and action.number == 3:
+            objects.clear()
+            objects.update(dict.fromkeys(range(12 - kept, 12), RECORDS))
+
+    assert end_of(objects, meanwhile) == end
+
+
 def _run(seed: int) -> int:
     """A writer by J1 to J5, which trims by J13; takers that begin, pause and go on at any time; and deletion once it is dead.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from app.errors import CorruptionError
 from app.metadata.wal_ranges import WalId, WalRange, dropped, released
 from app.units import TopicIdPartition
 from tests.wal_simulation.cluster import NOBODY, BrokerRecord, Image, Mode, PartitionRecord
@@ -226,8 +227,13 @@ class Office:
         """The second entry: all orphaned ranges of a log end where it was sealed (J21)."""
         changed: dict[TopicIdPartition, PartitionRecord] = {}
         for key, record in image.partitions.items():
-            if image.is_orphaned(record) and record.ranges[-1].wal == wal:
+            if not image.is_orphaned(record) or record.ranges[-1].wal != wal:
+                continue
+            try:
                 changed[key] = record.changed(ranges=self.world.rules.sealed(record.ranges, wal, end))
+            except CorruptionError as error:  # this partition alone, and no other, is not led any more
+                self.world.checkers.damage(key, record.leader_epoch, error)
+                changed[key] = record.changed(ranges=record.ranges[:-1], offline=True)
         broker = image.brokers.get(wal.broker_id)
         brokers = dict(image.brokers)
         if broker is not None and broker.broker_epoch == wal.broker_epoch:
