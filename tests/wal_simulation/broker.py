@@ -10,8 +10,8 @@ from app.errors import FencedError
 from app.metadata.append_attempt import PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
-from app.wal.writer import Action, Done, Put, ReadBack, WalWriter
 from app.wal.format import WalFooter
+from app.wal.writer import Action, Done, Put, ReadBack, WalWriter
 from tests.wal_simulation.bucket import Stored
 from tests.wal_simulation.cluster import NOBODY, Image
 from tests.wal_simulation.leading import Fetched, Leading
@@ -121,7 +121,11 @@ class Broker(Process):
             self._read_early()
         mine = image.brokers.get(self.node_id)
         rules = self.world.rules
-        if mine is not None and self.broker_epoch < 0 and (mine.incarnation == self.incarnation or not rules.registers_anew):
+        if (
+            mine is not None
+            and self.broker_epoch < 0
+            and (mine.incarnation == self.incarnation or not rules.registers_anew)
+        ):
             self._joined(mine.broker_epoch)
             self.incarnation = mine.incarnation
         if self.broker_epoch < 0:
@@ -333,9 +337,7 @@ class Broker(Process):
         else:
             leading.produce(batch, value, reply)
 
-    def fetch(
-        self, key: TopicIdPartition, offset: int, reply: Callable[[Fetched], None], *, committed: bool
-    ) -> None:
+    def fetch(self, key: TopicIdPartition, offset: int, reply: Callable[[Fetched], None], *, committed: bool) -> None:
         """Values from ``offset`` on."""
         leading = self.led.get(key)
         if leading is not None:

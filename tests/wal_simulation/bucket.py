@@ -226,7 +226,10 @@ class Bucket:
                 return True
             if leader_epoch < before.leader_epoch:
                 return False
-            if not before.tiered_end <= segment.start <= max(before.tiered_end, before.log_start) or segment.end <= before.tiered_end:
+            if (
+                not before.tiered_end <= segment.start <= max(before.tiered_end, before.log_start)
+                or segment.end <= before.tiered_end
+            ):
                 return False
             self.manifests[partition] = Manifest(leader_epoch, before.log_start, (*before.segments, segment))
             self.checkers.segment_tiered(partition, segment)

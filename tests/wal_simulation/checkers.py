@@ -344,7 +344,9 @@ class Checkers:
             return
         newest = process.writer.durable_end - (world.plan.window + 1)
         old = {number: one for number, one in objects.items() if number < newest}
-        states = [each.state_number for number, one in objects.items() if number >= newest for each in one.footer.sections]
+        states = [
+            each.state_number for number, one in objects.items() if number >= newest for each in one.footer.sections
+        ]
         held = sum(len(one.data) for number, one in old.items() if number < min(states, default=newest))
         if held > world.plan.retention_bytes + max((len(one.data) for one in objects.values()), default=0):
             raise Violation("held", f"log {wal} has {held} bytes in its old objects {sorted(old)}")
@@ -361,6 +363,6 @@ class Checkers:
         for number, stored in objects.items():
             for section in stored.footer.sections:
                 covered = any(each.wal == wal and each.covers(number) for each in record.ranges)
-                if section.partition == key and (covered and section.end_offset > tiered_end or number >= newest):
+                if section.partition == key and ((covered and section.end_offset > tiered_end) or number >= newest):
                     first = min(first, section.state_number)
         return first

@@ -142,8 +142,7 @@ class Producer:
             self._after(self.rng.uniform(20, 150), self._retry_of(self.attempt))
 
     def _on_out_of_order(self) -> None:
-        """The batch is the next one for all that this producer knows. So it takes the next epoch, and sends all again from sequence 0,
-        as Java's idempotent producer does."""
+        """The batch is the next one for all that this producer knows. So it takes the next epoch, and sends all again, as Java's does."""
         self.world.checkers.producer_resets()
         self._epoch += 1
         self._sequence = 0
@@ -155,8 +154,8 @@ class Producer:
 
 
 class TransactionalProducer(Producer):
-    """It writes a few batches in each transaction. Its coordinator, which never fails here, then ends the transaction with a marker,
-    which is repeated until it is acknowledged, and gives it the next epoch (KIP-890)."""
+    """It writes a few batches in each transaction. Its coordinator, which never fails here, then ends the transaction with a
+    marker, which is repeated until it is acknowledged, and gives it the next epoch (KIP-890)."""
 
     def __init__(self, world: World, key: TopicIdPartition, rng: Random) -> None:
         super().__init__(world, key, rng)

@@ -334,9 +334,7 @@ class Leading:
         record = self.world.log.newest.partitions.get(self.key)
         if record is None or record.leader_epoch != self.leader_epoch or record.members != self.record.members:
             return None
-        return [
-            self.world.machines[each].disk_of(self.key) for each in record.members if each != self.broker.node_id
-        ]
+        return [self.world.machines[each].disk_of(self.key) for each in record.members if each != self.broker.node_id]
 
     def _apply(self, header: BatchHeader, marker: EndTransactionMarker | None) -> AbortedTransaction | None:
         """Returns: the transaction that is aborted by it."""
@@ -418,7 +416,10 @@ class Leading:
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def _aborted_in(self, start: int, end: int) -> set[AbortedTransaction]:
-        known = {*(self._taken.aborted if self._taken is not None else ()), *(batch.aborted for batch in self.log.batches if batch.aborted is not None)}
+        known = {
+            *(self._taken.aborted if self._taken is not None else ()),
+            *(batch.aborted for batch in self.log.batches if batch.aborted is not None),
+        }
         for segment in self.manifest.segments if self.manifest is not None else ():
             known.update(segment.aborted)
         return {each for each in known if each.first_offset < end and each.last_offset >= start}
@@ -458,7 +459,7 @@ class Leading:
                     self.broker,
                     piece.wal,
                     piece.number,
-                    lambda stored, piece=piece: self._read(piece, stored, at, give, reply),
+                    lambda stored, piece=piece, at=at: self._read(piece, stored, at, give, reply),  # type: ignore[misc]
                 )
                 return
         if manifest is not None:
@@ -539,7 +540,9 @@ class Leading:
 
     def _collect(self, start: int, end: int) -> None:
         """J30: read what is to be tiered from the sealed ranges, all at once, and from the local log."""
-        wanted = [piece for piece in self.pieces if start < piece.section.end_offset and piece.section.base_offset < end]
+        wanted = [
+            piece for piece in self.pieces if start < piece.section.end_offset and piece.section.base_offset < end
+        ]
         wanted = [piece for piece in wanted if piece.section.base_offset < self.log.start]
         found: dict[int, int] = {}
 

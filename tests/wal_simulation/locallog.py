@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
@@ -11,6 +11,8 @@ from app.hot.producers import ProducerStates
 from app.units import LeaderEpoch, Offset
 from app.wal.format import BatchFields, PartitionState
 from app.wal.states import restored
+
+NOTHING_KNOWN: Final = PartitionState(Offset(0), (), b"", ())
 
 
 class LocalBatch(NamedTuple):
@@ -35,7 +37,7 @@ class LocalLog:
     start: int = 0
     batches: list[LocalBatch] = field(default_factory=list)
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
-    state_at_start: PartitionState = PartitionState(Offset(0), (), b"", ())
+    state_at_start: PartitionState = NOTHING_KNOWN
 
     @property
     def end(self) -> int:

@@ -373,7 +373,7 @@ class Office:
         self._do(("switch", key), lambda done: self.change(plan, done))
 
     def finish_from(self, key: TopicIdPartition, leader_epoch: int, members: tuple[int, ...], last: int) -> None:
-        """The second entry: every member has everything above the tiered end, and ``last`` is the last object with records (J41)."""
+        """The second entry: every member has what is not tiered, and ``last`` is the last object that counts (J41)."""
 
         def plan(image: Image) -> Image | None:
             record = image.partitions.get(key)

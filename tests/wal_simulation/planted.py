@@ -1,6 +1,7 @@
 """Faults planted into the rules of ADR 0037, one rule taken back at a time, by wrappers around the cores.
 
-Each is found by what it does to acknowledged records, to readers, to memory or to the bucket: checkers that restate a rule are muted.
+Each is found by what it does to acknowledged records, to readers, to memory or to the bucket. Checkers that restate a rule are
+muted.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
+from app.wal import takeover
 from app.wal.format import SectionDraft, write_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealed, Sealing
-from app.wal import takeover
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, continue_from, local_end
 from app.wal.trimming import Registration, WalNeeds, deletable
 from app.wal.writer import Action, DurableObject, DurableSection, Put, WalWriter
-from tests.wal_simulation.cluster import Image
 from tests.wal_simulation.faults import KINDS
 from tests.wal_simulation.rules import Rules
 
@@ -397,7 +397,10 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 3} | _only(undecided=6, pause=3)
     ),
     "J12 garbage above the end counts": Planted(
-        Rules(continue_from=_with_garbage, ignores_garbage=False), "lost doubled damage", 100, _often("undecided", "suspect", "slow")
+        Rules(continue_from=_with_garbage, ignores_garbage=False),
+        "lost doubled damage",
+        100,
+        _often("undecided", "suspect", "slow"),
     ),
     "J13 one object less stays": Planted(
         Rules(needs=_keep_one_less), "lost", 300, _NARROW | _often("suspect", "pause controller", "new controller")
@@ -436,7 +439,10 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(registration_ends_leaderships=False), "lost", 100, _often("twin", "pause")
     ),
     "J24 logs of older broker epochs count": Planted(
-        Rules(ignores_older_logs=False), "lost damage", 60, {"nodes": 2, "partitions": 1, "sweep_share": 0.0, "idle_share": 0.2} | _only(suspect=1)
+        Rules(ignores_older_logs=False),
+        "lost damage",
+        60,
+        {"nodes": 2, "partitions": 1, "sweep_share": 0.0, "idle_share": 0.2} | _only(suspect=1),
     ),
     "J25 trimmed ranges are believed": Planted(
         Rules(continue_from=_without_manifest),
@@ -467,11 +473,20 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J32 holes are trimmed": Planted(
         Rules(trims_prefix=False), "lost", 100, {"lazy": 1, "partitions": 3, "idle_share": 0.03} | _often("suspect")
     ),
-    "J33 trimmed before it is tiered": Planted(Rules(floor_is_durable=False), "lost damage", 100, _NARROW | _often("undecided", "suspect")),
-    "J34 a released range is forgotten": Planted(Rules(needs=_ForgettingNeeds), "lost damage reader", 100, _often("move", "suspect")),
-    "J35 a range is dropped before it is tiered": Planted(Rules(drops_tiered_only=False), "lost", 60, _often("suspect")),
+    "J33 trimmed before it is tiered": Planted(
+        Rules(floor_is_durable=False), "lost damage", 100, _NARROW | _often("undecided", "suspect")
+    ),
+    "J34 a released range is forgotten": Planted(
+        Rules(needs=_ForgettingNeeds), "lost damage reader", 100, _often("move", "suspect")
+    ),
+    "J35 a range is dropped before it is tiered": Planted(
+        Rules(drops_tiered_only=False), "lost", 60, _often("suspect")
+    ),
     "J36 a controller of the past deletes what it does not know": Planted(
-        Rules(has_ended=_by_epoch_alone, deletable=_delete_by_epoch_alone), "lost", 100, _often("pause controller", "new controller", "suspect", "kill")
+        Rules(has_ended=_by_epoch_alone, deletable=_delete_by_epoch_alone),
+        "lost",
+        100,
+        _often("pause controller", "new controller", "suspect", "kill"),
     ),
     "J37 states of batches on their way are trimmed": Planted(
         Rules(writer=_ForgetfulWriter), "damage doubled", 200, {"idle_share": 0.03, "linger_ms": 2}

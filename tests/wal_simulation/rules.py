@@ -68,8 +68,8 @@ class Rules:
     changes_fail_over_as_before: bool = True
     """J42."""
     segments_have_older: bool = True
-    """The footer of a segment has the older batches of producers, too. The format of segments has the last ones only, which ADR 0037
-    calls a known limit: without this, batches are doubled as it says there. With it, nothing else doubles them."""
+    """The footer of a segment has the older batches of producers, too. The format of segments has the last ones only, which ADR
+    0037 calls a known limit: batches are doubled then as it says there. With this rule, nothing else doubles them."""
 
 
 RULES = Rules()

@@ -35,7 +35,9 @@ def test_a_rule_taken_back_does_harm_that_is_found(name: str) -> None:
         for seed in range(planted.first, planted.first + planted.seeds):
             try:
                 violation = run_seed(seed, planted.rules, muted=True, **planted.plan).violation
-            except AssertionError as error:  # the cores notice much themselves, but this is about what happens if they do not
+            except (
+                AssertionError
+            ) as error:  # the cores notice much themselves, but this is about what happens if they do not
                 others.append(f"seed {seed}: {error}")
                 continue
             if violation is not None:

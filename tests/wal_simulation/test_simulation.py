@@ -11,7 +11,7 @@ from tests.wal_simulation.cluster import NOBODY, Mode
 from tests.wal_simulation.faults import END_MS, KINDS
 from tests.wal_simulation.world import Result, World, run_seed
 
-QUICK_SEEDS: Final = 8
+QUICK_SEEDS: Final = 5
 CI_SEEDS: Final = range(100, 124)
 SLOW_SEEDS: Final = 1500
 SLOW_SEEDS_FROM: Final = 10_000
@@ -34,8 +34,8 @@ def _run(seed: int, **fixed: Any) -> Result:
 
 def test_nothing_acknowledged_is_lost_or_doubled_and_everything_works_again() -> None:
     results = [_run(seed) for seed in range(QUICK_SEEDS)]
-    assert sum(each.acked for each in results) > 1500, "the clients were hardly served, so nothing was tried"
-    assert sum(each.take_overs for each in results) > 20
+    assert sum(each.acked for each in results) > 1000, "the clients were hardly served, so nothing was tried"
+    assert sum(each.take_overs for each in results) > 15
     assert sum(each.aborted for each in results) > 20
     assert sum(each.resets for each in results) == 0, "producers that repeat older batches are refused"
 
@@ -92,14 +92,14 @@ def test_partitions_on_disks_fail_over_while_the_store_of_the_logs_is_away() -> 
         world.bucket.wals_away_from.update(world.machines)
         dead = log.newest.partitions[key].leader
         world.machines[dead].kill(wipe=False)
-        timeline.run_until(timeline.now_ms + 8000.0)
+        timeline.run_until(timeline.now_ms + 5000.0)
         led = log.newest.partitions[key]
         assert led.leader != dead
         assert (led.leader == NOBODY) == (key == in_log)
         assert (led.open_range is not None) == (key == in_log)
         world.bucket.wals_away_from.clear()
         world.machines[dead].start()
-        timeline.run_until(timeline.now_ms + 4000.0)
+        timeline.run_until(timeline.now_ms + 1500.0)
         assert log.newest.partitions[key].leader != NOBODY
     timeline.run_until(END_MS)
     world.checkers.at_end()

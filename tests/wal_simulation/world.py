@@ -24,6 +24,7 @@ from tests.wal_simulation.leading import Leading
 from tests.wal_simulation.locallog import LocalLog
 from tests.wal_simulation.rules import RULES, Rules
 
+
 class Machine:
     """A computer with a disk, and perhaps a broker's process."""
 
@@ -266,9 +267,7 @@ class Result:
     """Records of aborted transactions."""
 
 
-def run_seed(
-    seed: int, rules: Rules = RULES, *, trace: bool = False, muted: bool = False, **fixed: Any
-) -> Result:
+def run_seed(seed: int, rules: Rules = RULES, *, trace: bool = False, muted: bool = False, **fixed: Any) -> Result:
     """Run one seed to its end, or to the first violation. ``muted``: without checkers that restate a rule."""
     lines: list[str] = []
     world = World(seed, rules, lines if trace else None, muted=muted, **fixed)
