@@ -40,7 +40,7 @@ class Segment:
     state: PartitionState
     """Lineage and producers at ``end``, with the older batches of each producer."""
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Aborted transactions that have records or their marker in it."""
+    """Transactions whose abort marker is in it."""
 
 
 @dataclass(frozen=True, slots=True)

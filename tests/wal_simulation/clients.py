@@ -142,7 +142,7 @@ class Producer:
             self._after(self.rng.uniform(20, 150), self._retry_of(self.attempt))
 
     def _on_out_of_order(self) -> None:
-        """The batch is the next one for all that this producer knows. So it takes the next epoch, and sends all again, as Java's does."""
+        """The batch is the next one, as far as this producer knows: it sends all again under its next epoch, as Java's does."""
         self.world.checkers.producer_resets()
         self._epoch += 1
         self._sequence = 0

@@ -578,7 +578,9 @@ class Leading:
                 state = batch.state
         if not self.world.rules.segments_have_older:
             state = state._replace(older=())
-        segment = Segment(start, end, tuple(values), state, tuple(sorted(self._aborted_in(start, end))))
+        # By their markers: a marker above is not committed, and perhaps never will be at that offset.
+        aborted = sorted(each for each in self._aborted_in(start, end) if each.last_offset < end)
+        segment = Segment(start, end, tuple(values), state, tuple(aborted))
         if not self.world.rules.floor_is_durable:
             self._note_floor(end)
 
