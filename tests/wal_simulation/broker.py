@@ -116,7 +116,7 @@ class Broker(Process):
     def _on_image(self, image: Image | None) -> None:
         if image is None or image.sequence <= self.image.sequence:
             return
-        self.image = image
+        before, self.image = self.image, image
         if not self.world.rules.reads_ended_ranges:
             self._read_early()
         mine = image.brokers.get(self.node_id)
@@ -140,6 +140,8 @@ class Broker(Process):
         if (mine.sealed_at is not None or wal in image.orphaned_wals()) and rules.sealed_joins_anew:
             self.join_anew()
             return
+        for key in before.partitions.keys() - image.partitions.keys():
+            self.needs.note_gone(key)  # this broker need not lead it: it may hold what it released
         self._follow()
 
     def _read_early(self) -> None:
@@ -204,7 +206,6 @@ class Broker(Process):
         for key in [each for each in self.led if each not in self.image.partitions]:
             self.led.pop(key).close()
             self.writer.forget(key)
-            self.needs.note_gone(key)
         for key, record in self.image.partitions.items():
             leading = self.led.get(key)
             if record.leader == self.node_id:
