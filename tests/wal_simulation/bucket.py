@@ -77,6 +77,8 @@ class Bucket:
     """Machines that cannot reach it."""
     wals_away_from: set[int] = field(default_factory=set)
     """Machines that cannot reach the store of the write-ahead logs, which may be another one."""
+    main_away_from: set[int] = field(default_factory=set)
+    """Machines that cannot reach the store of the cluster log and the segments, but perhaps that of the logs."""
     corrupt_share: float = 0.0
     """Of objects that are read, how many arrive with a wrong byte."""
     page: int = 1000
@@ -87,6 +89,13 @@ class Bucket:
 
     def _ask_wals(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if process.node_id in self.wals_away_from:
+            process.after(TIMEOUT_MS, done, None)
+        else:
+            self.ask(process, apply, done)
+
+    def ask_main(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Have ``apply`` done in the store of the cluster log and the segments."""
+        if process.node_id in self.main_away_from:
             process.after(TIMEOUT_MS, done, None)
         else:
             self.ask(process, apply, done)
@@ -208,7 +217,7 @@ class Bucket:
 
     def read_manifest(self, process: Process, partition: TopicIdPartition, done: Callable[[Any], None]) -> None:
         """Outcome: the manifest."""
-        self.ask(process, lambda: self.manifest(partition), done)
+        self.ask_main(process, lambda: self.manifest(partition), done)
 
     def append_segment(
         self,
@@ -235,7 +244,7 @@ class Bucket:
             self.checkers.segment_tiered(partition, segment)
             return True
 
-        self.ask(process, apply, done)
+        self.ask_main(process, apply, done)
 
     def raise_log_start(
         self,
@@ -254,4 +263,4 @@ class Bucket:
             self.manifests[partition] = Manifest(leader_epoch, max(log_start, before.log_start), before.segments)
             return True
 
-        self.ask(process, apply, done)
+        self.ask_main(process, apply, done)

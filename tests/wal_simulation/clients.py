@@ -47,6 +47,8 @@ class Producer:
         self._idle_until_ms = -1.0
         self._target = 0
         self._is_to_twin = False
+        self._peers: dict[int, Broker] = {}
+        """The process at the other end of the connection of the newest attempt."""
         self._after(rng.uniform(500, 900), self._tick)
 
     def _after(self, delay_ms: float, do: Callable[[], None]) -> None:
@@ -124,7 +126,10 @@ class Producer:
                 self._after(self._told_ms - now_ms, lambda: self._told(attempt, batch, outcome, base))
 
         def deliver(broker: Broker) -> None:
-            broker.produce(self.key, data, batch.value, reply)
+            if attempt > max(self._peers, default=-1):
+                self._peers = {attempt: broker}
+            if self._peers.get(attempt) is broker:  # otherwise the connection has ended with its process
+                broker.produce(self.key, data, batch.value, reply)
 
         world.deliver(self._target, self._arrives_ms - world.timeline.now_ms, deliver, twin=self._is_to_twin)
 

@@ -119,7 +119,7 @@ class ClusterLog:
 
     def read(self, process: Process, done: Callable[[Any], None]) -> None:
         """Outcome: the newest image."""
-        self._bucket.ask(process, lambda: self.newest, done)
+        self._bucket.ask_main(process, lambda: self.newest, done)
 
     def append(self, process: Process, image: Image, done: Callable[[Any], None]) -> None:
         """Outcome: whether ``image`` is in the log under its number."""
@@ -135,4 +135,4 @@ class ClusterLog:
                 self._bucket.checkers.topics_changed()
             return True
 
-        self._bucket.ask(process, apply, done)
+        self._bucket.ask_main(process, apply, done)

@@ -123,6 +123,7 @@ class World:
         """All faults are over."""
         self.bucket.away_from.clear()
         self.bucket.wals_away_from.clear()
+        self.bucket.main_away_from.clear()
         self.bucket.undecided_share = 0.0
         self.cut_off.clear()
         for machine in self.machines.values():
