@@ -255,6 +255,8 @@ class Leading:
                 self._begin_wal()
             if self.mode is Mode.REPLICA:
                 self._leave_wal()
+            if self.mode is Mode.OBJECT:
+                self._is_copied = False  # disks of others may be lost from here on
         if self.released_at is not None and record.partition_epoch > before.partition_epoch:
             # J18: whatever was asked for is refused for good.
             self._resume()
