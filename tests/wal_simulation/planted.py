@@ -1,7 +1,7 @@
 """Faults planted into the rules of ADR 0037, one rule taken back at a time, by wrappers around the cores.
 
 Each is found by what it does to acknowledged records, to readers, to memory or to the bucket. Checkers that restate a rule are
-muted.
+muted. What only a lagging taker does to a log (J10, J13) is planted in ``tests/wal/test_sealing.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal import takeover
 from app.wal.format import SectionDraft, write_object
 from app.wal.sealing import Action as SealAction
-from app.wal.sealing import Found, Sealed, Sealing
+from app.wal.sealing import Found, Sealing
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, continue_from, local_end
 from app.wal.trimming import Registration, WalNeeds, deletable
 from app.wal.writer import Action, DurableObject, DurableSection, Put, WalWriter
@@ -190,22 +190,6 @@ class _ForgetfulWriter(WalWriter):
 # --- how a log ends ---------------------------------------------------------------------------------------------------
 
 
-class _UncheckedSealing(Sealing):
-    """J10."""
-
-    def on_put(self, *, written: bool) -> SealAction:
-        return Sealed(self._number) if written else super().on_put(written=written)
-
-
-class _HalfCheckedSealing(Sealing):
-    """J10: only objects above the window are looked for."""
-
-    def on_tails(self, found: Mapping[int, Found]) -> SealAction:
-        if self._stage.name == "CHECK_TAILS":
-            return Sealed(self._number)
-        return super().on_tails(found)
-
-
 class _HesitatingSealing(Sealing):
     """Legal: the first round is done twice."""
 
@@ -323,11 +307,6 @@ def _closed_anyway(ranges: tuple[WalRange, ...], wal: WalId, end: int) -> tuple[
 # --- what is deleted ----------------------------------------------------------------------------------------------------
 
 
-def _keep_one_less(wal: WalId, window: int) -> WalNeeds:
-    """J13: W objects stay instead of W + 1."""
-    return WalNeeds(wal, window=window - 1)
-
-
 def _by_epoch_alone(wal: WalId, said: Registration) -> bool:
     """J36: a log that an image does not know is dead, even if the image is older than the log."""
     return said.broker_epoch != wal.broker_epoch or said.wal_end >= 0
@@ -387,12 +366,6 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J9 seals of others are overlooked": Planted(
         Rules(sealing=_BlindSealing), "lost", 100, _often("undecided", "suspect", "new controller")
     ),
-    "J10 a seal is not checked": Planted(
-        Rules(sealing=_UncheckedSealing), "lost", 300, _NARROW | _often("pause controller", "new controller", "suspect")
-    ),
-    "J10 seals above are overlooked": Planted(
-        Rules(sealing=_HalfCheckedSealing), "lost", 300, _often("pause controller", "new controller", "suspect")
-    ),
     "J11 seals are deleted": Planted(
         Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 3} | _only(undecided=6, pause=3)
     ),
@@ -401,9 +374,6 @@ PLANTED: Final[Mapping[str, Planted]] = {
         "lost doubled damage",
         100,
         _often("undecided", "suspect", "slow"),
-    ),
-    "J13 one object less stays": Planted(
-        Rules(needs=_keep_one_less), "lost", 300, _NARROW | _often("suspect", "pause controller", "new controller")
     ),
     "J14 a seal in the own log is skipped": Planted(
         Rules(writer=_SkippingWriter, sealed_joins_anew=False), "lost", 40, _often("suspect", "new controller")
