@@ -974,10 +974,13 @@ class Node:
             await self.audit.close()
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()
-            await self.partitions.leave()
+            if not self.config.firn_ephemeral:
+                await self.partitions.leave()
             if self._high_watermarks is not None:
                 await self._high_watermarks.write()
-        if self.load_report is not None:
+        if self.load_report is not None and self.config.firn_ephemeral:
+            self.logs.abandon()  # what counts is in the bucket, and the next start may have another disk
+        elif self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.
             await self.logs.close(clean=self._leads or self.load_report.clean)
             await self._note_clean_stop()
