@@ -73,6 +73,9 @@ WAL_OBJECT_BYTES_MAX: Final = 256 * MIB
 WAL_FOOTER_BYTES_MAX: Final = 64 * MIB
 """Largest footer of such an object. 8 MiB of the shortest batches need less than 8 MiB; the rest is producer state."""
 
+WAL_STATE_BYTES_MAX: Final = 32 * MIB
+"""Producers of one partition in such a footer: those with open transactions are never left out, and 700,000 are too many."""
+
 CHUNK_BYTES_MAX: Final = 128 * MIB
 """Largest raw chunk: a chunk holds whole batches, so one batch of ``REQUEST_BYTES_MAX`` must fit."""
 

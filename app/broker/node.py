@@ -52,7 +52,7 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem, storage_error
-from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
+from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ANYBODY_OR_NOBODY, ControlLink
 from app.metadata.liveness import Liveness, ObjectLiveness
 from app.metadata.manifest_entries import ManifestEntries
@@ -81,6 +81,7 @@ from app.units import BrokerId, Offset, TopicIdPartition
 if TYPE_CHECKING:
     from app.broker.broker_audit import BrokerAudit
     from app.broker.doors import Doors
+    from app.broker.durability_changes import DurabilityChanges
     from app.broker.quota_tokens import QuotaTokens, Tokens
     from app.broker.write_ahead import WriteAhead
     from app.broker.write_ahead_release import Releases
@@ -532,6 +533,21 @@ class Node:
         self._background.append(self._tasks.create_task(wal.run()))
         return wal
 
+    def _durability_changes(self, member: ClusterMember) -> DurabilityChanges:
+        from app.broker.durability_changes import DurabilityChanges
+
+        return DurabilityChanges(
+            self.partitions.table,
+            broker_id=BrokerId(self.config.node_id),
+            image=lambda: self.cluster.image,
+            wal=lambda: self.write_ahead,
+            broker_epoch=lambda: member.broker_epoch,
+            tier=self.remote_log_manager,
+            ask=member.switch,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
+
     def _effective_config(self) -> BrokerConfig:
         return self.cluster.effective_broker_config()
 
@@ -690,6 +706,12 @@ class Node:
                     self.partitions.on_followed(self.tier_views.follow)
                     background.append(tasks.create_task(self.tier_views.run()))
                     background.append(tasks.create_task(self._in_sync_sets.run()))
+                    assert member is not None
+                    changes = self._durability_changes(member)
+                    self.partitions.on_followed(changes.follow)
+                    if self.cluster.image.level >= OBJECT_LEVEL:
+                        changes.follow(self.cluster.image, ImageDelta.between(ClusterImage(), self.cluster.image))
+                    background.append(tasks.create_task(changes.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed

@@ -336,8 +336,8 @@ class WriteAhead:
                 another = group.create_task(self._changed.wait())
                 await asyncio.wait([running, another], return_when=asyncio.FIRST_COMPLETED)
                 ended = running.done()
-                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody waits for
-                # what is still on its way.
+                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody
+                # waits for what is still on its way.
                 running.cancel()
                 another.cancel()
             if ended:

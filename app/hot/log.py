@@ -159,6 +159,7 @@ class PartitionLog:
         "_max_batch_bytes",
         "_memory",
         "_needs_preparation",
+        "_paused",
         "_noted_epoch",
         "_plain",
         "_producers",
@@ -210,6 +211,7 @@ class PartitionLog:
         self.topic_id = topic_id
         self._refusal: FirnError | None = None
         self._sealed: FirnError | None = None
+        self._paused: FirnError | None = None
         self._journaled: JournaledEnd | None = None
         """While this broker leads a partition whose records count as stored when a journal has them."""
         self._guarded = False
@@ -518,6 +520,15 @@ class PartitionLog:
         self._sealed = copy_of(error)
         self._guarded = True
 
+    def pause(self, error: FirnError) -> None:
+        """Raise ``error`` from every append until ``go_on``. Reads, syncs, copies and rolls still work."""
+        self._paused = copy_of(error)
+        self._guarded = True
+
+    def go_on(self) -> None:
+        """Append again."""
+        self._paused = None
+
     @property
     def sealed(self) -> bool:
         """Whether all appends are refused."""
@@ -527,7 +538,9 @@ class PartitionLog:
         if self._refusal is not None:
             raise copy_of(self._refusal)
         self._writer.mend()
-        self._guarded = self._sealed is not None or not self._led or self._journaled is not None
+        self._guarded = (
+            self._sealed is not None or self._paused is not None or not self._led or self._journaled is not None
+        )
 
     def _check_append(self, size_bytes: int, *, as_leader: bool = True) -> None:
         self._check_guard()
@@ -537,6 +550,8 @@ class PartitionLog:
             )
         if self._sealed is not None:
             raise copy_of(self._sealed)
+        if self._paused is not None and as_leader:
+            raise copy_of(self._paused)
         if self._journaled is not None:
             self._journaled.journal.admit(size_bytes)
 

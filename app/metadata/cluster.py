@@ -431,7 +431,7 @@ class PartitionImage(NamedTuple):
     @property
     def is_journaled(self) -> bool:
         """Whether its records count as stored when a write-ahead log in the bucket has them (ADR 0037)."""
-        return self.durability is PartitionDurability.OBJECT
+        return self.durability.by_log
 
     def record(self) -> PartitionRecord:
         """The record of this state: the shortest form that says it."""

@@ -10,7 +10,7 @@ from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates, SnapshotRow, aborted_entry, encode_snapshot, parse_snapshot
-from app.limits import MIB
+from app.limits import MIB, WAL_STATE_BYTES_MAX
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset
@@ -18,9 +18,6 @@ from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
 
 STATE_BYTES: Final = 8 * MIB
 """A longer state loses what it can do without: older batches first, then the producers that were silent longest."""
-
-STATE_BYTES_MAX: Final = 32 * MIB
-"""Producers with open transactions are never left out: 700,000 of them in one partition are too many."""
 
 _ROW_BYTES: Final = 46
 _OLDER_BYTES: Final = 40
@@ -55,7 +52,7 @@ def captured(
             older = []
     if len(rows) * _ROW_BYTES > state_bytes:
         rows = _spoken_last(rows, state_bytes // _ROW_BYTES)
-        if len(rows) * _ROW_BYTES > STATE_BYTES_MAX:
+        if len(rows) * _ROW_BYTES > WAL_STATE_BYTES_MAX:
             raise LimitExceeded(
                 f"a partition has {len(rows)} open transactions: their state is too long for a write-ahead log"
             )

@@ -22,7 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
-from app.limits import MIB
+from app.limits import (
+    MIB,
+    REQUEST_BYTES_MAX,
+    WAL_FOOTER_BYTES_MAX,
+    WAL_OBJECT_BYTES_MAX,
+    WAL_STATE_BYTES_MAX,
+)
 from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
@@ -54,7 +60,11 @@ OBJECT_BYTES_MAX: Final = 64 * MIB
 FOOTER_BYTES_MIN: Final = 8 * MIB
 FOOTER_BYTES_MAX: Final = 32 * MIB
 """An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone
-in its object; with ``STATE_BYTES_MAX`` of ``states.py`` its footer is still one that readers take."""
+in its object."""
+
+# What readers take. A MiB is for the lineage, and for sections and batches beside a long state.
+assert max(FOOTER_BYTES_MAX, WAL_STATE_BYTES_MAX + MIB) + MIB <= WAL_FOOTER_BYTES_MAX
+assert max(OBJECT_BYTES_MAX, REQUEST_BYTES_MAX) + WAL_FOOTER_BYTES_MAX <= WAL_OBJECT_BYTES_MAX
 
 WAITING_BYTES: Final = 500
 """What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
@@ -138,9 +148,23 @@ class _InFlight:
 
 
 class _Led:
-    __slots__ = ("last_number", "state_number", "state_waits", "stopped", "waiting")
+    __slots__ = (
+        "above_epoch",
+        "end_offset",
+        "last_number",
+        "leader_epoch",
+        "state_number",
+        "state_waits",
+        "stopped",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, above_epoch: int) -> None:
+        self.above_epoch = above_epoch
+        """Batches of this leader epoch were dropped: a batch after them must be of a later one, or the log would have a hole."""
+        self.leader_epoch = -1
+        self.end_offset = -1
+        """Of the last batch; -1 before the first one."""
         self.last_number = -1
         self.state_number = -1
         """-1: the first section of this leadership needs the state."""
@@ -207,9 +231,13 @@ class WalWriter:
     # --- partitions -----------------------------------------------------------------------------------------------------
 
     def lead(self, partition: TopicIdPartition) -> None:
-        """This broker begins to lead a partition, or begins to write it to this log. An earlier leadership is forgotten."""
+        """This broker begins to lead a partition, or begins to write it to this log.
+
+        An earlier leadership that was not forgotten is forgotten now; the new one then has a higher leader epoch.
+        """
+        before = self._led.get(partition)
         self.forget(partition)
-        self._led[partition] = _Led()
+        self._led[partition] = _Led(before.leader_epoch if before is not None and before.waiting else -1)
 
     def stop(self, partition: TopicIdPartition) -> None:
         """The partition takes no more batches in this leadership, and what waits is cut at once (J18)."""
@@ -327,12 +355,18 @@ class WalWriter:
         assert state is None or state.offset == fields.base_offset, (state, fields)
         assert led.state_number >= 0 or led.state_waits or state is not None, partition
         assert len(data) == fields.size_bytes, fields
+        assert fields.base_offset == led.end_offset or (led.end_offset < 0 and fields.leader_epoch > led.above_epoch), (
+            fields
+        )
         encoded = None
         if state is not None:
             assert not led.state_waits, partition
             encoded = encode_state(state)
+            assert len(encoded) <= WAL_STATE_BYTES_MAX + MIB, len(encoded)
             led.state_waits = True
         led.waiting += 1
+        led.leader_epoch = fields.leader_epoch
+        led.end_offset = fields.end_offset
         self._wait(_Waiting(partition, data, fields, encoded, now_ms + linger_ms, led))
 
     # --- objects --------------------------------------------------------------------------------------------------------

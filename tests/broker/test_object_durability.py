@@ -13,18 +13,21 @@ import pytest
 
 from app.broker.control_link import KafkaControlLink
 from app.errors import BrokerUnavailable, ErrorCode
+from app.metadata.broker_changes import fence_brokers
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.wal_ranges import PartitionDurability
-from app.errors import ErrorCode
-from app.metadata.broker_changes import fence_brokers
-from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.units import BrokerId
+from app.wire.apikeys import ApiKey
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from app.units import BrokerId
 from tests.support.several import unfenced, until
 
 CONFIGS = {
@@ -59,8 +62,6 @@ async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
 async def produce(
     client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
 ) -> tuple[ErrorCode, int]:
-    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])])
-async def produce(client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any) -> tuple[ErrorCode, int]:
     extra = {"timeout_ms": fields.pop("timeout_ms")} if "timeout_ms" in fields else {}
     answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])], **extra)
     found = answer.responses[0].partition_responses[0]
@@ -218,6 +219,61 @@ async def test_a_broker_that_was_silent_begins_a_log_of_its_own_epoch_and_keeps_
         of_two = next(p for p in one.node.cluster.image.topics_by_name["u"].partitions if p.leader == 2)
         assert of_two.wal_ranges[-1].first == 0
         assert of_two.wal_ranges[-1].broker_epoch == member_of_two.broker_epoch
+
+
+async def alter(client: Talk, topic: str, durability: str) -> None:
+    """Set ``firn.durability`` of a topic."""
+    config = AlterableConfig("firn.durability", ConfigOperation.SET, durability)
+    answer = await client.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        IncrementalAlterConfigsRequest([AlterConfigsResource(ConfigResourceType.TOPIC, topic, [config])], False),
+    )
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+
+
+async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: Path) -> None:
+    async with alone(tmp_path) as broker:
+        await create(broker, "t", firn_durability="memory")
+        image = lambda: broker.node.cluster.image.topics_by_name["t"].partitions[0]  # noqa: E731
+        written = 0
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            nonlocal written
+            async with talk(broker.port) as client:
+                while not stop.is_set():
+                    error, offset = await produce(
+                        client, 1, producer_id=7, producer_epoch=0, base_sequence=written
+                    )
+                    if error is ErrorCode.NONE:
+                        assert offset == written
+                        written += 1
+                    else:
+                        assert error in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER), error
+                        await asyncio.sleep(0.01)
+
+        writing = asyncio.create_task(write())
+        async with talk(broker.port) as client:
+            for durability, state in (
+                ("object", PartitionDurability.OBJECT),
+                ("disk", PartitionDurability.REPLICAS),
+                ("object", PartitionDurability.OBJECT),
+            ):
+                before = written
+                await until(lambda before=before: written > before + 20)
+                await alter(client, "t", durability)
+                await until(lambda state=state: image().durability is state or writing.done())
+                before = written
+                await until(lambda before=before: written > before + 20 or writing.done())
+        stop.set()
+        await writing
+        assert await records_read(broker, written) == written
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t")
+        assert broker.log("t").log_end_offset == written
 
 
 async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:

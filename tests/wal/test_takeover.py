@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, LimitExceeded
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
@@ -331,7 +331,9 @@ def test_a_state_is_restored_as_it_was_captured() -> None:
     }
 
 
-def test_a_state_that_would_be_too_long_loses_older_batches_first_and_then_silent_producers() -> None:
+def test_a_state_that_would_be_too_long_loses_older_batches_first_and_then_silent_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     producers = ProducerStates()
     for producer_id in range(20):
         for sequence in range(3):
@@ -350,6 +352,9 @@ def test_a_state_that_would_be_too_long_loses_older_batches_first_and_then_silen
     assert few.open_transactions == {0: 2500}
     none, _ = restored(captured(producers, (), Offset(9000), state_bytes=0))
     assert set(none.entries) == {0}
+    monkeypatch.setattr("app.wal.states.WAL_STATE_BYTES_MAX", 45)
+    with pytest.raises(LimitExceeded, match="1 open transactions"):
+        captured(producers, (), Offset(9000), state_bytes=0)
 
 
 # --- local bytes ------------------------------------------------------------------------------------------------------

@@ -322,6 +322,18 @@ def test_a_leadership_may_return_before_its_batches_were_cut_and_they_are_gone()
     assert log.writer.held_bytes == len(log.writer.bytes_of(0))
 
 
+def test_no_leadership_goes_on_behind_a_hole() -> None:
+    log = Log()
+    log.append(P, epoch=4)
+    log.writer.lead(P)
+    with pytest.raises(AssertionError):
+        log.append(P, epoch=4)
+    log.append(P, epoch=5)
+    log.ends[P] += 1
+    with pytest.raises(AssertionError):
+        log.append(P, epoch=5)
+
+
 def test_what_an_earlier_leadership_has_on_its_way_is_told_as_its_own() -> None:
     log = Log()
     log.cut_each(1)
@@ -373,6 +385,7 @@ def test_an_object_is_due_when_the_first_of_all_waiting_batches_is(data: st.Data
                 waiting.append((partition, now_ms + linger_ms))
             case "forget":
                 partition = data.draw(st.sampled_from([P, Q]))
+                log.writer.forget(partition)
                 log.writer.lead(partition)
                 waiting = [each for each in waiting if each[0] != partition]
             case "cut" if (put := log.writer.cut(now_ms)) is not None:

@@ -1,0 +1,229 @@
+"""The leader's part of a change of durability (ADR 0037, J40 to J42): it makes the new rule hold, and asks for the second entry.
+
+**To object.** What the partition has is tiered, while producers go on. Then the leader takes no records for the moment that the
+last piece needs: when everything is tiered, the write-ahead log begins with nothing, and the rule changes. A transaction that is
+open cannot be tiered, so the moment is one without.
+
+**From object.** The leader goes on as before, and each record counts when the write-ahead log and all replicas in sync have it.
+When enough replicas are in sync, the leader takes no records until its log is in the bucket, on its disk and on theirs, and asks.
+
+A leader that has asked takes no records until it has an answer that refuses, or an image with a newer partition epoch (J18).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.faults import Faults
+from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
+from app.metadata.control import InSyncAnswer, SwitchAsked
+from app.metadata.wal_ranges import PartitionDurability
+from app.replication.partition import Partition, PartitionTable
+from app.tiering.remote_log_manager import RemoteLogManager
+from app.units import BrokerId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from app.broker.write_ahead import WriteAhead
+
+LOOK_S: Final = 0.05
+AGAIN_S: Final = 1.0
+AT_ONCE: Final = 16
+"""Partitions that are changed at the same time."""
+TIER_S: Final = 60.0
+"""How long one attempt waits until what producers have written is tiered; they go on meanwhile."""
+PAUSE_S: Final = 10.0
+"""How long producers wait at most in one attempt."""
+ANSWER_S: Final = 30.0
+IN_SYNC_S: Final = 30.0
+"""Fewer replicas in sync than there are, but as many as ``min.insync.replicas`` asks, are enough after this time."""
+
+_CHANGING: Final = (PartitionDurability.TO_OBJECT, PartitionDurability.FROM_OBJECT)
+
+
+class DurabilityChanges:
+    """Belongs to the broker's loop. Keep ``run`` running, and call ``follow`` with each change of the image."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        *,
+        broker_id: BrokerId,
+        image: Callable[[], ClusterImage],
+        wal: Callable[[], WriteAhead | None],
+        broker_epoch: Callable[[], int],
+        tier: RemoteLogManager,
+        ask: Callable[[Sequence[SwitchAsked]], Awaitable[Sequence[InSyncAnswer]]],
+        log_line: Callable[[str], None],
+        faults: Faults,
+    ) -> None:
+        """``wal``: the broker's journal, if it has one yet. ``ask``: asks the controller for the second entry."""
+        self._table = table
+        self._broker_id = broker_id
+        self._image = image
+        self._wal = wal
+        self._broker_epoch = broker_epoch
+        self._tier = tier
+        self._ask = ask
+        self._log_line = log_line
+        self._faults = faults
+        self._waiting: dict[TopicIdPartition, float] = {}
+        """The partitions that are changed here, each with the loop time since which it is."""
+        self._wake = asyncio.Event()
+
+    def follow(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Look for partitions that begin to change. Below level 3 there are none."""
+        if image.level < OBJECT_LEVEL:
+            return
+        for topic_id in delta.topics:
+            topic = image.topic_by_id(topic_id)
+            for partition in () if topic is None else topic.partitions:
+                if partition.durability in _CHANGING and partition.leader == self._broker_id:
+                    key = TopicIdPartition(topic.topic_id, partition.partition_index)  # type: ignore[union-attr]
+                    self._waiting.setdefault(key, asyncio.get_running_loop().time())
+                    self._wake.set()
+
+    async def run(self) -> None:
+        """Change what is to be changed, until cancelled."""
+        while True:
+            self._wake.clear()
+            some = list(self._waiting)[:AT_ONCE]
+            async with asyncio.TaskGroup() as group:
+                for key in some:
+                    group.create_task(self._try(key))
+            for key in some:  # those that are left come after the others
+                if key in self._waiting:
+                    self._waiting[key] = self._waiting.pop(key)
+            try:
+                async with asyncio.timeout(AGAIN_S if self._waiting else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _try(self, key: TopicIdPartition) -> None:
+        image, partition = self._found(key)
+        if image is None:
+            self._waiting.pop(key, None)
+            return
+        if partition is None:
+            return  # named, and not opened yet
+        name = f"{partition.topic}-{partition.index}"
+        try:
+            if image.durability is PartitionDurability.TO_OBJECT:
+                await self._to_object(key, partition, image)
+            else:
+                await self._from_object(key, partition, image)
+        except TimeoutError:
+            return  # tried again
+        except FirnError as error:
+            self._faults.met_error("changing the durability of", name, error)
+
+    def _found(self, key: TopicIdPartition) -> tuple[PartitionImage | None, Partition | None]:
+        """The partition as it is to be changed here, and as this broker leads it; None where it is not so (any more)."""
+        now = self._image()
+        topic = now.topic_by_id(key.topic_id)
+        image = now.partition(*key)
+        if topic is None or image is None or image.leader != self._broker_id or image.durability not in _CHANGING:
+            return None, None
+        partition = self._table.led(topic.name, key.partition)
+        if partition is None or partition.log.leader_epoch != image.leader_epoch:
+            return image, None
+        return image, partition
+
+    # --- to object ------------------------------------------------------------------------------------------------------
+
+    async def _to_object(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
+        log = partition.log
+        await self._tiered(partition, int(log.high_watermark), TIER_S)
+        if log.producers.open_transactions:
+            return
+        log.pause(
+            RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again")
+        )
+        asked = False
+        try:
+            if log.producers.open_transactions:
+                return
+            await self._until(lambda: log.high_watermark == log.log_end_offset, PAUSE_S)
+            await self._tiered(partition, int(log.log_end_offset), PAUSE_S)
+            wal = self._wal()
+            number = 0 if wal is None else wal.next_number(self._broker_epoch())
+            asked = True
+            asked = not await self._refused(partition, image, number, number - 1)
+        finally:
+            if not asked or self._is_newer(key, image):
+                log.go_on()
+
+    async def _tiered(self, partition: Partition, end: int, within_s: float) -> None:
+        """Wait until everything below ``end`` is in the tier. Raises: TimeoutError, StorageFull, StorageUnavailable."""
+        log = partition.log
+        tiered = lambda: self._tier.tiered_end(log.topic_id, log.partition) or 0  # noqa: E731
+        if max(tiered(), log.log_start_offset) >= end:
+            return
+        log.roll()
+        self._tier.kick((log.topic_id,))
+        await self._until(lambda: max(tiered(), int(log.log_start_offset)) >= end or not partition.leads, within_s)
+
+    # --- from object ----------------------------------------------------------------------------------------------------
+
+    async def _from_object(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
+        log, wal = partition.log, self._wal()
+        waited_s = asyncio.get_running_loop().time() - self._waiting[key]
+        if len(image.isr) < len(image.replicas) and not (partition.enough_in_sync and waited_s >= IN_SYNC_S):
+            return
+        if wal is None:
+            return
+        asked = False
+        wal.stop_taking([key])
+        try:
+            async with asyncio.timeout(PAUSE_S):
+                await wal.flushed([key])
+            last = wal.last_number(key)
+            await self._until(lambda: log.high_watermark == log.log_end_offset, PAUSE_S)
+            await log.flush()
+            if last is not None:
+                asked = True
+                asked = not await self._refused(partition, image, 0, last)
+        finally:
+            if not asked or self._is_newer(key, image):
+                wal.take_again(key)
+
+    # --- both -----------------------------------------------------------------------------------------------------------
+
+    async def _refused(self, partition: Partition, image: PartitionImage, first: int, last: int) -> bool:
+        """Ask for the second entry, and wait for it. Returns: whether there is none, and will be none."""
+        key = partition.key
+        asked = SwitchAsked(*key, image.leader_epoch, image.partition_epoch, first, last)
+        unanswered = False
+        async with asyncio.timeout(ANSWER_S):
+            while not self._is_newer(key, image):
+                try:
+                    (answer,) = await self._ask([asked])
+                except FirnError:
+                    unanswered = True  # it may have been done: nothing is taken before an image says what is so
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                if answer.error is ErrorCode.NONE:
+                    await self._until(lambda: self._is_newer(key, image), ANSWER_S)
+                    self._log_line(f"{partition.topic}-{partition.index} has changed its durability")
+                    return False
+                if not unanswered:
+                    return True
+                await asyncio.sleep(AGAIN_S)
+        return False
+
+    def _is_newer(self, key: TopicIdPartition, image: PartitionImage) -> bool:
+        """Whether the image says something newer of the partition: what was asked for is decided."""
+        now = self._image().partition(*key)
+        return now is None or now.partition_epoch > image.partition_epoch
+
+    @staticmethod
+    async def _until(holds: Callable[[], bool], within_s: float) -> None:
+        """Raises: TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while True:
+                if holds():
+                    return
+                await asyncio.sleep(LOOK_S)
