@@ -247,6 +247,7 @@ class Node:
         self._in_sync_sets: InSyncSets | None = None
         self.write_ahead: WriteAhead | None = None
         """None until this broker leads a partition of a topic with ``firn.durability=object``."""
+        self._balancing: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []
         """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
@@ -531,7 +532,35 @@ class Node:
             wal.drop_ranges = member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
+        if member is not None:
+            self._keep_balanced(member, wal)
         return wal
+
+    def _keep_balanced(self, member: ClusterMember, wal: WriteAhead) -> None:
+        """Let brokers that come have their share of the leaderships in write-ahead logs."""
+        from app.broker.write_ahead_release import Balance
+
+        def interval_s() -> float | None:
+            config = self._effective_config()
+            return config.leader_imbalance_check_interval_seconds if config.auto_leader_rebalance_enable else None
+
+        balance = Balance(
+            self._releases(member, wal),
+            wal,
+            image=lambda: self.cluster.image,
+            broker_id=BrokerId(self.config.node_id),
+            interval_s=interval_s,
+            log_line=self._log_line,
+        )
+
+        def follow(image: ClusterImage, delta: ImageDelta) -> None:
+            if delta.brokers:
+                balance.brokers_changed()
+
+        self.cluster.on_change(follow)
+        assert self._tasks is not None
+        self._balancing = self._tasks.create_task(balance.run())
+        self._background.append(self._balancing)
 
     def _durability_changes(self, member: ClusterMember) -> DurabilityChanges:
         from app.broker.durability_changes import DurabilityChanges
@@ -761,6 +790,9 @@ class Node:
 
     async def _leave_in_order(self, member: ClusterMember) -> None:
         """Have others lead what this broker leads: what is in its write-ahead log by its own release (J49), all else by the controller."""
+        if self._balancing is not None:
+            self._balancing.cancel()
+            await asyncio.wait([self._balancing])
         async with asyncio.TaskGroup() as together:
             together.create_task(member.leave_in_order())
             if self.write_ahead is not None:
@@ -768,7 +800,7 @@ class Node:
 
                 releases, log_line = self._releases(member, self.write_ahead), self._log_line
                 together.create_task(
-                    leave(releases, self.write_ahead, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line)
+                    leave(releases, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line)
                 )
 
     def _releases(self, member: ClusterMember, wal: WriteAhead) -> Releases:
