@@ -752,6 +752,8 @@ class Node:
                 self.transactions.follow(self.cluster.image)
                 self.partitions.on_followed(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
+                if self.config.firn_spot_notice_endpoint:
+                    background.append(tasks.create_task(self._ask_for_spot_notice()))
                 try:
                     if member is None:
                         await self._listen()
@@ -813,6 +815,17 @@ class Node:
             ask=member.release,
             log_line=self._log_line,
         )
+
+    async def _ask_for_spot_notice(self) -> None:
+        from app.broker.spot_notice import SpotNotice
+
+        notice = SpotNotice(
+            self.config.firn_spot_notice_endpoint,
+            on_notice=self.context.drain.begin,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
+        await notice.run()
 
     async def _joins(self, member: ClusterMember) -> bool:
         """Wait until the controller has registered this broker. Returns: False if the broker is to stop before."""

@@ -93,6 +93,12 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "topics have firn.durability=object. It needs firn.version 3.",
             ),
             _broker(
+                "firn.spot.notice.endpoint",
+                _STRING,
+                "URL of the metadata service that is asked every five seconds whether this spot machine is about to be taken away, "
+                "as http://169.254.169.254 on AWS. The broker then drains and stops. Empty: nobody is asked.",
+            ),
+            _broker(
                 "broker.rack",
                 _STRING,
                 "Rack or availability zone of this broker. Clients can see it, the uniform assignor prefers members in the "
