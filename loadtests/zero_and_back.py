@@ -2,9 +2,9 @@
 
     python -m loadtests.zero_and_back [--partitions 1000] [--delay-ms 50] [--kill]
 
-All records are in the write-ahead log of the first broker (``firn.durability=object``). The store is an S3 stand-in that waits before
-every answer. The figures: how long the first broker takes to stop in order, and for the next one the times from exec until all
-partitions have a leader, have taken a record each, and have given back their first and last records.
+All records are in the write-ahead log of the first broker (``firn.durability=object``). The store is an S3 stand-in that waits
+before every answer. The figures: how long the first broker takes to stop in order, and for the next one the times from exec until
+all partitions have a leader, have given back their first records, and have taken another one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Broker:
     def fetch(self, offsets: Mapping[int, int]) -> None:
         left = dict(offsets)
         while left:
-            wanted = [FetchPartition(one, fetch_offset=offset) for one, offset in left.items()]  # type: ignore[arg-type]
+            wanted = [FetchPartition(one, fetch_offset=offset) for one, offset in left.items()]
             answer = self.ask(encode_fetch_request(FETCH_VERSION, 3, "zero", FetchRequest(topics=[(TOPIC, wanted)])))
             start = parse_response_header(answer, ApiKey.FETCH, FETCH_VERSION).body_start
             for one in decode_fetch_response(FETCH_VERSION, answer[start:]).responses[0].partitions:

@@ -791,7 +791,7 @@ class Node:
             raise self._fenced
 
     async def _leave_in_order(self, member: ClusterMember) -> None:
-        """Have others lead what this broker leads: what is in its write-ahead log by its own release (J49), all else by the controller."""
+        """Have others lead what this broker leads: by its own release in its write-ahead log (J49), else by the controller."""
         if self._balancing is not None:
             self._balancing.cancel()
             await asyncio.wait([self._balancing])
@@ -801,9 +801,7 @@ class Node:
                 from app.broker.write_ahead_release import leave
 
                 releases, log_line = self._releases(member, self.write_ahead), self._log_line
-                together.create_task(
-                    leave(releases, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line)
-                )
+                together.create_task(leave(releases, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line))
 
     def _releases(self, member: ClusterMember, wal: WriteAhead) -> Releases:
         from app.broker.write_ahead_release import Releases

@@ -67,7 +67,18 @@ FLUSH_S: Final = 10.0
 class _Led:
     """The journal of one log in one leadership."""
 
-    __slots__ = ("_owner", "_state", "began_at", "began_s", "key", "leader_epoch", "log", "taken_bytes", "writer", "wrote")
+    __slots__ = (
+        "_owner",
+        "_state",
+        "began_at",
+        "began_s",
+        "key",
+        "leader_epoch",
+        "log",
+        "taken_bytes",
+        "writer",
+        "wrote",
+    )
 
     def __init__(
         self, log: PartitionLog, key: TopicIdPartition, leader_epoch: LeaderEpoch, writer: WalWriter, owner: WalOwner

@@ -27,6 +27,7 @@ RELEASED_AT_ONCE: Final = 10_000
 """Partitions of one request."""
 LOOK_S: Final = 0.02
 """Between two looks for an image that is on its way."""
+LOOKS_MAX: Final = 50
 SETTLED_S: Final = 1.0
 """After a broker has come: others that come with it are counted, too."""
 GIVEN_AT_ONCE: Final = 128
@@ -53,11 +54,13 @@ class Releases:
         self._ask = ask
         self._log_line = log_line
 
-    async def give_up(self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY) -> None:
+    async def give_up(
+        self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY
+    ) -> None:
         """Give partitions up that this broker leads, by one change for all of them. ``to``: who is rather to lead.
 
-        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if the
-        process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
+        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if
+        the process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
         """
         self._wal.stop_taking(keys)
         await self._wal.flushed(keys)
@@ -116,12 +119,10 @@ class Releases:
 
     async def _followed(self, asked: Mapping[TopicIdPartition, int], left: Collection[TopicIdPartition]) -> None:
         """Until the image is newer than what was asked for, as far as it comes within a second."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                while any(
-                    (found := self._led(key)) is not None and found.partition_epoch <= asked.get(key, -1) for key in left
-                ):
-                    await asyncio.sleep(LOOK_S)
+        for _ in range(LOOKS_MAX):
+            if all((found := self._led(key)) is None or found.partition_epoch > asked.get(key, -1) for key in left):
+                return
+            await asyncio.sleep(LOOK_S)
 
 
 async def leave(releases: Releases, *, to: int, within_s: float, log_line: Callable[[str], None]) -> None:
@@ -133,7 +134,7 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
                 await asyncio.sleep(LOOK_S)
     except (TimeoutError, FirnError) as error:
         log_line(
-            f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({error or 'in time'})"
+            f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({str(error) or 'not in time'})"
         )
 
 

@@ -89,8 +89,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "firn.ephemeral",
                 _BOOLEAN,
                 "Whether this broker's data directory may be lost whenever it stops, as on a tmpfs. It then leads only topics with "
-                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose new "
-                "topics have firn.durability=object. It needs firn.version 3.",
+                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose "
+                "new topics have firn.durability=object. It needs firn.version 3.",
             ),
             _broker(
                 "firn.spot.notice.endpoint",

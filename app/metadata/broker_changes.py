@@ -210,7 +210,12 @@ def forget_broker(
 ) -> Planned[BrokersChanged]:
     """Unregister a broker without a disk, as it will not come back (J48). One that has changed since is left alone."""
     broker = draft.brokers.get(broker_id)
-    if broker is None or broker.broker_epoch != broker_epoch or not broker.ephemeral or (only_fenced and not broker.fenced):
+    if (
+        broker is None
+        or broker.broker_epoch != broker_epoch
+        or not broker.ephemeral
+        or (only_fenced and not broker.fenced)
+    ):
         return Planned([], BrokersChanged((), ()))
     return unregister_broker(draft, around, broker_id)
 
@@ -266,8 +271,8 @@ def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
     if draft.level < OBJECT_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"A broker with firn.ephemeral needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {draft.level}: run `firn cluster "
-            f"features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
+            f"A broker with firn.ephemeral needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {draft.level}: run `firn "
+            f"cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
         )
     for topic in draft.topics:
         for image in topic.partitions:

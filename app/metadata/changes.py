@@ -440,8 +440,8 @@ def _with_disks(draft: ImageDraft, available: Sequence[BrokerId], name: str) -> 
     if available and not found:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: create"
-            f" it with {DURABILITY}=object (tiered, and not compacted), or start a broker without --ephemeral.",
+            f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: "
+            f"create it with {DURABILITY}=object (tiered, and not compacted), or start a broker without --ephemeral.",
         )
     return found
 
@@ -620,13 +620,15 @@ def _with_other_durability(
         factor = _factor_of(topic)
         return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
     available = _with_disks(draft, _available(draft, around), topic.name)
-    ephemeral = [each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral]
+    ephemeral = [
+        each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral
+    ]
     if ephemeral:
         raise invalid_value(
             DURABILITY,
             overrides.get(DURABILITY, "the default"),
-            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker with a "
-            "disk lead it first (`firn topic reassign`).",
+            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker "
+            "with a disk lead it first (`firn topic reassign`).",
         )
     count = len(topic.partitions)
     factor = min(_factor_of(topic), max(1, len(available)))

@@ -1,7 +1,8 @@
 """Who should lead partitions in write-ahead logs, so that brokers lead about as many each (ADR 0037, J50). Pure.
 
-Any broker can lead such a partition, and nothing is copied. So leaderships go to a new broker at once. Every leader reckons the same
-plan from the same image, and carries out its own part of it by releases (J18). If images differ for a moment, the next round mends it.
+Any broker can lead such a partition, and nothing is copied. So leaderships go to a new broker at once. Every leader reckons the
+same plan from the same image, and carries out its own part of it by releases (J18). If images differ for a moment, the next round
+mends it.
 """
 
 from __future__ import annotations

@@ -168,8 +168,8 @@ class NodeIds:
         return None, f"{where} is not the controller any more"
 
     async def _is_asleep(self, image: ClusterImage) -> bool:
-        """Whether none of the brokers lives that could be, or become, the controller: the address of each refuses connections, or it
-        has given no sign of life in the store for so long that a broker of the cluster would seal, too (C4)."""
+        """Whether none of the brokers lives that could be, or become, the controller: the address of each refuses connections, or
+        it has given no sign of life in the store for so long that a broker of the cluster would seal, too (C4)."""
         asked = [
             broker
             for broker_id, broker in image.brokers.items()

@@ -58,7 +58,9 @@ async def test_a_notice_is_told_once_with_one_token_for_all_questions() -> None:
     metadata, lines, told = Metadata(), [], []
     server, url = await metadata.listen()
     async with server:
-        notice = SpotNotice(url, on_notice=lambda: told.append(1), log_line=lines.append, faults=Faults(lines.append), interval_s=0.01)
+        notice = SpotNotice(
+            url, on_notice=lambda: told.append(1), log_line=lines.append, faults=Faults(lines.append), interval_s=0.01
+        )
         asking = asyncio.create_task(notice.run())
         await metadata.asked_again(4)
         assert not told
@@ -66,14 +68,18 @@ async def test_a_notice_is_told_once_with_one_token_for_all_questions() -> None:
         await asking
     assert told == [1]
     assert metadata.requests.count("PUT /latest/api/token") == 1
-    assert lines == ["this machine is about to be taken away (terminate at 2026-01-01T00:02:00Z): the broker drains and stops"]
+    assert lines == [
+        "this machine is about to be taken away (terminate at 2026-01-01T00:02:00Z): the broker drains and stops"
+    ]
 
 
 async def test_a_service_that_is_away_or_talks_nonsense_stops_nobody() -> None:
     metadata, lines, told = Metadata(), [], []
     metadata.notice = b"<html>"
     server, url = await metadata.listen()
-    notice = SpotNotice(url, on_notice=lambda: told.append(1), log_line=lines.append, faults=Faults(lines.append), interval_s=0.01)
+    notice = SpotNotice(
+        url, on_notice=lambda: told.append(1), log_line=lines.append, faults=Faults(lines.append), interval_s=0.01
+    )
     asking = asyncio.create_task(notice.run())
     async with server:
         await metadata.asked_again(6)

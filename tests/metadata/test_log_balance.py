@@ -26,7 +26,9 @@ def image(*leaders: int, fenced: tuple[int, ...] = (), brokers: int = 3, **field
     )  # fmt: skip
     topic = TopicImage(TOPIC, "t", partitions, {}, TimestampMs(0))
     registered = {
-        one: BrokerImage(BrokerId(one), UUID(int=one), UUID(int=one), one, (), None, TimestampMs(0), fenced=one in fenced)
+        one: BrokerImage(
+            BrokerId(one), UUID(int=one), UUID(int=one), one, (), None, TimestampMs(0), fenced=one in fenced
+        )
         for one in range(1, brokers + 1)
     }
     return ClusterImage(topics_by_id={TOPIC: topic}, topics_by_name={"t": topic}, brokers=registered)

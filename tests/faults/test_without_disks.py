@@ -55,9 +55,7 @@ def serve(path: Path, run: int) -> Served:
 
 
 def consumed(port: int, count: int) -> list[bytes]:
-    consumer = Consumer(
-        {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "g", "auto.offset.reset": "earliest"}
-    )
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition("kept", 0, 0)])
     found: list[bytes] = []
     while len(found) < count:
