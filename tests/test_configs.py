@@ -275,10 +275,14 @@ def test_j43_object_durability_needs_a_tiered_topic() -> None:
 
 def test_j60_a_topic_becomes_compacted_and_tiered_only_with_an_empty_tier() -> None:
     both = {"firn.durability": "object", "cleanup.policy": "compact"}
-    for before in ({"firn.durability": "object"}, {}, {"cleanup.policy": "compact"}):
+    left = {"cleanup.policy": "compact", "remote.log.delete.on.disable": "true"}
+    for before in ({"firn.durability": "object"}, {}, left):
         with pytest.raises(TierMustBeEmpty):
             validate_topic_configs(both, existing=before)
         assert validate_topic_configs(both, existing=before, nothing_tiered=True).tiered
+    with pytest.raises(TierMustBeEmpty):
+        validate_topic_configs({"cleanup.policy": "compact"}, existing=left)
+    assert validate_topic_configs(both, existing={"cleanup.policy": "compact"}).tiered
     validate_topic_configs({**both, "cleanup.policy": "compact,delete"}, existing=both)
     with pytest.raises(RequestRejected, match="cannot change from firn"):
         validate_topic_configs({"cleanup.policy": "compact"}, existing=both)

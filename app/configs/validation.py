@@ -64,6 +64,14 @@ def validate_topic_configs(
     if config.firn_durability is Durability.OBJECT:
         _check_tiered(config)
     before = None if existing is None else resolve_topic_config(broker, existing)
+    if (
+        before is not None
+        and before.compacted
+        and config.compacted
+        and before.remote_log_delete_on_disable
+        and not config.remote_log_delete_on_disable
+    ):
+        _check_becomes_compacted(before, nothing_tiered)  # or the next change would not know of segments that were left
     if config.compacted and config.tiered:
         _check_becomes_compacted(before, nothing_tiered)
     elif config.remote_storage_enable and config.compacted:
@@ -105,18 +113,12 @@ def validate_topic_configs(
 
 def _check_becomes_compacted(before: TopicConfig | None, nothing_tiered: bool) -> None:
     """J60: in the store is all of a compacted topic, or nothing of before. Raises: TierMustBeEmpty."""
-    if before is None or nothing_tiered or (before.compacted and before.tiered):
+    if before is None or nothing_tiered or (before.compacted and not before.remote_log_delete_on_disable):
         return
-    if before.compacted:
-        raise TierMustBeEmpty(
-            ErrorCode.INVALID_CONFIG,
-            "firn.durability cannot become object while old segments of the compacted topic are in the object store: they have "
-            "values whose tombstones may be gone. Make another topic, and copy the records.",
-        )
     raise TierMustBeEmpty(
         ErrorCode.INVALID_CONFIG,
-        "cleanup.policy cannot become compact while segments of the topic are in the object store, because its local log lacks "
-        "them: make another topic with cleanup.policy=compact and copy the records.",
+        "A topic cannot become a compacted one with firn.durability=object while segments of it are in the object store, because "
+        "its local log lacks them, or has lost their tombstones: make another topic and copy the records.",
     )
 
 

@@ -58,7 +58,7 @@ REFUSAL_PAUSE_S: Final = 0.15
 PROBES_MAX: Final = 12
 """Of one broker's address. A process that is being killed may close its connections before it stops to listen."""
 EPHEMERAL_KEPT_S: Final = 600.0
-"""After so long without a disk and without a heartbeat, a broker is taken out of the cluster: its next start has another id (J48)."""
+"""After so long without a heartbeat, a broker without a disk is taken out of the cluster: its next start has another id (J48)."""
 CLOCKS_APART_MS: Final = 10_000
 """A clock that differs by so much is told of."""
 CLOCK_OF: Final = "the clock of"

@@ -25,7 +25,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.broker.test_cluster import member
-from tests.broker.test_object_durability import alone, create, led
+from tests.broker.test_object_durability import alone, create, led, objects
 from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
 from tests.broker.test_shares_of_several import Cluster as Shared
 from tests.broker.test_transactions import (
@@ -165,6 +165,26 @@ async def test_internal_topics_get_the_durability_of_the_topics_that_are_there(t
             assert topic.configs["firn.durability"] == "object"
             assert {each.durability for each in topic.partitions} == {PartitionDurability.OBJECT}
             assert of.brokers[1].log(name, 0).config.tiered
+
+
+async def test_j45_coordinators_answer_what_is_in_the_bucket(tmp_path: Path) -> None:
+    async with one(tmp_path) as of:
+        change = ConfigChange("firn.wal.linger.ms", Operation.SET, "150")
+        for topic in (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name):
+            await of.brokers[1].node.membership.controller.alter_configs(ResourceType.TOPIC, topic, [change])
+        before = len(objects(tmp_path))
+        await commit(of, GROUP, 5)
+        assert len(objects(tmp_path)) == before + 1
+        producer = Producer(of, "tx", FIRST_PROTOCOL)
+        await producer.init()
+        assert len(objects(tmp_path)) == before + 2
+        await producer.add(("t", 0))
+        assert len(objects(tmp_path)) == before + 3
+        await producer.end(commit=True)
+        assert len(objects(tmp_path)) >= before + 4
+        # Whoever asks for an offset gets what is stored, and not before it is.
+        await commit(of, GROUP, 6)
+        assert await committed_offset(of, GROUP) == 6
 
 
 @pytest.mark.ci
@@ -332,3 +352,32 @@ async def tier_led(broker: RunningBroker) -> None:
     await until(
         lambda: all((tier.tiered_end(each.topic_id, each.partition) or 0) == each.log_end_offset for each in logs)
     )
+
+
+@pytest.mark.ci
+async def test_internal_topics_that_exist_change_to_object_durability_while_they_are_written(tmp_path: Path) -> None:
+    of = One(tmp_path)
+    try:
+        broker = await of.up(again=False)
+        await broker.node.membership.controller.create_topic("t", 1, {"firn.durability": "memory"})
+        async with talk(broker.port) as client:
+            await client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="x", key_type=0))
+        await until(lambda: broker.node.cluster.image.topic(CONSUMER_OFFSETS.name) is not None)
+        await led(broker, CONSUMER_OFFSETS.name, 2)
+        assert broker.node.cluster.image.topics_by_name[CONSUMER_OFFSETS.name].configs.get("firn.durability") is None
+        for number in range(10):
+            await commit(of, f"g{number % 5}", number)
+        changes = [
+            ConfigChange("firn.durability", Operation.SET, "object"),
+            ConfigChange("remote.storage.enable", Operation.SET, "true"),
+            ConfigChange("firn.wal.linger.ms", Operation.SET, "2"),
+        ]
+        name = CONSUMER_OFFSETS.name
+        await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, name, changes)
+        await commit(of, "g0", 20)
+        await until(lambda: {each.durability for each in partitions(of)} == {PartitionDurability.OBJECT})
+        await commit(of, "g1", 21)
+        await of.lose_the_disk()
+        assert [await committed_offset(of, f"g{number}") for number in range(5)] == [20, 21, 7, 8, 9]
+    finally:
+        await of.close()

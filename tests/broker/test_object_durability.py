@@ -269,6 +269,11 @@ async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: P
                 await until(lambda state=state: image().durability is state or writing.done())
                 before = written
                 await until(lambda before=before: written > before + 20 or writing.done())
+                if state is PartitionDurability.REPLICAS:
+                    # What was in the log of before is tiered, and nothing names it any more.
+                    broker.log("t").roll()
+                    broker.node.remote_log_manager.kick()
+                    await until(lambda: image().wal_ranges == () or writing.done())
         stop.set()
         await writing
         assert await records_read(broker, written) == written
