@@ -1,6 +1,6 @@
 """Transactions over topics with ``firn.durability=object`` while brokers die (ADR 0037, J28, J44).
 
-The topics of coordinators have another durability here: what they know survives on disks.
+The topics of coordinators are such topics, too, unless ``firn.internal.durability`` says something else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def wait_until_coordinators_are_safe(brokers: Brokers) -> None:
     def safe() -> bool:
         topics = seen(brokers.admin).topics
         return all(
-            name in topics and all(len(one.isrs) == len(brokers.nodes) for one in topics[name].partitions.values())
+            name in topics
+            and all(one.leader >= 0 and len(one.isrs) == len(one.replicas) for one in topics[name].partitions.values())
             for name in INTERNAL
         )
 
