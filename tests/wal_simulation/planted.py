@@ -244,7 +244,7 @@ def _by_range_of_any_leadership(
     return [
         [
             Piece(each.wal, number, section)
-            for number in takeover._run(each, objects)
+            for number in takeover.counted_run(each, objects)
             if (section := objects[each.wal][number].section_of(partition)) is not None
         ]
         for each in ranges
