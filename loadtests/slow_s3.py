@@ -304,7 +304,9 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--delay-ms", type=float, default=50.0, help="before the first byte of every answer")
     parser.add_argument("--mb-per-s", type=float, default=0.0, help="over all connections; 0 is no limit")
-    parser.add_argument("--discard", default="", metavar="TEXT", help="keep only the ends of objects whose keys have it")
+    parser.add_argument(
+        "--discard", default="", metavar="TEXT", help="keep only the ends of objects whose keys have it"
+    )
     arguments = parser.parse_args()
     bucket, pace = Bucket(arguments.directory, arguments.discard), Pace(arguments.mb_per_s * 1e6)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)

@@ -151,6 +151,7 @@ PRIVATE_APIS = {
             "level_max": "must allow the cluster's level",
             "force": "trusted: it takes the place of a broker that may still run",
             "anew": "counts only for the present registration of the same incarnation, which it ends (ADR 0037, J14)",
+            "ephemeral": "refused below level 3, and for a broker with replicas on its disk (ADR 0037, J47)",
         },
         (
             NO_REQUEST,
