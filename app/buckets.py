@@ -6,6 +6,7 @@ use that.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 AHEAD_S: Final = 1 / 64
@@ -56,3 +57,27 @@ class Bucket:
         self._at_s = now_s
         self.ahead = 0.0
         self.rate, self.capacity = rate, capacity
+
+
+class _Endless(Bucket):
+    """In place of a bucket, where there is no limit: whoever takes of it never waits, and need not ask whether it is one."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(math.inf, math.inf, 0.0)
+        self.ahead = math.inf
+
+    def take(self, amount: float, now_s: float) -> float:
+        del amount, now_s
+        return 0.0
+
+    def take_ahead(self) -> None:
+        """All of it was taken."""
+
+    def balance(self, now_s: float) -> float:
+        del now_s
+        return math.inf
+
+
+NO_LIMIT: Final[Bucket] = _Endless()

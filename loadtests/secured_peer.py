@@ -66,17 +66,18 @@ def flags(certificates: Path, user: str = USER) -> dict[str, Any]:
     return {"tls_authority": certificates / "ca.pem"} | login
 
 
-def _settings(certificates: Path, port: int, tls_port: int) -> dict[str, str]:
-    return {
+def _settings(certificates: Path, port: int, tls_port: int, *, ruled: bool = True) -> dict[str, str]:
+    settings = {
         "listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{tls_port}",
         "inter.broker.listener.name": "PLAINTEXT",
         "sasl.enabled.mechanisms": MECHANISM.sasl_name,
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(certificates / "broker.pem"),
         "ssl.enabled.protocols": "TLSv1.3",
-        "authorizer.class.name": STANDARD_AUTHORIZER,
-        "super.users": f"User:{ADMIN}",
     }
+    if ruled:
+        settings |= {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": f"User:{ADMIN}"}
+    return settings
 
 
 def issue_certificates(directory: Path) -> Path:
@@ -86,8 +87,8 @@ def issue_certificates(directory: Path) -> Path:
 
 
 @contextmanager
-def firn_secured(directory: Path, certificates: Path) -> Iterator[SecuredSystem]:
-    """Raises: SystemFailed."""
+def firn_secured(directory: Path, certificates: Path, *, ruled: bool = True) -> Iterator[SecuredSystem]:
+    """``ruled``: whether it has an authorizer, with rules for the users. Raises: SystemFailed."""
     port, tls_port = free_port(), free_port()
     users = []
     for name, password in PASSWORDS.items():
@@ -96,11 +97,12 @@ def firn_secured(directory: Path, certificates: Path) -> Iterator[SecuredSystem]
         users.append(FirstUser(name, int(MECHANISM), credential_of(MECHANISM, salted, salt, ITERATIONS_MIN)))
     (directory / "data").mkdir(parents=True)
     write_first_users(PosixFileSystem(), str(directory / "data"), users)
-    settings = _settings(certificates, port, tls_port)
+    settings = _settings(certificates, port, tls_port, ruled=ruled)
     with firn_running(directory, cores=str(SERVER_CORE), settings=settings, port=port) as system:
         found = SecuredSystem(system, replace(system, port=tls_port))
         _wait_for_users(found.tls, certificates)
-        allow(found.tls, certificates, USER, EVERYBODY)
+        if ruled:
+            allow(found.tls, certificates, USER, EVERYBODY)
         yield found
 
 
@@ -176,9 +178,10 @@ def allow(system: System, certificates: Path, *users: str) -> None:
 
 
 def limit(system: System, certificates: Path, *users: str) -> None:
-    """Give users quotas. Raises: SystemExit."""
+    """Give users quotas, and each of their client ids quotas of its own. Raises: SystemExit."""
     operations = [OpData(key, value) for key, value in LIMITS.items()]
-    entries = [AlterClientQuotasRequestEntryData([EntityData("user", user)], operations) for user in users]
+    entities = [[EntityData("user", user), *also] for user in users for also in ([], [EntityData("client-id", None)])]
+    entries = [AlterClientQuotasRequestEntryData(entity, operations) for entity in entities]
     answer = _ask(system, certificates, ApiKey.ALTER_CLIENT_QUOTAS, 1, AlterClientQuotasRequest(entries))
     if any(one.error_code for one in answer.entries):
         raise SystemExit(f"AlterClientQuotas answers {answer.entries}")

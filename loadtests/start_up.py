@@ -148,9 +148,11 @@ def _check(answer: memoryview, offsets: dict[str, dict[int, int]]) -> None:
 
 
 @contextmanager
-def slow_s3(bucket: Path, delay_ms: float) -> Iterator[str]:
-    """The endpoint of an S3 server over ``bucket`` that waits ``delay_ms`` before every answer."""
+def slow_s3(bucket: Path, delay_ms: float, *, discard: str = "") -> Iterator[str]:
+    """The endpoint of an S3 server over ``bucket`` that waits ``delay_ms`` before every answer. Of objects whose keys have
+    ``discard`` it keeps the ends only."""
     command = [sys.executable, "-m", "loadtests.slow_s3", str(bucket), "--delay-ms", str(delay_ms)]
+    command += ["--discard", discard] if discard else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as server:
         try:
             assert server.stdout is not None

@@ -16,7 +16,7 @@ from app.configs.numbers import INT_MAX, LONG_MAX
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic import DERIVED
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
-from app.configs.validation import check_broker_config, validate_broker_configs, validate_topic_configs
+from app.configs.validation import TierMustBeEmpty, check_broker_config, validate_broker_configs, validate_topic_configs
 from app.configs.values import format_value, parse_value
 from app.errors import ConfigError, ErrorCode, RequestRejected
 
@@ -262,10 +262,31 @@ def test_a_key_of_a_topic_is_for_stores_that_have_keys(store: str, key: str, why
 def test_j43_object_durability_needs_a_tiered_topic() -> None:
     asked = {"firn.durability": "object"}
     assert validate_topic_configs(asked).firn_durability is Durability.OBJECT
-    assert "compacted segments are not tiered" in refused(firn_durability="object", cleanup_policy="compact")
-    assert "compacted segments" in refused(firn_durability="object", cleanup_policy="compact,delete")
+    for policy in ("compact", "compact,delete"):
+        config = validate_topic_configs({**asked, "cleanup.policy": policy})
+        assert config.tiered
+        assert config.stays_local
+        refusal = refused(firn_durability="object", cleanup_policy=policy, remote_storage_enable="false")
+        assert "remote.storage.enable=true" in refusal
+    assert not validate_topic_configs({"cleanup.policy": "compact"}).tiered
     assert "remote.storage.enable=true" in refused(firn_durability="object", remote_storage_enable="false")
     assert "remote.log.copy.disable=false" in refused(firn_durability="object", remote_log_copy_disable="true")
+
+
+def test_j60_a_topic_becomes_compacted_and_tiered_only_with_an_empty_tier() -> None:
+    both = {"firn.durability": "object", "cleanup.policy": "compact"}
+    left = {"cleanup.policy": "compact", "remote.log.delete.on.disable": "true"}
+    for before in ({"firn.durability": "object"}, {}, left):
+        with pytest.raises(TierMustBeEmpty):
+            validate_topic_configs(both, existing=before)
+        assert validate_topic_configs(both, existing=before, nothing_tiered=True).tiered
+    with pytest.raises(TierMustBeEmpty):
+        validate_topic_configs({"cleanup.policy": "compact"}, existing=left)
+    assert validate_topic_configs(both, existing={"cleanup.policy": "compact"}).tiered
+    validate_topic_configs({**both, "cleanup.policy": "compact,delete"}, existing=both)
+    with pytest.raises(RequestRejected, match="cannot change from firn"):
+        validate_topic_configs({"cleanup.policy": "compact"}, existing=both)
+    validate_topic_configs({"firn.durability": "object"}, existing=both)
 
 
 def test_object_durability_as_a_default_changes_nothing_for_topics_that_are_there() -> None:

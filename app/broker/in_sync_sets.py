@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from app.errors import FirnError
 from app.faults import Faults
 from app.metadata.cluster import ClusterImage
-from app.metadata.control import InSyncAnswer, InSyncAsked, MemberEpoch
+from app.metadata.control import DropAsked, InSyncAnswer, InSyncAsked, MemberEpoch, ReleaseAsked, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
 from app.seams import shared_wait_s
 
@@ -36,6 +36,22 @@ class Proposes(Protocol):
 
     async def alter_in_sync(self, asked: Sequence[InSyncAsked]) -> Sequence[InSyncAnswer]:
         """Raises: FirnError."""
+        ...
+
+
+class ChangesLogs(Protocol):
+    """The way to the controller for partitions that this broker leads in its write-ahead log (ADR 0037). See ``ClusterMember``."""
+
+    async def release(self, asked: Sequence[ReleaseAsked]) -> Sequence[InSyncAnswer]:
+        """Give partitions up (J18). Raises: FirnError."""
+        ...
+
+    async def drop_ranges(self, asked: Sequence[DropAsked]) -> Sequence[InSyncAnswer]:
+        """Have ranges taken out that are done (J35). Raises: FirnError."""
+        ...
+
+    async def switch(self, asked: Sequence[SwitchAsked]) -> Sequence[InSyncAnswer]:
+        """Have changes of durability completed (J40, J41). Raises: FirnError."""
         ...
 
 

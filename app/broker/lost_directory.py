@@ -1,7 +1,8 @@
 """Log lines of a broker that starts on a new data directory although the cluster has topics: what is lost, by name and count.
 
-The bucket has the tiered records. Compacted topics are not tiered, and the coordinators' topics are compacted. So committed
-offsets, transactional ids and the state of share groups were only on the former disk.
+The bucket has the tiered records, and all records of topics with ``firn.durability=object``. Other compacted topics are not tiered,
+and the coordinators' topics are compacted. Then committed offsets, transactional ids and the state of share groups were only on the
+former disk.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from app.configs import TopicConfig
+from app.configs import Durability, TopicConfig
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 
 NAMED_MAX: Final = 10
@@ -70,6 +71,7 @@ def back_from_the_store(topics: Sequence[Back]) -> list[str]:
 
 def lost_with_the_directory(data_dir: str, topics: Sequence[BegunAnew]) -> list[str]:
     """Lines for the operator; none if there was nothing to lose."""
+    topics = [topic for topic in topics if topic.config.firn_durability is not Durability.OBJECT]
     if not topics:
         return []
     partitions = sum(len(topic.partitions) for topic in topics)

@@ -25,6 +25,7 @@ from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.replication_metrics import ReplicationMetrics
+from app.broker.spending import Spending
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
@@ -252,6 +253,7 @@ class Node:
         """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
+        self.spending: Spending = None  # type: ignore[assignment] # until start
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
@@ -369,6 +371,7 @@ class Node:
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
+            tiered_end=self._tiered_end_of,
         )
         self._sweeping = Sweeping(
             around.store,
@@ -380,7 +383,7 @@ class Node:
             faults=self.faults,
             wait_left=self.remote_log_manager.wait_left,
         )
-        metrics = ApiMetrics(self.registry)
+        metrics = ApiMetrics(self.registry, config.broker_rack)
         self.groups = GroupCoordinator(
             config=self.cluster.effective_broker_config,
             broker_id=BrokerId(config.node_id),
@@ -498,6 +501,16 @@ class Node:
                 faults=self.faults,
                 registry=self.registry,
             )
+        self.spending = Spending(
+            self.registry,
+            logs=self.logs,
+            table=self.partitions.table,
+            tier=self.remote_log_manager,
+            traffic=metrics,
+            store_samples=around.store_samples,
+            wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
+            faults=self.faults,
+        )
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -573,6 +586,7 @@ class Node:
             broker_epoch=lambda: member.broker_epoch,
             tier=self.remote_log_manager,
             ask=member.switch,
+            drop=member.drop_ranges,
             log_line=self._log_line,
             faults=self.faults,
         )
@@ -583,6 +597,9 @@ class Node:
     def _floor_of(self, partition: TopicIdPartition) -> tuple[Offset, Offset] | None:
         manifest = self.remote_log_manager.manifest_of(partition)
         return None if manifest is None else (manifest.tiered_end, manifest.log_start_offset)
+
+    def _tiered_end_of(self, log: PartitionLog) -> int:
+        return self.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0
 
     def _follow_settings(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.broker_configs:
@@ -719,6 +736,7 @@ class Node:
                 background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
+                background.append(tasks.create_task(self.spending.run()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._token_secrets is not None:

@@ -90,6 +90,8 @@ LOGS_AT_ONCE: Final = 16
 BROUGHT_AT_ONCE: Final = 128
 """Changed partitions that are brought in line with an image before the event loop serves other work. Each takes some 20 µs, if it
 has its log."""
+REFILLS_AT_ONCE: Final = 8
+"""Compacted topics' logs that are fetched from the object store at the same time. Each takes a chunk of memory, 4 MiB."""
 NAMED_MAX: Final = 10
 """Partitions that one log line names."""
 LISTED_AT_ONCE: Final = 2_048
@@ -114,6 +116,8 @@ class _Unopened:
     """The highest known leader epoch at the last raise of its epoch."""
     since_s: float = field(default_factory=loop_time_s)
     """When it was named: what was read of ended write-ahead logs before may be too old (J15)."""
+    named: int = -1
+    """The leader epoch in which it was named."""
     was_in_sync: bool = False
     """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
 
@@ -209,6 +213,7 @@ class Partitions:
         self.new_write_ahead: Callable[[], WriteAhead] | None = None
         """Makes the journal of topics with ``firn.durability=object`` when it is needed."""
         self._write_ahead: WriteAhead | None = None
+        self._refills = asyncio.Semaphore(REFILLS_AT_ONCE)
         self.high_watermarks: Mapping[TopicIdPartition, int] = {}
         """Of partitions with several replicas, as the last run has left them."""
 
@@ -341,9 +346,21 @@ class Partitions:
         if image is not None and journaled:
             from app.broker.write_ahead_restore import continue_log
 
-            sealed, now_ms = self._journal().sealed, self._clock.now_ms
-            emptied = await continue_log(log, manifest, image, sealed, self._work, since_s=since_s, now_ms=now_ms)
+            emptied = await continue_log(
+                log,
+                manifest,
+                image,
+                self._journal().sealed,
+                self._work,
+                since_s=since_s,
+                now_ms=self._clock.now_ms,
+                refilled=lambda: self._refilled(log, manifest),
+            )
             plan = emptied or plan
+        elif plan is not None and log.config.compacted and manifest.finished:
+            plan = await self._refilled(
+                log, manifest
+            )  # it changes to object durability, and has lost its only disk (J40)
         lost = await lost_markers(log.producers.open_transactions, manifest, self._work)
         hole = lost_beginning(manifest)
         if hole is not None:
@@ -358,6 +375,18 @@ class Partitions:
             except StorageFull:
                 self._log_line(f"{log.topic}-{log.partition} is synced, but the disk has no space for its indexes")
         return _Opened(plan, lost)
+
+    async def _refilled(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan:
+        """Raises: as ``refill``."""
+        from app.tiering.refilling import refill
+
+        directory = self._logs.log_directory
+        async with self._refills:
+            plan = await refill(
+                log, manifest, self._work, fs=directory.fs, pool=directory.pool, now_ms=self._clock.now_ms
+            )
+        await self._logs.checkpoint()  # it is known at the next start that no loss of power has made its gaps
+        return plan
 
     def _may_lack_records(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> bool:
         """Whether records above the tiered end may be missing here. Then the store must be checked before the partition is led.
@@ -510,6 +539,9 @@ class Partitions:
         partition = one.partition
         log = partition.log
         named = self._leader_epoch(log)
+        if one.named != named:
+            # It was named once more, and followed no image in between: others may have led it meanwhile.
+            one.named, one.since_s = named, loop_time_s()
         self._opening.add(key)
         try:
             manifest = await self._load_manifest(log, None, listed)
@@ -620,6 +652,7 @@ class Partitions:
             log.topic
             for log, manifest in manifests.items()
             if log.config.compacted
+            and not log.config.tiered
             and not log.config.remote_log_delete_on_disable
             and (manifest.finished or manifest.state.pending_copies())
             and (topic := image.topics_by_name.get(log.topic)) is not None
@@ -830,7 +863,7 @@ class Partitions:
                 self.table.follow(partition, 0)
                 self._view(partition)
                 if self._started:
-                    self._unopened[partition.key] = _Unopened(partition)
+                    self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
                     self._wake_opener.set()
             case Transition.MAKE:
                 if not may_make:
@@ -862,7 +895,8 @@ class Partitions:
                 self._unattached[partition.key] = None
                 self._wake.set()
             case Transition.OPEN if self._started and partition is not None:
-                one = _Unopened(partition, was_in_sync=was_in_sync and not image.recovering)
+                in_sync = was_in_sync and not image.recovering
+                one = _Unopened(partition, named=image.leader_epoch, was_in_sync=in_sync)
                 self._unopened.setdefault(partition.key, one)
                 self._wake_opener.set()
             case Transition.RAISE if (
@@ -870,9 +904,12 @@ class Partitions:
             ):
                 # Between the two its write-ahead log has ended: what counts of it has to be read first (J24).
                 self._resign(partition, image)
-                self._unopened[partition.key] = _Unopened(partition)
+                self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
                 self._wake_opener.set()
             case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
+                if self._write_ahead is not None and partition.log.journaled:
+                    self._write_ahead.resign(partition.log)
+                    partition.log.leave_journal(partition.lost_leadership())  # the rule has changed (J41)
                 self.table.lead(partition, image.leader_epoch)
                 manifest = self._tier.manifest_of(partition.key)
                 if self._cluster.image.level and manifest is not None:

@@ -26,7 +26,7 @@ from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
 from app.metadata.wal_ranges import WalId
 from app.metrics import Registry
-from app.objectstore.api import AlreadyExists, ObjectStore
+from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
@@ -135,6 +135,8 @@ class SealedLogs:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._footers: dict[WalId, _Kept] = {}
+        self._partly: dict[WalId, dict[int, WalFooter]] = {}
+        """What was read of a log whose reading failed."""
         self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
@@ -153,7 +155,15 @@ class SealedLogs:
         return await asyncio.shield(kept.footers)
 
     async def _read(self, wal: WalId) -> Mapping[int, WalFooter]:
-        return await read_footers(self._store, wal, await list_numbers(self._store, wal))
+        numbers = await list_numbers(self._store, wal)
+        # A store that is too slow for all of them at once gets further with each try.
+        found = self._partly.pop(wal, {})
+        try:
+            await read_footers(self._store, wal, [number for number in numbers if number not in found], into=found)
+        except StorageUnavailable:
+            self._partly[wal] = found
+            raise
+        return {number: found[number] for number in numbers if number in found}
 
     async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
         """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
@@ -164,7 +174,12 @@ class SealedLogs:
             found.add_done_callback(_look_at_error)
             while len(self._objects) > OBJECTS_KEPT:
                 self._objects.popitem(last=False)
-        data = memoryview(await asyncio.shield(found))[section.position : section.position + section.size_bytes]
+        try:
+            await asyncio.shield(found)
+        except ObjectMissing:
+            self._footers.pop(wal, None)  # they name it, and may not be believed any more
+            raise
+        data = memoryview(found.result())[section.position : section.position + section.size_bytes]
         check_section(data, section, layout.wal_key(*wal, number))
         self._forget_later()
         return data
@@ -181,6 +196,7 @@ class SealedLogs:
     def _forget(self) -> None:
         self._forgets = None
         self._footers.clear()
+        self._partly.clear()
         self._objects.clear()
 
 
@@ -246,7 +262,12 @@ class WriteAhead:
         return [((), float(0 if self._writer is None else self._writer.held_bytes))]
 
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
-        return [((), float(0 if self._needs is None else self._needs.held_bytes))]
+        return [((), self.kept_bytes)]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of the present WAL that are in the object store."""
+        return float(0 if self._needs is None else self._needs.held_bytes)
 
     def next_number(self, broker_epoch: int) -> int:
         """The first number that was not begun in the WAL of that broker epoch, for its heartbeats (J19). A range of it that began
@@ -296,6 +317,7 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
+        self._moved.set()
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. What was appended may still become durable."""

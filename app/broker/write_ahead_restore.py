@@ -6,7 +6,7 @@ record from the tiered end on, so it is read and tiered like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from app.broker.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
@@ -16,6 +16,7 @@ from app.metadata.manifest import SegmentManifest
 from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectMissing
 from app.tiering.rebuild import RestorePlan, apply_plan, between, plan_restore
+from app.tiering.refilling import is_whole
 from app.tiering.store_work import StoreWork
 from app.units import Offset, TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
@@ -31,16 +32,24 @@ async def continue_log(
     *,
     since_s: float,
     now_ms: Callable[[], TimestampMs],
+    refilled: Callable[[], Awaitable[RestorePlan]],
 ) -> RestorePlan | None:
     """Bring a log to the end that the ended ranges of its partition's record give it, before it is led.
 
-    ``since_s``: loop time at which all ranges but the open one had ended. Returns: the plan if the log was emptied first.
+    ``since_s``: loop time at which all ranges but the open one had ended. ``refilled`` empties a log that has to be whole, and
+    gives it everything below the tiered end. Returns: the plan if the log was emptied first.
     Raises: StorageUnavailable (try again), CorruptionError (the store has lost something that counts; the partition goes offline).
     """
     ranges = [each for each in partition.wal_ranges if not each.is_open]
+    stays_local = log.config.stays_local
+    plan = None
+    if stays_local:
+        _cut_at_hole(log)
+        if not is_whole(log, manifest):
+            plan = await refilled()
     if not ranges:
         _cut(log, max(manifest.tiered_end, manifest.log_start_offset))
-        return None
+        return plan
     objects: dict[WalId, Mapping[int, WalFooter]] = {}
     for wal in dict.fromkeys(each.wal for each in ranges):
         objects[wal] = await sealed.footers(wal, since_s)
@@ -48,10 +57,12 @@ async def continue_log(
     tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
     taken = continue_from(key, ranges, objects, tiered)
     assert not isinstance(taken, NeedsManifest), taken
-    plan = None
-    if not _begins_like(log, taken) or log.log_end_offset < tiered.floor:
-        plan = await plan_restore(manifest, work)
-        apply_plan(log, plan)
+    if plan is None and (not _begins_like(log, taken) or log.log_end_offset < tiered.floor):
+        if stays_local:
+            plan = await refilled()
+        else:
+            plan = await plan_restore(manifest, work)
+            apply_plan(log, plan)
     _cut(log, taken.end_offset)
     await _append_pieces(log, taken, sealed, now_ms)
     if log.log_end_offset != taken.end_offset:
@@ -73,6 +84,13 @@ def _begins_like(log: PartitionLog, taken: TakeOver) -> bool:
     # Below the log start neither has to be known any more.
     start = max(log.local_log_start_offset, theirs[0].start_offset if theirs else end)
     return start >= end or between(log.leader_epochs(), start, end) == between(theirs, start, end)
+
+
+def _cut_at_hole(log: PartitionLog) -> None:
+    """A hole in a compacted log that is not surely compaction's may be what a loss of power has taken: the bucket knows better."""
+    if log.unsure_from is not None:
+        _cut(log, log.unsure_from)
+        log.unsure_from = None
 
 
 def _cut(log: PartitionLog, end: int) -> None:

@@ -487,6 +487,25 @@ class AdminClient:
         answer = await connection.request(ApiKey.FIRN_METRICS, firn_api.pack(firn_api.MetricsRequest()))
         return firn_api.unpack(firn_api.MetricsResponse, answer)
 
+    async def metrics_of_all(self) -> dict[int, firn_api.MetricsResponse]:
+        """Every sample of every broker that is there, by node id.
+
+        Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.
+        """
+
+        async def of_broker(node_id: BrokerId) -> firn_api.MetricsResponse:
+            try:
+                return await self.metrics(await self._cluster.broker(node_id))
+            except BrokerUnavailable:
+                await self.check_may_describe_cluster()  # a broker closes the connection of those who may not
+                raise
+
+        async def ask() -> dict[int, firn_api.MetricsResponse]:
+            view = await self._cluster.refresh([])
+            return {int(node_id): await of_broker(node_id) for node_id in view.brokers}
+
+        return await self._retrying(ask)
+
     async def tier_status(self, topics: Sequence[str] = ()) -> list[firn_api.PartitionTierStatus]:
         """Where the bytes of partitions are, by topic and partition; ``topics`` empty is all.
 

@@ -24,6 +24,21 @@ start without them.
 """
 
 from app.configs.broker import BrokerConfig
-from app.configs.topic import Durability, ProduceValidation, TierCompression, TimestampType, TopicConfig
+from app.configs.topic import (
+    Durability,
+    InternalDurability,
+    ProduceValidation,
+    TierCompression,
+    TimestampType,
+    TopicConfig,
+)
 
-__all__ = ["BrokerConfig", "Durability", "ProduceValidation", "TierCompression", "TimestampType", "TopicConfig"]
+__all__ = [
+    "BrokerConfig",
+    "Durability",
+    "InternalDurability",
+    "ProduceValidation",
+    "TierCompression",
+    "TimestampType",
+    "TopicConfig",
+]

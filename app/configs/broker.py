@@ -8,7 +8,7 @@ from typing import Final
 
 from app.configs.listeners import ListenerConfig, SecurityProtocol
 from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX, LONG_MAX
-from app.configs.topic import TopicConfig
+from app.configs.topic import InternalDurability, TopicConfig
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -199,6 +199,7 @@ class BrokerConfig:
     share_coordinator_state_topic_segment_bytes: int = 104_857_600
     share_coordinator_snapshot_update_records_per_snapshot: int = 500
     """Maximum updates of a share-partition between two snapshots."""
+    firn_internal_durability: InternalDurability = InternalDurability.AUTO
     wal_bytes: int = 8_388_608
     """An object of the write-ahead log is cut when so much waits."""
     wal_buffer_bytes: int = 150_994_944

@@ -12,6 +12,7 @@ from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.listeners import LIMITS_OF_LISTENERS
 from app.configs.numbers import SHORT_MAX
 from app.configs.security_definitions import SECURITY_DEFINITIONS
+from app.configs.topic import InternalDurability
 from app.configs.values import documented
 from app.limits import (
     DECOMPRESSED_BATCH_BYTES_MAX,
@@ -705,6 +706,18 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "Interval at which a subscribed regular expression is matched against all topics again. New and deleted topics "
                 "take effect at once.",
                 minimum=10_000,
+            ),
+            _broker(
+                "firn.internal.durability",
+                _STRING,
+                "firn.durability of the topics __consumer_offsets, __transaction_state and __share_group_state when they are "
+                "made: memory, disk or object. With auto they get object if firn.version is at least 3, and object is the brokers' "
+                "default or the setting of any topic, or the broker has no disk (--ephemeral); otherwise the brokers' default. "
+                "Topics that exist keep theirs; to change it, set firn.durability=object,remote.storage.enable=true on each of "
+                "them, which cannot be taken back. With object, committed offsets, transactional ids, open transactions and the "
+                "progress of share groups survive the loss of all disks.",
+                choices=tuple(InternalDurability),
+                update=Update.CLUSTER_WIDE,
             ),
             _broker(
                 "wal.bytes",

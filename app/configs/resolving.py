@@ -34,7 +34,8 @@ def resolve_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> 
         # Where the records of a topic are is said by the topic alone. A default changes nothing for topics that are there.
         bent["firn_durability"] = Durability.DISK
     if config.compacted and "remote.storage.enable" not in overrides:
-        bent["remote_storage_enable"] = False
+        # As an object topic it is tiered, or its write-ahead log would be the only copy for ever (J43).
+        bent["remote_storage_enable"] = bent.get("firn_durability", config.firn_durability) is Durability.OBJECT
     if "local.retention.ms" not in overrides and not _local_fits(
         config, config.local_retention_ms, config.retention_ms
     ):

@@ -23,6 +23,16 @@ class Durability(StrEnum):
     """In the write-ahead log of its leader, in the object store (ADR 0037)."""
 
 
+class InternalDurability(StrEnum):
+    """``firn.durability`` of new internal topics (``firn.internal.durability``)."""
+
+    AUTO = "auto"
+    """``object`` if it is the brokers' default or that of any topic, else as other topics."""
+    MEMORY = "memory"
+    DISK = "disk"
+    OBJECT = "object"
+
+
 class TimestampType(StrEnum):
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -99,19 +109,24 @@ class TopicConfig:
 
     @property
     def tiered(self) -> bool:
-        """Whether segments of the topic go to the object store. Compacted topics stay local."""
-        return self.remote_storage_enable and not self.compacted
+        """Whether segments of the topic go to the object store. Of compacted topics only those for which no disk matters."""
+        return self.remote_storage_enable and (not self.compacted or self.firn_durability is Durability.OBJECT)
+
+    @property
+    def stays_local(self) -> bool:
+        """Whether the local log has everything from the log start on, tiered or not: whoever compacts it reads all of it."""
+        return self.compacted or not self.tiered
 
     @property
     def local_retention_ms_effective(self) -> int:
         """How long the local copy is kept; -1 for ever. Without a tier the local copy is the only one."""
-        if not self.tiered or self.local_retention_ms == DERIVED:
+        if self.stays_local or self.local_retention_ms == DERIVED:
             return self.retention_ms
         return self.local_retention_ms
 
     @property
     def local_retention_bytes_effective(self) -> int:
         """How many bytes are kept locally; -1 for no limit."""
-        if not self.tiered or self.local_retention_bytes == DERIVED:
+        if self.stays_local or self.local_retention_bytes == DERIVED:
             return self.retention_bytes
         return self.local_retention_bytes

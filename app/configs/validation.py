@@ -63,22 +63,35 @@ def validate_topic_configs(
         _check_kms_key(config.firn_tier_kms_key_id, broker.store_url)
     if config.firn_durability is Durability.OBJECT:
         _check_tiered(config)
-    if config.remote_storage_enable and config.compacted:
+    before = None if existing is None else resolve_topic_config(broker, existing)
+    if (
+        before is not None
+        and before.compacted
+        and config.compacted
+        and before.remote_log_delete_on_disable
+        and not config.remote_log_delete_on_disable
+    ):
+        _check_becomes_compacted(before, nothing_tiered)  # or the next change would not know of segments that were left
+    if config.compacted and config.tiered:
+        _check_becomes_compacted(before, nothing_tiered)
+    elif config.remote_storage_enable and config.compacted:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list. For "
-            "cleanup.policy=compact set remote.storage.enable=false, or leave it out.",
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list, and topics "
+            "with firn.durability=object. For cleanup.policy=compact set remote.storage.enable=false, or leave it out.",
         )
     if config.tiered:
         _check_local_retention("ms", config.local_retention_ms, config.retention_ms, config.remote_log_copy_disable)
         _check_local_retention(
             "bytes", config.local_retention_bytes, config.retention_bytes, config.remote_log_copy_disable
         )
-    elif (
-        existing is not None
-        and not config.remote_log_delete_on_disable
-        and resolve_topic_config(broker, existing).tiered
-    ):
+    elif before is not None and before.compacted and before.tiered:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            "A compacted topic cannot change from firn.durability=object to another durability, because its write-ahead log is "
+            "deleted only as it is tiered. Make another topic, and copy the records.",
+        )
+    elif before is not None and not config.remote_log_delete_on_disable and before.tiered:
         if config.compacted:
             if nothing_tiered:
                 return config
@@ -98,12 +111,21 @@ def validate_topic_configs(
     return config
 
 
+def _check_becomes_compacted(before: TopicConfig | None, nothing_tiered: bool) -> None:
+    """J60: in the store is all of a compacted topic, or nothing of before. Raises: TierMustBeEmpty."""
+    if before is None or nothing_tiered or (before.compacted and not before.remote_log_delete_on_disable):
+        return
+    raise TierMustBeEmpty(
+        ErrorCode.INVALID_CONFIG,
+        "A topic cannot become a compacted one with firn.durability=object while segments of it are in the object store, because "
+        "its local log lacks them, or has lost their tombstones: make another topic and copy the records.",
+    )
+
+
 def _check_tiered(config: TopicConfig) -> None:
     """J43: the write-ahead log is not to be the only copy for ever. Raises: RequestRejected INVALID_CONFIG."""
     why = None
-    if config.compacted:
-        why = "compacted segments are not tiered: set cleanup.policy=delete, or use disk"
-    elif not config.remote_storage_enable:
+    if not config.remote_storage_enable:
         why = "its records go on to segments in the object store: set remote.storage.enable=true, or use disk"
     elif config.remote_log_copy_disable:
         why = "its records go on to segments in the object store: set remote.log.copy.disable=false, or use disk"

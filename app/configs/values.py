@@ -9,7 +9,7 @@ from typing import Final
 
 from app.configs.definition import ConfigType, Definition, Value
 from app.configs.numbers import INT_MAX, LONG_MAX, SHORT_MAX
-from app.configs.topic import Durability, ProduceValidation, TierCompression, TimestampType
+from app.configs.topic import Durability, InternalDurability, ProduceValidation, TierCompression, TimestampType
 from app.errors import ErrorCode, RequestRejected
 
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
@@ -21,6 +21,7 @@ _NUMBER_RANGE: Final = {
 _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "message.timestamp.type": TimestampType,
     "firn.durability": Durability,
+    "firn.internal.durability": InternalDurability,
     "firn.produce.validation": ProduceValidation,
     "firn.tier.compression": TierCompression,
 }

@@ -10,9 +10,10 @@ import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, Durability, InternalDurability
 from app.errors import ErrorCode, RequestRejected
 from app.limits import SEGMENT_BYTES_MIN
+from app.metadata.cluster import OBJECT_LEVEL, ClusterImage
 from app.metadata.internal_topics import (
     CONSUMER_OFFSETS,
     INTERNAL,
@@ -60,17 +61,34 @@ def partition_for(name: str, count: int) -> PartitionIndex:
     return PartitionIndex(name_hash(name) % count)
 
 
-def topic_configs(topic: InternalTopic, config: BrokerConfig) -> dict[str, str]:
+def topic_configs(topic: InternalTopic, config: BrokerConfig, image: ClusterImage) -> dict[str, str]:
     """The overrides with which the topic is created."""
+    durability = _durability(config, image)
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
-        "remote.storage.enable": "false",
+        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
         "segment.bytes": str(max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)),
     }
     if topic.min_in_sync_field:
         configs["min.insync.replicas"] = str(getattr(config, topic.min_in_sync_field))
+    if durability is not None:
+        configs["firn.durability"] = durability.value
     return configs
+
+
+def _durability(config: BrokerConfig, image: ClusterImage) -> Durability | None:
+    """By ``firn.internal.durability``; None if new internal topics are as other topics are by default."""
+    wanted = config.firn_internal_durability
+    if wanted is not InternalDurability.AUTO:
+        return Durability(wanted.value)
+    if image.level < OBJECT_LEVEL:
+        return None
+    of_others = any(
+        topic.configs.get("firn.durability") == Durability.OBJECT for topic in image.topics_by_name.values()
+    )
+    by_default = config.firn_ephemeral or config.topic_defaults.firn_durability is Durability.OBJECT
+    return Durability.OBJECT if of_others or by_default else None
 
 
 MADE_WITHIN_S: Final = 15.0
@@ -91,7 +109,7 @@ async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: 
             return await controller.create_topic(
                 topic.name,
                 getattr(config, topic.partitions_field),
-                topic_configs(topic, config),
+                topic_configs(topic, config, cluster.image),
                 getattr(config, topic.replication_factor_field),
                 fewer_replicas=True,
             )

@@ -1,4 +1,7 @@
-"""From a workload to the bill of three systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
+"""From a workload to the bills of systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
+
+With ``firn.durability=memory`` or ``disk`` Firn's brokers keep what is not tiered yet, in one copy or several. With ``object`` what
+is acknowledged is in the bucket, by the write-ahead log, and no broker sends records to another.
 
 What the model leaves out is the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that leaves
 the region, discounts. Consumers of Kafka read from a replica in their own zone (KIP-392), which is the better case for it, and so
@@ -8,13 +11,13 @@ do consumers of Firn where every zone has a replica.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Final
 
 from app.cost import requests
 from app.cost.prices import HOURS_PER_MONTH, SECONDS_PER_MONTH, WITH_EBS, WITH_NVME, Instance, Prices
-from app.cost.workload import Workload
+from app.cost.workload import Workload, WriteAhead
 from app.errors import ConfigError
 from app.limits import GIB, MIB
 
@@ -42,6 +45,8 @@ class Work:
 
 
 FIRN_WORK: Final = Work(2.4, 0.3, 1.8, 1.3)
+FIRN_OBJECT_WORK: Final = replace(FIRN_WORK, upload_s_per_gb=2 * FIRN_WORK.upload_s_per_gb)
+"""An estimate: what goes through the write-ahead log is uploaded once more."""
 KAFKA_WORK: Final = Work(13.2, 0.3, 2.7, 1.3)
 
 # Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata
@@ -89,6 +94,22 @@ NOTHING_AROUND: Final = Around()
 
 
 @dataclass(frozen=True, slots=True)
+class Avoidable:
+    """If each producer wrote to a broker in its own zone, which puts the records into its own write-ahead log, and the partition's
+    leader read them from there. Firn does not do so: the offset, and with it the acknowledgement, would wait for the leader's read
+    and for another object."""
+
+    producers_dollars: float
+    """What producers' bytes between zones cost now."""
+    requests_dollars: float
+    """What it would cost instead: each record is put twice, and the objects of other zones' brokers are read."""
+
+    @property
+    def saved_dollars(self) -> float:
+        return self.producers_dollars - self.requests_dollars
+
+
+@dataclass(frozen=True, slots=True)
 class Bill:
     """One system's month."""
 
@@ -100,6 +121,8 @@ class Bill:
     """Dollars to keep one GiB of records for a month, in the tier where it lies for most of its life."""
     replayed_gib: float
     """Dollars to read one GiB of records again: requests, and traffic between zones. Machines are not in it."""
+    avoidable: Avoidable | None = None
+    """What another way of producers to brokers would save; only of ``object`` topics."""
 
     @property
     def dollars(self) -> float:
@@ -113,10 +136,21 @@ def bills(
     firn_replicas: int = 1,
     volume_gib: float | None = None,
     around: Around = NOTHING_AROUND,
+    write_ahead: WriteAhead | None = None,
 ) -> tuple[Bill, ...]:
-    """The bill of Firn first, then the bills to compare it with. Raises: ConfigError if ``volume_gib`` is too small."""
+    """The bill of Firn first, then the bills to compare it with. Raises: ConfigError if ``volume_gib`` is too small.
+
+    With ``write_ahead`` the first bill is that of ``firn.durability=object``, and those of brokers that keep one to three copies
+    follow.
+    """
+    if write_ahead is None:
+        of_firn = [firn(workload, prices, replicas=firn_replicas, volume_gib=volume_gib, around=around)]
+    else:
+        of_firn = [firn_object(workload, prices, write_ahead, volume_gib=volume_gib, around=around)]
+        for replicas in (1, 2, 3):
+            of_firn.append(firn(workload, prices, replicas=replicas, volume_gib=volume_gib, around=around))
     return (
-        firn(workload, prices, replicas=firn_replicas, volume_gib=volume_gib, around=around),
+        *of_firn,
         kafka(workload, prices, tiered=True),
         kafka(workload, prices, tiered=False),
     )
@@ -148,8 +182,144 @@ def firn(
     """As many brokers as carry the load, ``replicas`` at least. ``replicas`` of the hot tier; what is tiered is in the bucket
     once, whatever they are. ``volume_gib``: the data directory of each broker lies on a gp3 volume of this size, which outlives the
     machine; None: on the machine's NVMe. Raises: as ``bills``."""
-    cpu = _cores(workload, FIRN_WORK, replicas, tiered=True)
-    sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + 1 + workload.replay_share)
+    machines = _machines(workload, FIRN_WORK, replicas, volume_gib)
+    operations = firn_operations(workload, machines.count)
+    stored_gib = workload.retained_gib * workload.stored_share
+    lines = [
+        _instances(machines.instance, machines.count),
+        _s3_storage(stored_gib, prices),
+        _s3_requests(operations, prices),
+        *_between_zones(workload, prices, replicas, own_zone_reads=replicas >= workload.zones),
+    ]
+    if volume_gib is not None:
+        lines += _volumes(volume_gib, machines.count, machines.disk_mb_per_s, prices)
+    lines += _around(workload, around, prices)
+    return Bill(
+        "Firn" if replicas == 1 else f"Firn, {replicas} replicas",
+        tuple(lines),
+        operations,
+        s3_rate(stored_gib, prices) * workload.stored_share,
+        _replayed(workload, prices),
+    )
+
+
+def firn_object(
+    workload: Workload,
+    prices: Prices,
+    write_ahead: WriteAhead,
+    *,
+    volume_gib: float | None = None,
+    around: Around = NOTHING_AROUND,
+) -> Bill:
+    """Topics with ``firn.durability=object``: one broker has each partition, and its acknowledged records are in the bucket.
+
+    Local disks are caches, of the same size as with one replica. Producers and consumers reach the leader in whatever zone it is.
+    Raises: as ``bills``.
+    """
+    machines = _machines(workload, FIRN_OBJECT_WORK, 1, volume_gib, uploads=2)
+    count = machines.count
+    # What is not tiered holds the log back, so partitions are rolled when that is too long (J38).
+    rolled_bytes = min(workload.segment_bytes, write_ahead.retention_bytes * count / workload.partitions)
+    rolled = replace(workload, segment_bytes=max(1, int(rolled_bytes)))
+    wal = write_ahead_operations(rolled, write_ahead, count)
+    operations = requests.add(firn_operations(rolled, count), *wal.values())
+    stored_gib = workload.retained_gib * workload.stored_share
+    held_gib = write_ahead_gib(rolled, write_ahead, count)
+    puts, _ = requests.billed(wal["objects"])
+    lines = [
+        _instances(machines.instance, count),
+        _s3_storage(stored_gib, prices),
+        _s3_requests(firn_operations(rolled, count), prices),
+        Line(
+            "write-ahead log: PUTs",
+            request_dollars(wal["objects"], prices),
+            f"{puts:,.0f} objects by {count}, of {rolled.gib_per_month * GIB / puts / MIB:,.2f} MiB on average",
+        ),
+        Line(
+            "write-ahead log: storage",
+            held_gib * prices.s3_gib_month_first,
+            f"{held_gib:,.1f} GiB of records that are not tiered yet",
+        ),
+        _wal_others(wal, write_ahead, count, prices),
+        *_between_zones(workload, prices, 1, own_zone_reads=False),
+    ]
+    if volume_gib is not None:
+        lines += _volumes(volume_gib, count, machines.disk_mb_per_s, prices)
+    lines += _around(workload, around, prices)
+    return Bill(
+        "Firn, object",
+        tuple(lines),
+        operations,
+        s3_rate(stored_gib, prices) * workload.stored_share,
+        _replayed(rolled, prices),
+        _avoidable(rolled, wal["objects"], prices),
+    )
+
+
+def write_ahead_operations(workload: Workload, write_ahead: WriteAhead, brokers: int) -> dict[str, dict[str, float]]:
+    """Requests of a month for the write-ahead logs of all brokers, by what they are for.
+
+    Sealing and reading is reckoned for as many objects as a log holds.
+    """
+    share = 1 / brokers
+    objects = requests.write_ahead(
+        SECONDS_PER_MONTH,
+        workload.write_mb_per_s * 1e6 * share,
+        linger_ms=write_ahead.linger_ms,
+        object_bytes=write_ahead.object_bytes,
+        appends_per_s=write_ahead.appends_per_s * share,
+    )
+    month = objects["put_if_absent"]
+    held = month * write_ahead_gib(workload, write_ahead, brokers) / workload.gib_per_month
+    taken = requests.take_over_write_ahead(held, workload.partitions * share)
+    return {
+        "objects": requests.times(objects, brokers),
+        "take-over": requests.times(taken, brokers * write_ahead.take_overs),
+        "trimming": requests.times(
+            requests.trim_write_ahead(SECONDS_PER_MONTH, month, workload.segments_per_month * share), brokers
+        ),
+        "sweeps": requests.sweep_write_ahead(1, held * brokers),
+    }
+
+
+def write_ahead_gib(workload: Workload, write_ahead: WriteAhead, brokers: int) -> float:
+    """GiB that the logs of all brokers hold: what was written since the partition began its segment that rolls next."""
+    seconds = workload.rolled_bytes / workload.partition_bytes_per_s
+    held = min(workload.write_mb_per_s * 1e6 * seconds, write_ahead.retention_bytes * brokers)
+    return held / GIB
+
+
+def _wal_others(wal: Mapping[str, Mapping[str, float]], write_ahead: WriteAhead, brokers: int, prices: Prices) -> Line:
+    others = requests.add(wal["take-over"], wal["trimming"], wal["sweeps"])
+    puts, gets = requests.billed(others)
+    how = (
+        f"{brokers * write_ahead.take_overs:g} take-overs, sweeps: {puts:,.0f} PUT or LIST, {gets:,.0f} GET; "
+        f"{others['delete_many']:,.0f} DELETE, which are free"
+    )
+    return Line("write-ahead log: others", request_dollars(others, prices), how)
+
+
+def _avoidable(workload: Workload, objects: Mapping[str, float], prices: Prices) -> Avoidable:
+    """Objects are put once more, by leaders, and those of other zones are read by the brokers of each zone."""
+    share = workload.crossing_share
+    puts = objects["put_if_absent"]
+    more = {"put_if_absent": puts if share else 0.0, "get": puts * (workload.zones - 1)}
+    return Avoidable(workload.gib_per_month * share * 2 * prices.zone_gib_each_way, request_dollars(more, prices))
+
+
+@dataclass(frozen=True, slots=True)
+class _Machines:
+    instance: Instance
+    count: int
+    disk_mb_per_s: float
+
+
+def _machines(
+    workload: Workload, work: Work, replicas: int, volume_gib: float | None, *, uploads: int = 1
+) -> _Machines:
+    """Those that carry the load of Firn. ``uploads``: so often each record is sent to the store. Raises: as ``bills``."""
+    cpu = _cores(workload, work, replicas, tiered=True)
+    sent = workload.write_mb_per_s * workload.peak * (replicas + workload.fan_out + uploads + workload.replay_share)
     disk_gb = workload.local_gib * GIB / 1e9 * replicas / DISK_FULL
     disk_mb_per_s = workload.write_mb_per_s * workload.peak * (replicas + workload.replay_share) / UTILISATION
     if volume_gib is None:
@@ -162,25 +332,13 @@ def firn(
                 f"A volume of {volume_gib:g} GiB is too small: local records fill {needed_gib:,.0f} GiB to {DISK_FULL:.0%}. "
                 "Take a larger one, or keep records on the local disk for a shorter time (--local)."
             )
-    operations = firn_operations(workload, count)
-    stored_gib = workload.retained_gib * workload.stored_share
-    lines = [
-        _instances(instance, count),
-        _s3_storage(stored_gib, prices),
-        _s3_requests(operations, prices),
-        _between_zones(workload, prices, replicas, own_zone_reads=replicas >= workload.zones),
-    ]
-    if volume_gib is not None:
-        lines += _volumes(volume_gib, count, disk_mb_per_s, prices)
-    lines += _around(workload, around, prices)
+    return _Machines(instance, count, disk_mb_per_s)
+
+
+def _replayed(workload: Workload, prices: Prices) -> float:
+    """Dollars to read a GiB again."""
     per_gib = requests.times(requests.replay_segment(workload.rolled_bytes), GIB / workload.rolled_bytes)
-    return Bill(
-        "Firn" if replicas == 1 else f"Firn, {replicas} replicas",
-        tuple(lines),
-        operations,
-        _s3_rate(stored_gib, prices) * workload.stored_share,
-        _request_dollars(per_gib, prices) + workload.crossing_share * 2 * prices.zone_gib_each_way,
-    )
+    return request_dollars(per_gib, prices) + workload.crossing_share * 2 * prices.zone_gib_each_way
 
 
 def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
@@ -197,7 +355,7 @@ def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
         _instances(instance, count),
         Line("EBS", on_disk_gib * prices.ebs_gib_month, f"{on_disk_gib:,.0f} GiB of gp3, {DISK_FULL:.0%} full"),
         *_bought_throughput(disk_mb_per_s, count, prices),
-        _between_zones(workload, prices, KAFKA_REPLICAS, own_zone_reads=True, tiered=tiered),
+        *_between_zones(workload, prices, KAFKA_REPLICAS, own_zone_reads=True, tiered=tiered),
     ]
     storage = KAFKA_REPLICAS / DISK_FULL * prices.ebs_gib_month
     per_gib_replayed = 0.0
@@ -210,8 +368,8 @@ def kafka(workload: Workload, prices: Prices, *, tiered: bool) -> Bill:
         }
         lines.insert(1, _s3_storage(workload.retained_gib, prices))
         lines.insert(2, _s3_requests(operations, prices))
-        storage = _s3_rate(workload.retained_gib, prices)
-        per_gib_replayed = _request_dollars(
+        storage = s3_rate(workload.retained_gib, prices)
+        per_gib_replayed = request_dollars(
             {"get": GIB / segment * (ceil(segment / KAFKA_TIER_CHUNK_BYTES) + 2)}, prices
         )
         # The leader alone reads the tier, wherever the consumer is.
@@ -296,10 +454,10 @@ def _around(workload: Workload, around: Around, prices: Prices) -> list[Line]:
 
 
 def _s3_storage(gib: float, prices: Prices) -> Line:
-    return Line("S3 storage", gib * _s3_rate(gib, prices), f"{gib:,.0f} GiB of S3 Standard")
+    return Line("S3 storage", gib * s3_rate(gib, prices), f"{gib:,.0f} GiB of S3 Standard")
 
 
-def _s3_rate(gib: float, prices: Prices) -> float:
+def s3_rate(gib: float, prices: Prices) -> float:
     """Average dollars a GiB-month at this size."""
     steps = ((50 * TIB, prices.s3_gib_month_first), (450 * TIB, prices.s3_gib_month_next))
     left, dollars = gib, 0.0
@@ -311,22 +469,28 @@ def _s3_rate(gib: float, prices: Prices) -> float:
 
 def _s3_requests(operations: Mapping[str, float], prices: Prices) -> Line:
     puts, gets = requests.billed(operations)
-    return Line("S3 requests", _request_dollars(operations, prices), f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET")
+    return Line("S3 requests", request_dollars(operations, prices), f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET")
 
 
-def _request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
+def request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
+    """What these requests cost."""
     puts, gets = requests.billed(operations)
     return puts / 1000 * prices.s3_put_per_1000 + gets / 1000 * prices.s3_get_per_1000
 
 
 def _between_zones(
     workload: Workload, prices: Prices, replicas: int, *, own_zone_reads: bool, tiered: bool = True
-) -> Line:
+) -> list[Line]:
     """Producers reach a partition's leader in any zone, and so do consumers without ``own_zone_reads``. Each follower is in another
     zone than the leader."""
     share = workload.crossing_share
     consumers = 0.0 if own_zone_reads else workload.fan_out * share
-    followers = (replicas - 1) * (1.0 if workload.zones > 1 else 0.0)
     replays = 0.0 if own_zone_reads and not tiered else workload.replay_share * share
-    crossing = workload.gib_per_month * (share + followers + consumers + replays)
-    return Line("between zones", crossing * 2 * prices.zone_gib_each_way, f"{crossing:,.0f} GiB, billed on both sides")
+    followers = (replicas - 1) * (1.0 if workload.zones > 1 else 0.0)
+    crossing = {"producers": share, "consumers": consumers + replays, "followers": followers}
+    return [zone_line(whose, workload.gib_per_month * times, prices) for whose, times in crossing.items() if times]
+
+
+def zone_line(whose: str, gib: float, prices: Prices) -> Line:
+    """What crosses from one zone to another is billed to both."""
+    return Line(f"between zones: {whose}", gib * 2 * prices.zone_gib_each_way, f"{gib:,.0f} GiB, billed on both sides")

@@ -3,13 +3,14 @@
 The numbers are those of the code (``tiering/store_work.py``: parts of 8 MiB, one ranged GET a chunk, one a footer;
 ``metadata/manifest.py``: one entry a state change; ``metadata/registration.py``: a heartbeat and a look at the cluster log every
 10 s), and ``tests/cost/test_requests.py`` holds them against the counters of a broker that produces, tiers, replays and
-expires. Operations are named as in ``firn_store_requests_total``.
+expires; ``tests/cost/test_write_ahead.py`` does so for the write-ahead log. Operations are named as in
+``firn_store_requests_total``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from app.limits import MIB
@@ -23,6 +24,9 @@ SWEEPS_PER_MONTH: Final = 30.4 * 4
 SNAPSHOT_ENTRIES_MIN: Final = 64
 SNAPSHOT_LIVE_SHARE: Final = 16
 LIST_PAGE_KEYS: Final = 1000
+TRIM_INTERVAL_S: Final = 1.0
+SEAL_READS: Final = 9
+"""Footers behind the last one that is durable: those that may be on their way."""
 
 WRITES: Final = frozenset(
     {"put", "put_if_absent", "begin_upload", "put_part", "complete", "list_objects", "list_uploads"}
@@ -57,6 +61,43 @@ def replay_segment(raw_bytes: float, batch_bytes: int = 1) -> dict[str, float]:
 def take_over() -> dict[str, float]:
     """A partition gets a leader, who looks for its manifest and seals it before the first change."""
     return {"list_objects": 1, "put_if_absent": 1}
+
+
+def write_ahead(
+    seconds: float, bytes_per_s: float, *, linger_ms: float, object_bytes: int, appends_per_s: float = inf
+) -> dict[str, float]:
+    """What one broker puts into its write-ahead log (ADR 0037): an object when it is full, or when its first batch has waited for
+    the linger. The number of partitions does not matter, and who appends nothing puts nothing.
+
+    ``appends_per_s``: how often anything is appended. After an object was cut, the next one begins with the next append.
+    """
+    if not bytes_per_s or not appends_per_s:
+        return {}
+    between_s = linger_ms / 1000 + 1 / appends_per_s
+    assert between_s, "without a linger each append is an object, so their number has to be known"
+    return {"put_if_absent": seconds * max(1 / between_s, bytes_per_s / object_bytes)}
+
+
+def trim_write_ahead(seconds: float, objects: float, segments: float) -> dict[str, float]:
+    """Deletions of objects whose records are tiered: with each segment at most, once a second at most, 1,000 keys each."""
+    return {"delete_many": max(min(segments, seconds / TRIM_INTERVAL_S), objects / LIST_PAGE_KEYS)}
+
+
+def seal_write_ahead(objects: float) -> dict[str, float]:
+    """End the log of a broker that is gone: look for its end, and put the seal behind it."""
+    return {"list_objects": 1 + ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": SEAL_READS, "put_if_absent": 1}
+
+
+def take_over_write_ahead(objects: float, partitions: float) -> dict[str, float]:
+    """Go on from a sealed log that has so many objects: their footers and then the objects, once for all partitions, and each
+    partition's manifest."""
+    footers = {"list_objects": ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": objects, "get": objects}
+    return add(seal_write_ahead(objects), footers, times(take_over(), partitions))
+
+
+def sweep_write_ahead(months: float, objects: float) -> dict[str, float]:
+    """The controller's looks for logs that have ended."""
+    return {"list_objects": months * SWEEPS_PER_MONTH * max(1, ceil(objects / LIST_PAGE_KEYS))}
 
 
 def snapshots(entries: float, live_segments: float) -> dict[str, float]:

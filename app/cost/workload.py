@@ -92,6 +92,36 @@ class Workload:
         return (self.zones - 1) / self.zones
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAhead:
+    """How brokers keep records of topics with ``firn.durability=object`` in the bucket until their segments are there."""
+
+    linger_ms: float = 250.0
+    """``firn.wal.linger.ms``."""
+    object_bytes: int = 8 * MIB
+    """``wal.bytes``."""
+    retention_bytes: int = GIB
+    """``wal.retention.bytes`` of each broker: partitions that hold more back are rolled, and their segments are smaller then."""
+    appends_per_s: float = inf
+    """Produce requests of all producers. Where they are few, an object waits for the first of them. The default is the most that
+    objects can come to."""
+    take_overs: float = 1.0
+    """How often a month the partitions of each broker go on somewhere else, or on itself after a restart."""
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        for name, value in {
+            "firn.wal.linger.ms": self.linger_ms,
+            "The number of take-overs": self.take_overs,
+        }.items():
+            if not 0 <= value < inf:
+                raise ConfigError(f"{name} must be a number, 0 or more.")
+        if not self.object_bytes > 0 or not self.retention_bytes > 0:
+            raise ConfigError("wal.bytes and wal.retention.bytes must be above 0.")
+        if not self.appends_per_s > 0:
+            raise ConfigError("The number of requests of producers must be a number above 0.")
+
+
 def parse_bytes(text: str) -> int:
     """``64MiB``, ``1GiB`` or plain bytes. Raises: ConfigError."""
     units = {"kib": 1024, "mib": MIB, "gib": GIB}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from app.buckets import NO_LIMIT, Bucket
 from app.wire.apikeys import ApiKey
 
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -121,8 +122,51 @@ class OpenDoor:
         return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s, caller.by_token)
 
 
+class Shares:
+    """What one user with one client id has of its limits. Found once, and good as long as the quotas have the same ``terms``."""
+
+    __slots__ = ("cold", "fetched", "mutations", "produced", "terms", "time")
+
+    def __init__(
+        self,
+        terms: object,
+        produced: Bucket = NO_LIMIT,
+        fetched: Bucket = NO_LIMIT,
+        cold: Bucket = NO_LIMIT,
+        time: Bucket = NO_LIMIT,
+        mutations: Bucket = NO_LIMIT,
+    ) -> None:
+        self.terms = terms
+        """Those of the quotas (``ClientQuotas.terms``) under which the buckets were found."""
+        self.produced = produced
+        self.fetched = fetched
+        self.cold = cold
+        self.time = time
+        """Seconds of the broker's loop."""
+        self.mutations = mutations
+
+
+UNKNOWN: Final = Shares(object())
+"""Of a client whose shares nobody has looked for."""
+
+
+class Remembers(Protocol):
+    """Stands for requests of one kind, all of the same user and client id, and remembers the client's shares."""
+
+    client_id: str | None
+    shares: Shares
+
+
 class Quotas:
     """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219). This one lets everything pass."""
+
+    terms: object = object()
+    """Another one each time that shares which somebody remembers may not be those that count any more."""
+    producing: Shares | None = None
+    """Of whom has produced since ``begin`` and since anything else was charged, found under the present ``terms``; None if nobody
+    has. The time since then is still to be charged to them."""
+    counts_time: bool = False
+    """Whether there is a limit of time. Without one there need be no ``begin`` and no ``end``."""
 
     def begin(self) -> None:
         """From now on requests are served, one after the other: the time until ``end`` belongs to those that are charged."""
@@ -141,6 +185,14 @@ class Quotas:
     def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
         """As ``charge``, for a Produce request of so many bytes. Its time may be told with the client's next request."""
         return self.charge(caller, client_id, int(ApiKey.PRODUCE), size_bytes)
+
+    def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
+        """As ``produced``, for a request of a kind that only clients with the ``caller``'s principal send.
+
+        Need not be called while ``producing`` are the shares of the kind (or None, and these are of the present ``terms``), no time
+        is owed, and the bytes are among those that were taken ahead: taking them is all that it would do.
+        """
+        return self.produced(caller, kind.client_id, size_bytes)
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
         """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""

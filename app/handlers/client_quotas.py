@@ -2,7 +2,7 @@
 
 A share is a bucket that fills at the rate of its limit, and holds what one sample (``quota.window.size.seconds``) brings. Whoever
 takes more than is in it goes into debt, and waits until the debt is paid. So a client gets its rate over any while, and a burst of
-one sample besides. What is taken ahead of a bucket of Produce bytes (``Bucket.ahead``) comes on top of that.
+one sample besides. What is taken ahead of a bucket of Produce bytes or of time (``Bucket.ahead``) comes on top of that.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from app.buckets import Bucket
+from app.buckets import NO_LIMIT, Bucket
 from app.errors import ErrorCode, RequestRejected
-from app.handlers.callers import Quotas
+from app.handlers.callers import Quotas, Shares
 from app.metadata.cluster import QuotaEntity
 from app.metadata.quotas import DEFAULT
 from app.wire.apikeys import ApiKey
@@ -22,7 +22,7 @@ from app.wire.versions import BETWEEN_BROKERS
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
-    from app.handlers.callers import Caller
+    from app.handlers.callers import Caller, Remembers
     from app.handlers.quota_leases import Leases
 
 Whose = TypeVar("Whose")
@@ -34,20 +34,6 @@ SHARES_MAX: Final = 10_000
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """What brokers ask of one another is nobody's share."""
 TIME: Final = "request_percentage"
-
-
-class Shares(NamedTuple):
-    """The shares of one user with one client id; None where there is no limit."""
-
-    produced: Bucket | None
-    fetched: Bucket | None
-    cold: Bucket | None
-    time: Bucket | None
-    """Seconds of the broker's loop."""
-    mutations: Bucket | None
-
-
-NO_SHARES: Final = Shares(None, None, None, None, None)
 
 
 class Meaning(NamedTuple):
@@ -76,7 +62,7 @@ OF_SHARES: Final[Mapping[str, Meaning]] = {
     TIME: Meaning(0.01, _sample),
     "controller_mutation_rate": Meaning(1, _controller_window),
 }
-"""In the order of the fields of ``Shares``."""
+"""In the order in which ``Shares`` takes them."""
 
 
 class ClientQuotas(Quotas):
@@ -96,100 +82,106 @@ class ClientQuotas(Quotas):
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
         self._time_s_max = float(config.quota_window_size_seconds)
-        self._counts_time = False
-        """Whether there is a limit of time."""
-        self._caller: Caller | None = None
-        """Who has produced since ``begin`` and since anything else was charged; None if nobody has."""
-        self._client_id: str | None = None
-        self._producing = NO_SHARES
-        """Of that client. The time since the mark is its own, and still to be charged."""
+        self.counts_time = False
+        self.terms = object()
+        self.producing: Shares | None = None
 
     def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """These are the limits from now on. What clients took already stays taken."""
         self._limits = limits
-        self._counts_time = any(TIME in of_entity for of_entity in limits.values())
-        self._shares.clear()
-        self._caller = None
+        self.counts_time = any(TIME in of_entity for of_entity in limits.values())
+        self._forget_shares()
 
     def begin(self) -> None:
-        self._caller = None
-        if self._counts_time:
+        self.producing = None
+        if self.counts_time:
             self._mark_s = self.now_s()
 
     def end(self) -> None:
-        if self._mark_s is not None:
-            if self._caller is not None:
-                self._take(self._producing, None, 0)
-            self._mark_s = None
+        mark_s = self._mark_s
+        if mark_s is None:
+            return
+        self._mark_s = None
+        producing = self.producing
+        if producing is not None:
+            time, now_s = producing.time, self.now_s()
+            ahead = time.ahead - (now_s - mark_s)
+            if ahead >= 0:
+                time.ahead = ahead
+            else:
+                time.take(now_s - mark_s, now_s)
+                time.take_ahead()
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
         if api_key in FREE:
             self.spent(caller, None)
             return 0
-        return self._take(self._turn_to(caller, client_id), api_key, size_bytes)
+        self._turn_to(None)
+        shares = self._of(caller, client_id)
+        bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else NO_LIMIT
+        return self._take(shares, bucket, size_bytes)
 
     def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        if caller is self._caller and client_id == self._client_id:
-            shares = self._producing
-        else:
-            shares = self._turn_to(caller, client_id)
-            self._caller, self._client_id, self._producing = caller, client_id, shares
-        time, bucket = shares.time, shares.produced
+        return self._produced(self._of(caller, client_id), size_bytes)
+
+    def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
+        shares = kind.shares
+        if shares.terms is not self.terms:
+            shares = kind.shares = self._of(caller, kind.client_id)
+        return self._produced(shares, size_bytes)
+
+    def _produced(self, shares: Shares, size_bytes: int) -> int:
+        """As ``produced``, for a client with these shares."""
+        self._turn_to(shares)
+        bucket = shares.produced
+        ahead = bucket.ahead - size_bytes
         # Most requests end here: without a look at the clock, and their time is charged with that of the others.
-        if time is None or time.left >= 0:
-            if bucket is None:
-                return 0
-            ahead = bucket.ahead - size_bytes
-            if ahead >= 0:
-                bucket.ahead = ahead
-                return 0
-        wait_ms = self._take(shares, PRODUCE, size_bytes)
-        if bucket is not None:
-            bucket.take_ahead()
+        if ahead >= 0 and shares.time.left >= 0:
+            bucket.ahead = ahead
+            return 0
+        wait_ms = self._take(shares, bucket, size_bytes)
+        bucket.take_ahead()
         return wait_ms
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
         if self._mark_s is not None:
-            self._take(self._turn_to(caller, client_id), None, 0)
+            self._turn_to(None)
+            self._take(self._of(caller, client_id), NO_LIMIT, 0)
 
-    def _turn_to(self, caller: Caller, client_id: str | None) -> Shares:
+    def _turn_to(self, shares: Shares | None) -> None:
         """Another request is charged next, perhaps of another client: first comes the time of those that were produced before.
 
-        Returns: the shares of the client.
+        ``shares``: of the client, if the request is a Produce and its time is charged with that of the next ones.
         """
-        if self._caller is not None:
-            if self._mark_s is not None:
-                self._take(self._producing, None, 0)
-            self._caller = None
-        return self._of(caller, client_id)
+        producing = self.producing
+        if producing is not shares:
+            if producing is not None and self._mark_s is not None:
+                self._take(producing, NO_LIMIT, 0)
+            self.producing = shares
 
-    def _take(self, shares: Shares, api_key: int | None, size_bytes: int) -> int:
-        """Take the bytes of a request, if its API counts them, and the time since the mark. Returns: as ``charge``."""
+    def _take(self, shares: Shares, bucket: Bucket, size_bytes: int) -> int:
+        """Take the bytes of a request of the bucket that counts them, and the time since the mark. Returns: as ``charge``."""
         now_s, mark_s = self.now_s(), self._mark_s
-        time_wait_s = bytes_wait_s = 0.0
+        spent_s = 0.0
         if mark_s is not None:
             self._mark_s = now_s
-        if shares.time is not None:
-            time_wait_s = shares.time.take(0.0 if mark_s is None else now_s - mark_s, now_s)
-        bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else None
-        if bucket is not None:
-            bytes_wait_s = bucket.take(size_bytes, now_s)
+            spent_s = now_s - mark_s
+        time_wait_s = shares.time.take(spent_s, now_s)
+        bytes_wait_s = bucket.take(size_bytes, now_s)
         if not (time_wait_s or bytes_wait_s):
             return 0
         return math.ceil(max(min(time_wait_s, self._time_s_max), bytes_wait_s) * 1000)
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        cold = self._of(caller, client_id).cold
-        return 0 if cold is None else math.ceil(cold.take(size_bytes, self.now_s()) * 1000)
+        return math.ceil(self._of(caller, client_id).cold.take(size_bytes, self.now_s()) * 1000)
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
         shares = self._of(caller, client_id)
-        return min((int(one.capacity) for one in (shares.fetched, shares.cold) if one is not None), default=None)
+        bytes_max = min(shares.fetched.capacity, shares.cold.capacity)
+        return None if bytes_max == math.inf else int(bytes_max)
 
     def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
         mutations = self._of(caller, client_id).mutations
-        if mutations is None:
-            return 0
         now_s = self.now_s()
         if strict and mutations.balance(now_s) < 0:
             raise RequestRejected(
@@ -239,19 +231,21 @@ class ClientQuotas(Quotas):
             (QuotaEntity(None, client, None), program),
             (QuotaEntity(None, DEFAULT, None), program),
         )
+        if len(self._buckets) + len(OF_SHARES) > SHARES_MAX:
+            self._forget(now_s)  # before any bucket of these shares is made: a new one is full
         found = [(self._limits[entity], whose) for entity, whose in order if entity in self._limits]
-        buckets: list[Bucket | None] = []
+        buckets: list[Bucket] = []
         for key, meaning in OF_SHARES.items():
             limit, whose = next(((limits[key], whose) for limits, whose in found if key in limits), (None, both))
             if limit is None:
-                buckets.append(None)
+                buckets.append(NO_LIMIT)
             else:
                 rate = limit * meaning.unit
                 capacity = rate * meaning.samples(self._config)
                 buckets.append(self._bucket((key, *whose), rate, capacity, now_s, of_cluster=meaning.of_cluster))
         if len(self._shares) >= SHARES_MAX:
             self._shares.clear()
-        shares = self._shares[principal, client_id] = Shares._make(buckets)
+        shares = self._shares[principal, client_id] = Shares(self.terms, *buckets)
         return shares
 
     def _bucket(
@@ -265,8 +259,6 @@ class ClientQuotas(Quotas):
     ) -> Bucket:
         bucket = self._buckets.get(whose)
         if bucket is None:
-            if len(self._buckets) >= SHARES_MAX:
-                self._forget(now_s)
             if of_cluster and self._leases is not None:
                 bucket = self._leases.bucket(whose, rate, capacity, now_s)
             else:
@@ -276,9 +268,14 @@ class ClientQuotas(Quotas):
             bucket.change(rate, capacity, now_s)
         return bucket
 
-    def _forget(self, now_s: float) -> None:
-        self._caller = None
+    def _forget_shares(self) -> None:
+        """Whoever remembers shares has to look for them again."""
+        self.terms = object()
         self._shares.clear()
+        self.producing = None
+
+    def _forget(self, now_s: float) -> None:
+        self._forget_shares()
         self._buckets = _lasting(self._buckets, now_s)
         if self._leases is not None:
             self._leases.keep(self._buckets.values())

@@ -85,7 +85,7 @@ def serve_replicated(
     base_offset, offset_end, log_append_time_ms, _ = found[1]
     log = shape.log
     quotas = connection.context.quotas
-    throttle_time_ms = 0 if quotas is None else quotas.produced(connection.caller, shape.client_id, size)
+    throttle_time_ms = 0 if quotas is None else quotas.produced_alike(connection.caller, shape, size)
     if not throttle_time_ms:
         answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
     else:

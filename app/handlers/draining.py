@@ -117,10 +117,8 @@ class Progress(NamedTuple):
 
 def why_kept(config: TopicConfig) -> str:
     """Why no drain uploads a topic's records; empty if a drain does."""
-    if config.compacted:
-        return "compacted"
     if not config.tiered:
-        return "remote.storage.enable=false"
+        return "compacted" if config.compacted else "remote.storage.enable=false"
     return "remote.log.copy.disable=true" if config.remote_log_copy_disable else ""
 
 

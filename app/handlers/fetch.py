@@ -48,7 +48,7 @@ from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.noting import Resource
-from app.units import LeaderEpoch, Offset
+from app.units import BrokerId, LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
     ENDPOINTS,
@@ -224,6 +224,8 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
             if shared is not None:
                 connection.replaying = False
                 throttle_time_ms = connection.charge(shape.client_id, FETCH, shared.length)
+                if context.metrics.zones is not None:
+                    context.metrics.zones.consumed(shape.client_id, request.rack_id, shared.length)
                 return again(context, correlation_id, shared, throttle_time_ms)
         client_id = shape.client_id
     else:
@@ -267,7 +269,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         connection.replaying = attempt.replays is True
         if shape is not None and shape.kind is not None and attempt.shareable is not None:
             share(context.fan_out, shape.kind, attempt.shareable, attempt.found[0])
-        throttle_time_ms = charge(connection, client_id, attempt)
+        throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
         if attempt.denied:
             attempt.tell_denied(client_id, correlation_id)
         return answer(context, Asked(version, correlation_id, throttle_time_ms), plan, attempt)
@@ -318,9 +320,16 @@ def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
     )
 
 
-def charge(connection: Client, client_id: str | None, attempt: Attempt) -> int:
+def charge(connection: Client, client_id: str | None, rack: str, attempt: Attempt) -> int:
     """As ``Client.charge``, for the records of an attempt. What a follower gets is no client's share."""
-    quotas = connection.context.quotas
+    context = connection.context
+    quotas, zones = context.quotas, context.metrics.zones
+    if zones is not None and attempt.record_bytes:
+        if attempt.follower is None:
+            zones.consumed(client_id, rack, attempt.record_bytes)
+        else:
+            broker = context.image.brokers.get(BrokerId(attempt.follower.broker_id))
+            zones.replicated(None if broker is None else broker.rack, attempt.record_bytes)
     if quotas is None or attempt.follower is not None:
         return 0
     throttle_time_ms = quotas.charge(connection.caller, client_id, FETCH, attempt.record_bytes)
@@ -491,7 +500,7 @@ class ParkedFetch:
         self.cancel()
         connection = self._connection
         connection.replaying = attempt.replays is True
-        throttle_time_ms = charge(connection, self._client_id, attempt)
+        throttle_time_ms = charge(connection, self._client_id, self._request.rack_id, attempt)
         asked = self._asked._replace(throttle_time_ms=throttle_time_ms)
         if attempt.denied:
             attempt.tell_denied(self._client_id, asked.correlation_id)

@@ -239,7 +239,7 @@ def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition)
     """
     if asked.fetch_offset <= log.log_start_offset:
         return True
-    if not log.config.tiered:
+    if log.config.stays_local:
         return False
     manifest = context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
     return manifest is not None and asked.fetch_offset <= manifest.tiered_end
@@ -269,8 +269,8 @@ def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> Foll
 def begins_in_tier(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
     """Whether a follower is to begin at the tiered end, though this disk has what it asks for (T5): it has nothing yet, or more
     than a segment of what it lacks is in the store."""
-    if not log.config.tiered:
-        return False
+    if log.config.stays_local:
+        return False  # a compacted log is one from its start on, on every disk
     manifest = context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
     if manifest is None or asked.fetch_offset >= manifest.tiered_end:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from app.handlers.zones import ZoneMeter
 from app.metrics import Counter, Histogram, Registry
 from app.wire.apikeys import ApiKey
 
@@ -38,7 +39,10 @@ class ApiMeter:
 class ApiMetrics:
     """Meters of every API, made on first use, and the totals of records and bytes that people watch."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, zone: str | None = None) -> None:
+        """``zone``: of the broker; None if it is not known."""
+        self.zones = ZoneMeter(registry, zone) if zone else None
+        """What crosses zones; None if this broker's zone is not known."""
         self._registry = registry
         self._meters: dict[int, ApiMeter] = {}
         self._unknown: ApiMeter | None = None

@@ -43,6 +43,7 @@ from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
+from app.handlers.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
 from app.limits import BATCH_OVERHEAD_BYTES
@@ -151,6 +152,8 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     header = parse_request_header(frame)
     request = decode_produce(version, frame[header.body_start :])
     asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
+    if context.metrics.zones is not None:
+        context.metrics.zones.produced(header.client_id, record_bytes(request))
     refused: TopicResults = []
     if context.authorizer is not None:
         refused = take_out_denied(context, connection.caller, request, header.client_id, correlation_id)

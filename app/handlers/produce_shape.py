@@ -14,6 +14,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from app.handlers.callers import UNKNOWN
 from app.wire.primitives import uvarint
 from app.wire.produce import FLEXIBLE, TopicRef, encode_produce_success
 
@@ -54,6 +55,7 @@ class ProduceShape:
         "prefix",
         "replicated_terms",
         "rights",
+        "shares",
         "tail_bytes",
         "terms",
         "timeout_s",
@@ -81,6 +83,8 @@ class ProduceShape:
         self.version = version
         self.client_id = client_id
         """As the prefix has it."""
+        self.shares = UNKNOWN
+        """The quotas' word on such callers with this client id. The quotas look whether it still counts."""
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log

@@ -57,9 +57,11 @@ class Session(Client):
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
-        if quotas is not None:
-            quotas.begin()
+        timed = quotas if quotas is not None and quotas.counts_time else None
+        if timed is not None:
+            timed.begin()
         produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
+        throttle_time_ms = 0  # of the last request, if there is any: the connection rests then
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
@@ -91,9 +93,20 @@ class Session(Client):
                                 appended_bytes += found[0]
                                 appended_records += result[1] - result[0]
                             log_start_offset = shape.log.log_start_offset
-                            if quotas is None or not (
-                                throttle_time_ms := quotas.produced(self.caller, shape.client_id, size)
-                            ):
+                            if quotas is not None:
+                                # As ``produced_alike``, which most requests need not call.
+                                shares, producing = shape.shares, quotas.producing
+                                ahead = shares.produced.ahead - size
+                                if (
+                                    ahead >= 0
+                                    and shares.time.left >= 0
+                                    and (producing is shares or (producing is None and shares.terms is quotas.terms))
+                                ):
+                                    shares.produced.ahead = ahead
+                                    quotas.producing = shares
+                                else:
+                                    throttle_time_ms = quotas.produced_alike(self.caller, shape, size)
+                            if not throttle_time_ms:
                                 answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
                             else:
                                 self.rest(throttle_time_ms)
@@ -141,8 +154,8 @@ class Session(Client):
                     (size,) = FRAME_SIZE.unpack_from(buffer, position)
                     self.check_size(size)
         finally:
-            if quotas is not None:
-                quotas.end()
+            if timed is not None:
+                timed.end()
             if produced:
                 meter = server.produce_meter
                 meter.requests.value += produced
@@ -152,6 +165,9 @@ class Session(Client):
                 if appended_bytes:
                     server.metrics.bytes_in.value += appended_bytes
                     server.metrics.records_in.value += appended_records
+                    zones = server.metrics.zones
+                    if zones is not None and self._shape is not None:
+                        zones.produced(self._shape.client_id, appended_bytes)
                     sampler = context.sampler
                     if sampler is not None and sampler.take(produced - long) and self._shape is not None:
                         tell_served(self, self._shape)

@@ -61,7 +61,8 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
         internal = INTERNAL.get(topic.name)
         if internal is not None:
             # Made by hand, for a partition count of its own perhaps: a coordinator could not read it back from the tier.
-            configs = {**topic_configs(internal, context.cluster.effective_broker_config()), **configs}
+            cluster = context.cluster
+            configs = {**topic_configs(internal, cluster.effective_broker_config(), cluster.image), **configs}
         made = await context.controller.create_topic(
             topic.name,
             topic.num_partitions,

@@ -187,6 +187,7 @@ class PartitionLog:
         "topic",
         "topic_id",
         "truncations",
+        "unsure_from",
     )
 
     def __init__(
@@ -245,6 +246,8 @@ class PartitionLog:
         """Bytes and records that were appended before the start of the next two counters."""
         self.start_is_assumed = loaded.start_is_assumed
         """Whether the log may begin in the tier, below the first local segment, which was taken for its start."""
+        self.unsure_from = loaded.unsure_from
+        """From where on a compacted log may lack what a loss of power has taken, as its recovery found; None if it is sure."""
         self._adopt(loaded)
         self._count_appends_from_here()
         self._follow(config)
@@ -459,6 +462,16 @@ class PartitionLog:
         self._guarded = True
         self._set_terms()
         self.commit(self._end_offset)
+
+    def leave_journal(self, error: FirnError) -> None:
+        """From now on records count as stored by the topic's other durability. Everything is stored by both (J41); should anybody
+        still wait, it gets ``error``."""
+        if self._journaled is not None:
+            self._journaled.fail(error)
+            self._journaled = None
+            self._set_terms()
+            if self._commits_alone:
+                self.commit(self.stored_end_offset)
 
     def end_journal(self, error: FirnError) -> None:
         """Nobody says any more how far the journal has stored the records. Appends and those who wait get ``error``."""
@@ -1360,6 +1373,35 @@ class PartitionLog:
         self._epochs.replace([*older, *own])
         self._noted_epoch = self._epochs.latest
         self._durability.write_epochs()
+
+    def restore_lineage(self, entries: Iterable[EpochStart]) -> None:
+        """Use these leader epochs below the log end: batches that leave offsets out do not say where each epoch began.
+
+        Raises: StorageUnavailable.
+        """
+        self._epochs.replace([entry for entry in entries if entry.start_offset < self._end_offset])
+        self._noted_epoch = self._epochs.latest
+        self._durability.write_epochs()
+
+    def begin_segment_at(self, offset: int) -> None:
+        """Go on in a new segment at ``offset``, which is the log end or later: the offsets between were compacted away, and every
+        other replica of the log counts them too.
+
+        Raises: StorageFull, StorageUnavailable; then nothing was done.
+        """
+        assert offset >= self._end_offset, (self, offset)
+        if self._guarded:
+            self._check_guard()
+        segment = self._writer.segment
+        if segment.base_offset == offset:
+            return
+        if offset > self._end_offset and self.cleaned_end_offset is None:
+            self._expect_gaps()
+        if segment.index is None:
+            self._reader.load_index_now(segment)
+        self._roll(offset)
+        segment.end_offset = self._end_offset = offset
+        self._count_appends_from_here()
 
     def _check_quiet(self) -> None:
         if self._guarded:

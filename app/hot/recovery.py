@@ -90,6 +90,8 @@ class LoadedLog:
     """The content of the checkpoint of leader epochs; None if it is damaged."""
     start_is_assumed: bool = False
     """Whether the log start is where the local segments begin for want of a checkpoint, and may be in the tier."""
+    unsure_from: Offset | None = None
+    """Where offsets begin to be missing above the recovery point: compaction has left them out, or a loss of power has."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator about losses and repairs."""
@@ -258,6 +260,7 @@ class _Loader:
         """The segment that was read last. Each step reads it again."""
         self._problems: list[str] = []
         self._truncated_bytes = 0
+        self._unsure_from: Offset | None = None
 
     def load(self) -> LoadedLog:
         try:
@@ -296,6 +299,7 @@ class _Loader:
             log_start_offset=segments[0].base_offset,
             recovery_point=min(self._recovery_point, end),
             epochs_on_disk=on_disk,
+            unsure_from=self._unsure_from,
             truncated_bytes=self._truncated_bytes,
             problems=self._problems,
         )
@@ -375,6 +379,8 @@ class _Loader:
                 if segment.end_offset == follower.base_offset or (
                     self._gaps and segment.end_offset < follower.base_offset
                 ):
+                    if segment.end_offset < follower.base_offset and self._unsure_from is None:
+                        self._unsure_from = Offset(segment.end_offset)
                     segment.end_offset = follower.base_offset
                     continue
                 self._problems.append(

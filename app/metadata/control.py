@@ -285,7 +285,11 @@ class DropAsked(NamedTuple):
 
 
 class SwitchAsked(NamedTuple):
-    """A leader asks for the second entry of a change of durability (AlterPartition; J40, J41)."""
+    """A leader asks for the second entry of a change of durability (AlterPartition; J40, J41).
+
+    It says that the new rule holds for every record of the partition. On the way to the log, what is not tiered is in these
+    objects. On the way back, every member of the in-sync set has all from the tiered end on.
+    """
 
     topic_id: UUID
     partition: int

@@ -86,10 +86,11 @@ def _in_log(partition: PartitionImage, broker: BrokerImage, first: int, last: in
         last_known_eligible=(),
         adding=(),
         removing=(),
-        wal_ranges=(*partition.wal_ranges, *written),
+        # What stands in ranges of before is tiered by now, or is in this one: an empty range must not lead back to them (J25).
+        wal_ranges=written,
     )
     after = stamped(partition, changed)
-    return after._replace(wal_ranges=opened_by(after, broker, after.leader_epoch, max(first, last + 1)))
+    return after._replace(wal_ranges=opened_by(after, broker, after.leader_epoch, first))
 
 
 def _with_replicas(partition: PartitionImage, broker: BrokerImage, last: int, min_in_sync: int) -> PartitionImage:

@@ -20,6 +20,7 @@ from app.errors import (
     BrokerUnavailable,
     CorruptionError,
     ErrorCode,
+    FencedError,
     FirnError,
     ProtocolError,
     RequestRejected,
@@ -329,6 +330,8 @@ class ClusterMember(Elsewhere):
         """One attempt to be registered under a new broker epoch. Raises: FencedError."""
         try:
             answer = await self._register(anew=self.broker_epoch)
+        except FencedError:
+            raise
         except (FirnError, TimeoutError) as error:
             self._faults.met(
                 "registering again", "this broker", f"this broker is to register again, and cannot now: {error}"

@@ -138,12 +138,17 @@ class Membership:
                 f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: run `firn"
                 f" cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
             )
-        if self.view.config.topic_defaults.firn_durability is Durability.OBJECT and image.level < OBJECT_LEVEL:
-            raise StartRefused(
-                f"firn.durability=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: start with"
-                f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
-                " new cluster has it with firn.cluster.enable=true."
-            )
+        config = self.view.config
+        for name, wanted in (
+            ("firn.durability", config.topic_defaults.firn_durability),
+            ("firn.internal.durability", config.firn_internal_durability),
+        ):
+            if wanted == Durability.OBJECT and image.level < OBJECT_LEVEL:
+                raise StartRefused(
+                    f"{name}=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: start with"
+                    f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
+                    " new cluster has it with firn.cluster.enable=true."
+                )
 
     def _check_not_older(self, image: ClusterImage) -> None:
         """With a key, a log that lacks this broker's own last registration is not trusted (K11). Raises: StartRefused."""

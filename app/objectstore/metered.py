@@ -36,6 +36,19 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 """Label of each outcome except ``ok``. All other outcomes are ``error``."""
 
 
+_KINDS: Final = {"wal": "wal", "data": "data", "topics": "manifests", "cluster": "cluster"}
+"""Kind of keys by their first part. All other keys are ``other``."""
+WAL: Final = "wal"
+DATA: Final = "data"
+MANIFESTS: Final = "manifests"
+CLUSTER: Final = "cluster"
+
+
+def kind_of(key: str) -> str:
+    """What an object is for, by its key or by the beginning of its key (``docs/formats.md``)."""
+    return _KINDS.get(key.partition("/")[0], "other")
+
+
 STORE: Final = "the object store's"
 """Name of the store in log lines about faults, before the operation."""
 HANGING_S: Final = 20.0
@@ -48,8 +61,9 @@ GIVEN_UP_S: Final = 2.0
 class MeteredStore:
     """``inner`` with metrics: an ObjectStore whose operations are counted in ``registry``.
 
-    ``firn_store_requests_total{operation,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads of
-    what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries.
+    ``firn_store_requests_total{operation,kind,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads of
+    what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries. The kind
+    is that of its key: reads and listings of kind ``wal`` are those of take-overs, seals and sweeps.
     """
 
     def __init__(self, inner: ObjectStore, registry: Registry, faults: Faults | None = None) -> None:
@@ -59,28 +73,28 @@ class MeteredStore:
         self._under_way: dict[object, tuple[str, float]] = {}
         self.part_bytes_min = inner.part_bytes_min
         self._registry = registry
-        self._requests: dict[tuple[str, str], Counter] = {}
+        self._requests: dict[tuple[str, str, str], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         self._up = self._bytes("up")
         self._down = self._bytes("down")
 
     async def get(self, key: str) -> bytes:
-        data = await self._measure("get", self.inner.get(key))
+        data = await self._measure("get", key, self.inner.get(key))
         self._down.value += len(data)
         return data
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
-        data = await self._measure("get_range", self.inner.get_range(key, start, end))
+        data = await self._measure("get_range", key, self.inner.get_range(key, start, end))
         self._down.value += len(data)
         return data
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
-        data, size_bytes = await self._measure("get_tail", self.inner.get_tail(key, length))
+        data, size_bytes = await self._measure("get_tail", key, self.inner.get_tail(key, length))
         self._down.value += len(data)
         return data, size_bytes
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self._measure("head", self.inner.head(key))
+        return await self._measure("head", key, self.inner.head(key))
 
     def encrypted_with(self, kms_key_id: str) -> MeteredStore:
         other = copy.copy(self)  # what is counted is shared
@@ -88,38 +102,38 @@ class MeteredStore:
         return other
 
     async def put(self, key: str, data: Buffer) -> None:
-        await self._measure("put", self.inner.put(key, data))
+        await self._measure("put", key, self.inner.put(key, data))
         self._up.value += len(data)
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
-        await self._measure("put_if_absent", self.inner.put_if_absent(key, data))
+        await self._measure("put_if_absent", key, self.inner.put_if_absent(key, data))
         self._up.value += len(data)
 
     async def delete(self, key: str) -> None:
-        await self._measure("delete", self.inner.delete(key))
+        await self._measure("delete", key, self.inner.delete(key))
 
     async def delete_many(self, keys: list[str]) -> None:
-        await self._measure("delete_many", self.inner.delete_many(keys))
+        await self._measure("delete_many", keys[0] if keys else "", self.inner.delete_many(keys))
 
     async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
     ) -> list[ObjectInfo]:
         listing = self.inner.list_objects(prefix, start_after=start_after, limit=limit)
-        return await self._measure("list_objects", listing)
+        return await self._measure("list_objects", prefix, listing)
 
     async def begin_upload(self, key: str) -> MeteredUpload:
-        return MeteredUpload(self, await self._measure("begin_upload", self.inner.begin_upload(key)))
+        return MeteredUpload(self, await self._measure("begin_upload", key, self.inner.begin_upload(key)))
 
     async def list_uploads(self, prefix: str) -> list[UploadInfo]:
-        return await self._measure("list_uploads", self.inner.list_uploads(prefix))
+        return await self._measure("list_uploads", prefix, self.inner.list_uploads(prefix))
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
-        await self._measure("abort", self.inner.abort_upload(key, upload_id))
+        await self._measure("abort", key, self.inner.abort_upload(key, upload_id))
 
     async def close(self) -> None:
         await self.inner.close()
 
-    async def _measure(self, operation: str, call: Awaitable[T]) -> T:
+    async def _measure(self, operation: str, key: str, call: Awaitable[T]) -> T:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         outcome = "ok"
@@ -134,7 +148,7 @@ class MeteredStore:
             raise
         finally:
             del self._under_way[request]
-            self._count(operation, outcome)
+            self._count(operation, kind_of(key), outcome)
             self._histogram(operation).observe(loop.time() - started_s)
 
     def _tell(self, operation: str, error: BaseException, took_s: float) -> None:
@@ -157,16 +171,17 @@ class MeteredStore:
                 sentence = f"{STORE} {operation} has had no response for {now_s - started_s:.0f} s"
                 self._faults.met(STORE, operation, sentence)
 
-    def _count(self, operation: str, outcome: str) -> None:
-        counter = self._requests.get((operation, outcome))
+    def _count(self, operation: str, kind: str, outcome: str) -> None:
+        counter = self._requests.get((operation, kind, outcome))
         if counter is None:
             counter = self._registry.counter(
                 "firn_store_requests_total",
-                "Operations on the object store, by outcome.",
+                "Operations on the object store, by kind of key and outcome.",
                 operation=operation,
+                kind=kind,
                 outcome=outcome,
             )
-            self._requests[operation, outcome] = counter
+            self._requests[operation, kind, outcome] = counter
         counter.value += 1
 
     def _histogram(self, operation: str) -> Histogram:
@@ -194,14 +209,14 @@ class MeteredUpload:
         self._inner = inner
 
     async def put_part(self, number: int, data: Buffer) -> None:
-        await self._store._measure("put_part", self._inner.put_part(number, data))
+        await self._store._measure("put_part", self.key, self._inner.put_part(number, data))
         self._store._up.value += len(data)
 
     async def complete(self) -> None:
-        await self._store._measure("complete", self._inner.complete())
+        await self._store._measure("complete", self.key, self._inner.complete())
 
     async def abort(self) -> None:
-        await self._store._measure("abort", self._inner.abort())
+        await self._store._measure("abort", self.key, self._inner.abort())
 
 
 def directory_of(store: ObjectStore) -> DirectoryStore | None:

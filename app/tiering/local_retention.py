@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 def drop_local(log: TieredLog, manifest: SegmentManifest, *, now_ms: TimestampMs) -> str | None:
     """Delete rolled segments with a durable COPY_FINISHED if they are too old or too large together.
 
-    If the topic is no longer tiered, local segments will be the only copies. They are deleted only with the log start.
+    If the topic is no longer tiered, local segments will be the only copies. They are deleted only with the log start. So are
+    those of a compacted topic: the cleaner and the coordinators read the log from its start.
 
     Returns: a violation of INV-4 in words, if there is one; then nothing is deleted from there on. Raises: StorageFull,
     StorageUnavailable.
     """
-    if not log.config.tiered:
+    if log.config.stays_local:
         return None
     uncovered: str | None = None
     spans = []

@@ -405,7 +405,10 @@ class RemoteLogManager:
         try:
             if not partition.leftovers_checked:
                 await self._settle_leftovers(partition)
+            await self._copier.finish_recopy(partition)
             await self._copier.copy_all(partition)
+            if partition.log.config.compacted:
+                await self._copier.recopy(partition)
         except FencedError:
             raise
         except FirnError as error:
@@ -621,6 +624,13 @@ class RemoteLogManager:
         now_ms = self._clock.now_ms()
         found = [partition_status(partition, now_ms) for partition in self._partitions.values()]
         return sorted(found, key=lambda one: (one.topic, one.partition))
+
+    def copied_and_stored(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(raw bytes copied by this leader, bytes of readable segment objects) of every partition that is led here."""
+        return {
+            (one.log.topic, int(one.log.partition)): (one.copied_bytes, one.manifest.state.size_bytes)
+            for one in self._partitions.values()
+        }
 
     def segments(self, topic_id: TopicId, partition: PartitionIndex) -> list[SegmentStatus]:
         """Every segment of a partition, by offset; empty if this broker does not lead it."""

@@ -28,6 +28,7 @@ from app.seams import Clock
 from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
 from app.tiering.deletion import delete_segments
 from app.tiering.led_partition import LedPartition
+from app.tiering.recopying import swap, to_recopy
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
 from app.tiering.tiered_log import EpochLike, LocalSegment
@@ -74,6 +75,9 @@ class SegmentCopier:
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
+        self._recopied = count(
+            "firn_tier_recopied_segments_total", "Compacted segments copied in place of what they were before"
+        )
         self._stalled = count("firn_tier_stalled_uploads_total", "Uploads abandoned because they made no progress")
         self._corrupt = count("firn_tier_corrupt_segments_total", "Local segments found corrupt while they were copied")
 
@@ -202,6 +206,57 @@ class SegmentCopier:
             await self._finish(partition, made.recorded_in(entry), following)
         finally:
             hold.release()
+
+    async def recopy(self, partition: LedPartition) -> None:
+        """Replace all remote segments of a compacted topic by what its cleaner has left of them, if that is worth it (J59).
+
+        Meanwhile the log is not cleaned: all copies are of one state of it. Raises: FirnError; then the remote segments stay.
+        """
+        log, manifest = partition.log, partition.manifest
+        segments = to_recopy(log, manifest)
+        if not segments or partition.held or self.rests or log.cleaning:
+            return
+        replaced, copies = list(manifest.finished), []
+        entries: list[SegmentEntry] = []
+        holds = []
+        log.cleaning = True
+        try:
+            holds += [log.hold(segment.base_offset) for segment in segments]
+            for segment in segments:
+                entries.append(await self._entry_for(partition, segment.base_offset, segment))
+            partition.set_phase("announcing")
+            await manifest.copy_started(*entries)
+            for entry, segment in zip(entries, segments, strict=True):
+                if partition.detached:
+                    raise FencedError(f"another broker leads {log.topic}-{log.partition}")
+                partition.set_phase("uploading")
+                async with self._copies:
+                    made = await self._upload(partition, entry, segment, 0)
+                copies.append(made.recorded_in(entry))
+            partition.swapping = replaced, copies
+        except FirnError:
+            partition.abandoned += [entry.segment_id for entry in entries]
+            raise
+        finally:
+            log.cleaning = False
+            for hold in holds:
+                hold.release()
+        await self.finish_recopy(partition)
+
+    async def finish_recopy(self, partition: LedPartition) -> None:
+        """Make copies readable that are to replace all remote segments, if that is not known to be done. Raises: as ``recopy``."""
+        if partition.swapping is None:
+            return
+        replaced, copies = partition.swapping
+        partition.set_phase("finishing")
+        try:
+            await swap(partition.manifest, replaced, copies)
+        except ConflictError:
+            partition.swapping = None
+            partition.abandoned += [one.segment_id for one in copies]
+            raise
+        partition.swapping = None
+        self._recopied.value += len(copies)
 
     async def _entry_for(self, partition: LedPartition, base: Offset, segment: LocalSegment) -> SegmentEntry:
         log = partition.log
@@ -369,9 +424,12 @@ def _epochs_within(lineage: Sequence[EpochLike], base: Offset, end: Offset) -> t
 
 
 def _position_of(log: Any, offset: Offset) -> int:
-    """File position of the batch that starts at ``offset``. Raises: CorruptionError if no batch starts there."""
+    """File position of the batch that starts at ``offset``, or later if that one may have been compacted away.
+
+    Raises: CorruptionError if no batch starts there.
+    """
     read = log.read(offset, 1, end_offset=log.log_end_offset, min_one_batch=True)
-    if read.start_offset != offset:
+    if read.start_offset != offset and not (log.config.compacted and read.start_offset > offset):
         raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
     return int(read.position)
 

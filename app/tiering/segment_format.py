@@ -137,9 +137,10 @@ class SegmentFooter:
     chunks: tuple[ChunkEntry, ...]
 
     def chunk_index_of(self, offset: Offset) -> int:
-        """Index of the chunk that covers ``offset``, which must be in [base, end)."""
+        """Index of the chunk that covers ``offset``, which must be in [base, end). The first one covers also what compaction has
+        left out before it."""
         assert self.base_offset <= offset < self.end_offset, (self.base_offset, offset, self.end_offset)
-        return bisect_right(self.chunks, offset, key=_base_offset_of) - 1
+        return max(bisect_right(self.chunks, offset, key=_base_offset_of) - 1, 0)
 
     def chunk_end_offset(self, index: int) -> Offset:
         """One past the last offset that chunk ``index`` covers."""
@@ -426,7 +427,6 @@ def _decode_body(body: memoryview, start: int, name: str) -> SegmentFooter:
         chunks.append(ChunkEntry._make((*row[:-1], ChunkCodec(codec))))
         position += stored
         previous = base
-    require(base_offsets[0] == base_offset, f"first chunk starts at offset {base_offsets[0]}, not {base_offset}")
     require(position == stored_bytes, f"chunks of {position} bytes, {stored_bytes} claimed")
     require(sum(raw_sizes) == raw_bytes, f"{sum(raw_sizes)} raw bytes, {raw_bytes} claimed")
     require(sum(record_counts) == record_count, f"{sum(record_counts)} records, {record_count} claimed")

@@ -57,6 +57,9 @@ class LocalSegment(Protocol):
 class TieredLog(Protocol):
     """The part of a partition's local log that the tier needs. ``app.hot.log.PartitionLog`` has it."""
 
+    cleaning: bool
+    """Whether somebody replaces segments, or must be sure that nobody else does."""
+
     @property
     def topic(self) -> str: ...
     @property

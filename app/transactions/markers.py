@@ -93,7 +93,12 @@ class MarkerWriter:
     def stores_at_once(self, partition: TopicPartition) -> bool:
         """Whether a marker in this partition would be stored as soon as it is written."""
         found = self._partitions.led(partition.topic, partition.partition)
-        return found is not None and found.commits_alone and found.log.config.firn_durability is Durability.MEMORY
+        return (
+            found is not None
+            and found.commits_alone
+            and found.log.config.firn_durability is Durability.MEMORY
+            and not found.log.journaled  # by both rules, while the topic changes from object durability (J41)
+        )
 
     @staticmethod
     def _is_written(partition: Partition, marker: Marker) -> bool:

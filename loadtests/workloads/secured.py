@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from loadtests.bare_limits import FILE_BYTES, PIECE_BYTES
 from loadtests.bare_tls import bare_tls, openssl_handshakes, python_handshakes
-from loadtests.firn_peer import firn_running
 from loadtests.lab import BRIEF_WARM_UP, NOT_TIERED, Lab, told
-from loadtests.measuring import SERVER_CORE, Report, alternate, drop_topic, generate, make_topic
+from loadtests.measuring import Report, alternate, drop_topic, generate, make_topic
 from loadtests.results import Case
 from loadtests.secured_peer import (
     EVERYBODY,
     PREFIX,
     SecuredSystem,
     both_secured,
+    firn_secured,
     flags,
     issue_certificates,
     limit,
@@ -65,19 +65,22 @@ def run(lab: Lab) -> list[Case]:
     receives, decrypts, appends and answers, over as many connections, or reads, encrypts and sends, in Python without a
     broker. New connections: eight at a time, each shakes hands, logs in by SCRAM in the second case, and ends; beside a loop
     that does nothing but handshakes with Python's `ssl`, and OpenSSL's s_server, which has one connection at a time. Then
-    Produce of 1 KB to Firn on plain listeners: a broker with rules and quotas for the user, and one without either, in eight
-    turns."""
+    Produce of 1 KB to the plain listeners of two new brokers of Firn, which differ in this only: one has an authorizer with
+    rules for the user, and quotas for the user and for each of its client ids (never reached); the other has neither. They take
+    eight turns of three seconds each, after one that does not count."""
     certificates = issue_certificates(lab.base / "certificates")
     with both_secured(lab.base / "secured", certificates, lab.note) as found:
         for connections in (ONE, MANY):
             _produce(lab, found, certificates, connections)
         _fetch(lab, found, certificates)
         _connect(lab, found, certificates)
-        with firn_running(lab.base / "off", cores=str(SERVER_CORE)) as off:
-            limit(found["Firn"].tls, certificates, EVERYBODY)
-            for connections in (ONE, MANY):
-                _rules(lab, {"Firn": found["Firn"].plain, OFF: off}, connections)
-    shutil.rmtree(lab.base / "off", ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, lab.base / "ruled", ignore_errors=True)
+        ruled_one = stack.enter_context(firn_secured(lab.base / "ruled" / "on", certificates))
+        other = stack.enter_context(firn_secured(lab.base / "ruled" / "off", certificates, ruled=False))
+        limit(ruled_one.tls, certificates, EVERYBODY)
+        for connections in (ONE, MANY):
+            _rules(lab, {"Firn": ruled_one.plain, OFF: other.plain}, connections)
     return lab.kept
 
 
@@ -194,7 +197,6 @@ def _rules(lab: Lab, systems: Mapping[str, System], connections: int) -> None:
         work,
         topic,
         parameters={"connections": connections, "request_bytes": SIZES[SMALL][0]},
-        variant=True,
         rounds=0 if lab.quick else TURNS,
         touched_bytes=TOUCHED_BY_SIZE[SMALL],
         **options,

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, StorageUnavailable
+from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.machine.runtime import ThreadPool
 from app.metadata import layout, member
 from app.metadata.broker_changes import fence_brokers
@@ -20,6 +20,7 @@ from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import PartitionImage
 from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.elections import NOBODY
+from app.metadata.features import FeatureAsked
 from app.metadata.member import ClusterMember
 from app.metadata.registration import StartRefused
 from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId
@@ -285,3 +286,17 @@ async def test_j16_replicas_fail_over_while_the_store_of_logs_is_away(tmp_path: 
             assert len(seals(tmp_path, wal)) == 1
     finally:
         pool.close()
+
+
+async def test_an_older_cluster_gets_object_topics_when_its_level_is_raised(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, "a", node_id=1, new_level=1) as broker:
+        await until(lambda: unfenced(broker) == [1])
+        controller = broker.node.membership.controller
+        with pytest.raises(RequestRejected, match=r"run `firn cluster features --upgrade firn\.version=3`"):
+            await controller.create_topic("t", configs=OBJECT)
+        with pytest.raises(RequestRejected, match=r"it is 1: run"):
+            await controller.alter_configs(4, "", [ConfigChange("firn.durability", Operation.SET, "object")])
+        await controller.update_features([FeatureAsked("firn.version", 3)])
+        await controller.alter_configs(4, "", [ConfigChange("firn.durability", Operation.SET, "object")])
+        made = await controller.create_topic("t")
+        assert (made.configs, image(broker).durability) == (OBJECT, PartitionDurability.OBJECT)

@@ -58,6 +58,27 @@ async def test_limits_count_from_their_entry_on_and_outlive_the_broker(tmp_path:
         assert 40_000 < await produced(broker) < 60_000
 
 
+async def test_changed_limits_reach_requests_that_are_alike(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.create_topic("t")
+        for _ in range(3):  # from the second on it is known what they are like
+            assert await produced(broker) == 0
+        await limit(broker, ALL, producer_byte_rate=1e9, request_percentage=1e4)
+        for _ in range(3):
+            assert await produced(broker) == 0
+        await limit(broker, ALL, producer_byte_rate=100.0)
+        assert 490_000 < await produced(broker) < 510_000
+        await limit(broker, ONE_PROGRAM, producer_byte_rate=1e9)
+        assert await produced(broker) == 0, "a closer limit"
+        await limit(broker, ONE_PROGRAM, producer_byte_rate=None)
+        assert 990_000 < await produced(broker) < 1_010_000
+        await limit(broker, ALL, producer_byte_rate=None, request_percentage=None)
+        assert broker.node.context.quotas is None
+        assert await produced(broker) == 0
+        await limit(broker, ALL, producer_byte_rate=100.0)
+        assert await produced(broker) > 1_400_000, "a debt is not forgiven"
+
+
 async def test_a_consumer_gets_a_share_at_a_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as broker:
         await broker.create_topic("t")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
+from app.metadata import member
 from app.metadata.cluster import LEVEL_MAX
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced, until
@@ -103,3 +104,19 @@ async def test_the_level_is_shown_and_raised_after_a_question(tmp_path: Path, ca
 async def test_a_store_without_a_cluster_is_said_to_be_one(tmp_path: Path, capfd: Capture) -> None:
     assert await firn("cluster", "status", "--store", tmp_path.as_uri()) != 0
     assert "There is no cluster in" in capfd.readouterr().err
+
+
+async def test_a_topic_says_its_durability_and_has_one_replica(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "STOP_S", 0.1)
+    async with broker_on(tmp_path, "b1") as broker:
+        await until(lambda: unfenced(broker) == [1])
+        at = ("--bootstrap", broker.bootstrap)
+        create = ("topic", "create", "t", "--partitions", "2", "--replication-factor", "3")
+        assert await firn(*create, "--config", "firn.durability=object", *at) == 0
+        shown = await told(capfd, broker, "topic", "describe", "t")
+        assert shown["configs"]["firn.durability"]["value"] == "object"
+        assert [(one["replicas"], one["in_sync_replicas"]) for one in shown["partitions"]] == [([1], [1])] * 2
+        assert await firn("topic", "describe", "t", *at) == 0
+        assert "object" in capfd.readouterr().out

@@ -25,7 +25,7 @@ def test_people_see_every_position_and_where_it_comes_from(capsys: pytest.Captur
     for word in (
         "S3 storage",
         "S3 requests",
-        "between zones",
+        "between zones: producers",
         "EBS",
         "total",
         "a GiB replayed",
@@ -84,4 +84,34 @@ def test_what_cannot_be_deployed_is_refused(
     flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cost", "-w", "5", *flags]) == WRONG_USAGE
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_object_durability_is_shown_beside_one_to_three_copies(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["cost", "-w", "100", "--retention", "30", "--durability", "object"]
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    for word in ("write-ahead log: PUTs", "Firn, object", "Firn, 3 replicas", "in its own zone"):
+        assert word in out
+    assert main([*asked, "--linger", "1000", "--requests", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bills"]
+    assert found[0]["without_producers_between_zones"]["saved_dollars"] > 0
+    assert all("without_producers_between_zones" not in one for one in found[1:])
+    assert main(["cost", "-w", "1", "--durability", "disk", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bills"][0]["system"] == "Firn"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("-w", "5", "--durability", "tape"), "memory, disk or object"),
+        (("-w", "5", "--durability", "object", "--replicas", "3"), "one copy"),
+        (("-w", "5", "--durability", "object", "--requests", "0"), "above 0"),
+        ((), "--write is missing"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", *flags]) == WRONG_USAGE
     assert told in " ".join(capsys.readouterr().err.split())

@@ -8,17 +8,24 @@ from typing import Any
 
 import pytest
 
-from app.configs import BrokerConfig
-from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, ensure_topic
+from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
+from app.configs.validation import validate_topic_configs
+from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, ensure_topic, topic_configs
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.transactions import handle_add_offsets
+from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.controller import not_controller
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
-CLUSTER: Any = SimpleNamespace(
-    image=SimpleNamespace(topic=lambda _: None), effective_broker_config=lambda: BrokerConfig()
-)
+
+def image(level: int = 0, **topics: str) -> Any:
+    """With topics and their ``firn.durability``."""
+    made = {name: SimpleNamespace(configs={"firn.durability": durability}) for name, durability in topics.items()}
+    return SimpleNamespace(topic=lambda _: None, level=level, topics_by_name=made)
+
+
+CLUSTER: Any = SimpleNamespace(image=image(), effective_broker_config=lambda: BrokerConfig())
 
 
 class Controller:
@@ -57,3 +64,30 @@ def test_nobody_waits_for_a_topic_without_a_limit() -> None:
         assert loop.time() <= MADE_WITHIN_S + 1
 
     run_virtual(main)
+
+
+OBJECT = TopicConfig(firn_durability=Durability.OBJECT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "of", "wanted"),
+    [
+        ({}, image(), None),
+        ({}, image(OBJECT_LEVEL), None),
+        ({}, image(OBJECT_LEVEL, t="disk"), None),
+        ({}, image(OBJECT_LEVEL, t="disk", u="object"), "object"),
+        ({"topic_defaults": OBJECT}, image(OBJECT_LEVEL), "object"),
+        ({"firn_ephemeral": True}, image(OBJECT_LEVEL), "object"),
+        ({"firn_internal_durability": InternalDurability.DISK}, image(OBJECT_LEVEL, t="object"), "disk"),
+        ({"firn_internal_durability": InternalDurability.MEMORY}, image(), "memory"),
+        ({"firn_internal_durability": InternalDurability.OBJECT}, image(OBJECT_LEVEL), "object"),
+    ],
+)
+def test_internal_topics_get_object_durability_as_soon_as_it_matters(
+    settings: dict[str, Any], of: Any, wanted: str | None
+) -> None:
+    configs = topic_configs(CONSUMER_OFFSETS, BrokerConfig(**settings), of)
+    assert configs.get("firn.durability") == wanted
+    assert configs["remote.storage.enable"] == ("true" if wanted == "object" else "false")
+    if wanted == "object":
+        assert validate_topic_configs(dict(configs)).tiered

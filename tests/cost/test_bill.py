@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from app.cost.bill import FIRN_WORK, KAFKA_WORK, Around, Work, bills, firn, kafka
+from app.cost.bill import FIRN_WORK, KAFKA_WORK, Around, Bill, Work, bills, firn, firn_object, kafka
 from app.cost.prices import Prices, with_overrides
 from app.cost.requests import billed
-from app.cost.workload import Workload, parse_bytes
+from app.cost.workload import Workload, WriteAhead, parse_bytes
 from app.errors import ConfigError
 from app.limits import GIB, MIB
 
@@ -31,15 +31,16 @@ def test_a_gib_a_second_for_a_month_is_what_the_list_says() -> None:
 
 def test_nothing_is_billed_between_zones_in_one_zone() -> None:
     for bill in bills(Workload(write_mb_per_s=10, zones=1), PRICES):
-        assert [line.dollars for line in bill.lines if line.what == "between zones"] == [0]
+        assert not [line for line in bill.lines if line.what.startswith("between zones")]
 
 
 def test_followers_and_producers_cross_zones_and_consumers_of_kafka_do_not() -> None:
     workload = Workload(write_mb_per_s=10, fan_out=5, replay_share=0)
-    crossing = workload.gib_per_month * (2 / 3 + 2) * 2 * 0.01
-    assert position("Kafka, 3 × EBS", "between zones", workload) == pytest.approx(crossing)
-    crossing = workload.gib_per_month * (2 / 3 + 5 * 2 / 3) * 2 * 0.01
-    assert position("Firn", "between zones", workload) == pytest.approx(crossing)
+    a_time = workload.gib_per_month * 2 * 0.01
+    for system, consumers, followers in (("Kafka, 3 × EBS", 0, 2), ("Firn", 5 * 2 / 3, 0)):
+        assert position(system, "between zones: producers", workload) == pytest.approx(2 / 3 * a_time)
+        assert position(system, "between zones: consumers", workload) == pytest.approx(consumers * a_time)
+        assert position(system, "between zones: followers", workload) == pytest.approx(followers * a_time)
 
 
 def test_a_volume_takes_the_place_of_nvme_and_costs_by_its_size() -> None:
@@ -71,7 +72,9 @@ def test_what_stands_around_a_broker_is_billed_by_zone_by_number_and_by_byte() -
         "instances",
         "S3 storage",
         "S3 requests",
-        "between zones",
+        "between zones: producers",
+        "between zones: consumers",
+        "between zones: followers",
     }
 
 
@@ -114,6 +117,66 @@ def test_impossible_workloads_and_sizes_are_refused() -> None:
     assert parse_bytes("1.5MiB") == 1_572_864
     with pytest.raises(ConfigError, match="size"):
         parse_bytes("large")
+
+
+def dollars_by_line(bill: Bill) -> dict[str, float]:
+    return {line.what: line.dollars for line in bill.lines}
+
+
+def test_object_durability_costs_a_fifth_of_kafka_on_ebs_for_a_month_of_100_mb_a_second() -> None:
+    workload = Workload(write_mb_per_s=100, retention_days=30, zones=3)
+    found = {one.system: one for one in bills(workload, PRICES, write_ahead=WriteAhead())}
+    assert list(found) == [
+        "Firn, object",
+        "Firn",
+        "Firn, 2 replicas",
+        "Firn, 3 replicas",
+        "Kafka, tiered",
+        "Kafka, 3 × EBS",
+    ]
+    of_objects, of_kafka = found["Firn, object"], found["Kafka, 3 × EBS"]
+    assert of_objects.dollars <= of_kafka.dollars / 5
+    lines = dollars_by_line(of_objects)
+    assert "between zones: followers" not in lines
+    for system in ("Firn", "Kafka, tiered", "Kafka, 3 × EBS"):
+        assert dollars_by_line(found[system])["between zones: producers"] == lines["between zones: producers"]
+    assert lines["S3 storage"] == dollars_by_line(found["Firn, 3 replicas"])["S3 storage"], "one copy in the bucket"
+    found_avoidable = of_objects.avoidable
+    assert found_avoidable is not None
+    assert found_avoidable.producers_dollars == pytest.approx(workload.gib_per_month * 2 / 3 * 0.02)
+    assert found_avoidable.producers_dollars == pytest.approx(lines["between zones: producers"])
+    # Each object is put once more, and read from each of two other zones.
+    more = lines["write-ahead log: PUTs"] * (1 + 2 * 0.0004 / 0.005)
+    assert found_avoidable.saved_dollars == pytest.approx(found_avoidable.producers_dollars - more)
+
+
+def wal_puts(write_ahead: WriteAhead, **workload: float) -> float:
+    line = dollars_by_line(firn_object(Workload(**workload), PRICES, write_ahead))["write-ahead log: PUTs"]  # type: ignore[arg-type]
+    return line / 0.005 * 1000 / (730 * 3600)
+
+
+def test_objects_are_put_by_linger_or_by_size_whatever_the_number_of_partitions() -> None:
+    assert wal_puts(WriteAhead(), write_mb_per_s=1) == pytest.approx(4)
+    assert wal_puts(WriteAhead(), write_mb_per_s=1, partitions=10_000) == pytest.approx(4)
+    assert wal_puts(WriteAhead(linger_ms=1000), write_mb_per_s=1) == pytest.approx(1)
+    # 8 MiB are there earlier.
+    assert wal_puts(WriteAhead(linger_ms=10_000), write_mb_per_s=MIB / 1e6 * 16, zones=1) == pytest.approx(2)
+    # Ten requests a second: after each object 100 ms pass until the next one begins.
+    assert wal_puts(WriteAhead(appends_per_s=10), write_mb_per_s=1) == pytest.approx(1 / 0.35)
+
+
+def test_a_log_that_holds_too_much_back_has_smaller_segments() -> None:
+    workload = Workload(write_mb_per_s=20, partitions=100)
+    large, small = (firn_object(workload, PRICES, WriteAhead(retention_bytes=size)) for size in (200 * GIB, 100 * MIB))
+    assert billed(small.operations)[0] > 2 * billed(large.operations)[0]
+    held = [dollars_by_line(one)["write-ahead log: storage"] / 0.023 for one in (large, small)]
+    assert held == [pytest.approx(20e6 * 3600 / GIB), pytest.approx(100 / 1024)]
+
+
+def test_what_a_write_ahead_log_cannot_be_is_refused() -> None:
+    for wrong in ({"linger_ms": -1}, {"take_overs": float("nan")}, {"object_bytes": 0}, {"appends_per_s": 0}):
+        with pytest.raises(ConfigError):
+            WriteAhead(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

@@ -1,7 +1,7 @@
 """Clients of topics with ``firn.durability=object`` while brokers lose their disks: what they were told has to stay true.
 
-A producer writes numbers and keeps what was acknowledged; a reader follows from the beginning and keeps what it saw. At the end each
-record that was acknowledged or seen is where it was, once and in order, and leader epochs have never gone back.
+A producer writes numbers and keeps what was acknowledged; a reader follows from the beginning and keeps what it saw. At the end
+each record that was acknowledged or seen is where it was, once and in order, and leader epochs have never gone back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from app.metadata.cluster import OBJECT_LEVEL
-from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, ends_of, seen, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing, ends_of, seen, until
 
 TOPIC = "t"
 OTHERS = ("on-disk", "in-memory")
@@ -165,21 +165,22 @@ class Careless:
         assert not self._thread.is_alive()
 
 
-def create(brokers: Brokers, configs: Mapping[str, str], *names: str, partitions: int = PARTITIONS) -> None:
+def create(
+    admin: AdminClient, brokers: int, configs: Mapping[str, str], *names: str, partitions: int = PARTITIONS
+) -> None:
     """Once all brokers are there. A factor is asked for as clients do."""
-    admin = brokers.admin
-    until(lambda: len(seen(admin).brokers) == len(brokers.nodes), "the brokers are in the cluster")
-    topics = [NewTopic(name, partitions, len(brokers.nodes), config=dict(configs)) for name in names]
+    until(lambda: len(seen(admin).brokers) == brokers, "the brokers are in the cluster")
+    topics = [NewTopic(name, partitions, brokers, config=dict(configs)) for name in names]
     for one in admin.create_topics(topics).values():
         one.result(WAIT_S)
     wait_until_led(admin, *names)
 
 
-def create_all(brokers: Brokers, configs: Mapping[str, str] = OBJECT) -> None:
+def create_all(admin: AdminClient, brokers: int, configs: Mapping[str, str] = OBJECT) -> None:
     """The topic whose records are to be kept, and one of each other durability."""
-    create(brokers, configs, TOPIC)
+    create(admin, brokers, configs, TOPIC)
     for name, durability in zip(OTHERS, ("disk", "memory"), strict=True):
-        create(brokers, {"firn.durability": durability}, name, partitions=1)
+        create(admin, brokers, {"firn.durability": durability}, name, partitions=1)
 
 
 def unled(admin: AdminClient, names: Sequence[str]) -> list[str]:
@@ -228,7 +229,9 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Seen]:
 
 
 def check(bootstrap: str, writing: Writing, following: Following | None = None) -> int:
-    """After ``writing.finish()``: all that was acknowledged or seen is there once, in order, where it was. Returns: how many records."""
+    """After ``writing.finish()``: all that was acknowledged or seen is there once, in order, where it was.
+
+    Returns: how many records there are."""
     assert writing.refused == []
     records = 0
     for partition, acknowledged in enumerate(writing.acknowledged):

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from app.configs.broker import NODE_ID_AUTO
 from app.errors import ErrorCode
 from app.limits import MIB
+from app.metadata.cluster import LEVEL_FEATURE, OBJECT_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.produce import encode_produce_request
 from tests.faults.object_load import (
@@ -30,21 +37,39 @@ from tests.faults.object_load import (
     wait_until_led,
 )
 from tests.faults.producing import PRODUCE_VERSION, link, plain_batch
-from tests.faults.served import BUG
+from tests.faults.served import BUG, firn, serving
+from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, MOTO
 from tests.support.cluster import WAIT_S, Brokers, Writing, brokers_running
 from tests.support.cluster_faults import wait_for_more
 
 pytestmark = pytest.mark.faults
 MANY = 100
 FLOODS = 8
+BUFFER_BYTES = int(SETTINGS["wal_buffer_bytes"])
+REFUSALS = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
-def end_and_wipe(brokers: Brokers, nodes: Sequence[int]) -> None:
+@pytest.fixture
+def s3_server() -> Iterator[tuple[int, int]]:
+    """Port and process id of an S3 server with an empty bucket."""
+    with subprocess.Popen([sys.executable, str(MOTO)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+        yield port, process.pid
+        process.stdin.close()
+        process.wait()
+
+
+def end_and_wipe(brokers: Brokers, nodes: Sequence[int], how: signal.Signals = signal.SIGKILL) -> None:
     """All at once, and what they had on their disks is gone."""
     for node_id in nodes:
-        brokers.processes[node_id].send_signal(signal.SIGKILL)
+        brokers.processes[node_id].send_signal(how)
     for node_id in nodes:
-        brokers.end(node_id, signal.SIGKILL)
+        brokers.processes[node_id].wait(WAIT_S)
         if (brokers.path / f"broker-{node_id}" / "data").exists():
             brokers.lose_disk(node_id)
 
@@ -55,22 +80,33 @@ def check_no_bug(brokers: Brokers) -> None:
         assert not found, (node_id, found)
 
 
-def kill(path: Path, nodes: Sequence[int], kills: int, seed: int, configs: Mapping[str, str]) -> None:
-    """Kill one broker, or all, at random moments, and wipe their disks, while clients go on."""
+def kill(path: Path, nodes: Sequence[int], faults: Iterable[int], seed: int, configs: Mapping[str, str]) -> None:
+    """Kill one broker, or all, at random moments, and wipe their disks, while clients go on.
+
+    Now and then one is stopped in order, or stands still until others lead and then goes on.
+    """
     rng = random.Random(seed)
+    done = 0
     with brokers_running(path, nodes, settings=SETTINGS) as brokers:
-        create_all(brokers, configs)
-        writing, following, careless = Writing(brokers.bootstrap, pace_s=0.005), Following(brokers.bootstrap), Careless(brokers.bootstrap)
+        create_all(brokers.admin, len(nodes), configs)
+        writing = Writing(brokers.bootstrap, pace_s=0.005)
+        following, careless = Following(brokers.bootstrap), Careless(brokers.bootstrap)
         try:
             wait_for_more([writing, following, careless])
-            for number in range(kills):
+            for done in faults:
                 victims = brokers.nodes if rng.random() < 0.2 else (rng.choice(brokers.nodes),)
+                how = rng.choices(("kill", "stop", "pause"), (70, 15, 15 if len(victims) < len(nodes) else 0))[0]
                 at_work = rng.random() < 0.8
-                print(f"{time.time():.2f} kill {number + 1}: {victims}{'' if at_work else ', at whatever they are'}")
+                print(f"{time.time():.2f} {done}: {how} {victims}{'' if at_work else ', whatever they are at'}")
                 if at_work:
                     wait_for_more([writing])
                 time.sleep(rng.uniform(0, 1.0))
-                end_and_wipe(brokers, victims)
+                if how == "pause":
+                    brokers.pause(victims[0])
+                    wait_for_more([writing])
+                    brokers.go_on(victims[0])
+                    continue
+                end_and_wipe(brokers, victims, signal.SIGKILL if how == "kill" else signal.SIGTERM)
                 if len(victims) < len(brokers.nodes) and rng.random() < 0.5:
                     wait_for_more([writing])  # without it
                 for node_id in victims:
@@ -82,7 +118,7 @@ def kill(path: Path, nodes: Sequence[int], kills: int, seed: int, configs: Mappi
             following.stop()
             writing.finish()
         records = check(brokers.bootstrap, writing, following)
-        print(f"seed {seed}: {records} records, {kills} kills")
+        print(f"seed {seed}: {records} records, {done} faults")
         check_no_bug(brokers)
 
 
@@ -91,24 +127,47 @@ def kill(path: Path, nodes: Sequence[int], kills: int, seed: int, configs: Mappi
 def test_one_broker_that_loses_its_disk_has_lost_doubled_and_reordered_nothing(
     tmp_path: Path, configs: Mapping[str, str]
 ) -> None:
-    kill(tmp_path, [1], 3, 1, configs)
+    kill(tmp_path, [1], range(1, 4), 1, configs)
 
 
 @pytest.mark.ci
 def test_brokers_that_lose_their_disks_have_lost_doubled_and_reordered_nothing(tmp_path: Path) -> None:
-    kill(tmp_path, [1, 2, 3], 4, 2, TIERED)
+    kill(tmp_path, [1, 2, 3], range(1, 6), 2, TIERED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_hundred_kills_of_one_broker(tmp_path: Path, seed: int) -> None:
-    kill(tmp_path, [1], MANY, seed, TIERED)
+    kill(tmp_path, [1], range(1, MANY + 1), seed, TIERED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 6])
 def test_a_hundred_kills_of_three_brokers(tmp_path: Path, seed: int) -> None:
-    kill(tmp_path, [1, 2, 3], MANY, seed, TIERED)
+    kill(tmp_path, [1, 2, 3], range(1, MANY + 1), seed, TIERED)
+
+
+@pytest.mark.ci
+def test_a_killed_broker_without_a_disk_is_followed_by_one_with_another_node_id(tmp_path: Path) -> None:
+    """All that is known of the first one is in the bucket."""
+    settings = {name: value for name, value in SETTINGS.items() if name != "take_over"} | {"firn_ephemeral": True}
+    with brokers_running(tmp_path, [1], settings=settings) as brokers:
+        create(brokers.admin, 1, TIERED, TOPIC)
+        writing, following = Writing(brokers.bootstrap, pace_s=0.005), Following(brokers.bootstrap)
+        try:
+            wait_for_more([writing, following])
+            end_and_wipe(brokers, [1])
+            brokers.ports[NODE_ID_AUTO] = brokers.ports[1]
+            for _ in range(2):
+                brokers.start(NODE_ID_AUTO)
+                wait_for_more([writing, following])
+                end_and_wipe(brokers, [NODE_ID_AUTO])
+            brokers.start(NODE_ID_AUTO)
+        finally:
+            following.stop()
+            writing.finish()
+        assert check(brokers.bootstrap, writing, following)
+        assert "this broker has node id 4 from now on" in brokers.lines(NODE_ID_AUTO)
 
 
 # --- the store is away ------------------------------------------------------------------------------------------------------
@@ -119,13 +178,10 @@ async def flood(port: int, index: int, answers: Counter[ErrorCode], stopping: as
     value = bytes(60_000)
     async with link(port) as connection:
         while not stopping.is_set():
-            frame = b"".join(
-                bytes(piece)
-                for piece in encode_produce_request(
-                    PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], timeout_ms=500
-                )
+            frame = encode_produce_request(
+                PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], acks=-1, timeout_ms=500
             )
-            connection.write(frame)
+            connection.write(b"".join(bytes(piece) for piece in frame))
             answer = (await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)).responses[0].partition_responses[0]
             answers[ErrorCode(answer.error_code)] += 1
             if answer.error_code:
@@ -140,65 +196,125 @@ async def more_of(answers: Counter[ErrorCode], *codes: ErrorCode) -> None:
             await asyncio.sleep(0.02)
 
 
-async def lose_the_store(path: Path, away_s: float) -> None:
-    refusals = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
+class Clients:
+    """Of one broker: those that are to notice when its store is away, and those that are not."""
+
+    def __init__(self, bootstrap: str, port: int) -> None:
+        self.bootstrap = bootstrap
+        self.port = port
+        self.writing = Writing(bootstrap, pace_s=0.005)
+        self.following, self.careless = Following(bootstrap), Careless(bootstrap)
+
+    async def go_on(self) -> None:
+        await asyncio.to_thread(wait_for_more, [self.writing, self.following, self.careless])
+
+    def stop(self) -> None:
+        self.careless.stop()
+        self.following.stop()
+        self.writing.finish()
+
+
+async def outage(
+    clients: Clients, process: psutil.Process, cut: Callable[[], None], heal: Callable[[], None], away_s: float
+) -> None:
+    """Take the store away from a broker for a while, and give it back."""
+    answers: Counter[ErrorCode] = Counter()
+    stopping = asyncio.Event()
+    await clients.go_on()
+    async with asyncio.TaskGroup() as group, link(clients.port) as connection:
+        for index in range(FLOODS):
+            group.create_task(flood(clients.port, index, answers, stopping))
+        await more_of(answers, ErrorCode.NONE)
+        resident_bytes = process.memory_info().rss
+        cut()
+        # Answers come while the store is away: first of those that wait, then of those for which there is no room.
+        await more_of(answers, *REFUSALS)
+        acknowledged = answers[ErrorCode.NONE]
+        end_s = time.monotonic() + away_s
+        held: list[float] = []
+        while not held or time.monotonic() < end_s:
+            await asyncio.to_thread(wait_for_more, [clients.careless])
+            await more_of(answers, ErrorCode.NOT_ENOUGH_REPLICAS)
+            held.append(await connection.metric("firn_wal_held_bytes"))
+        assert answers[ErrorCode.NONE] == acknowledged, "nothing is acknowledged that is not in the store"
+        assert BUFFER_BYTES // 2 < max(held) <= BUFFER_BYTES
+        grown_bytes = process.memory_info().rss - resident_bytes
+        print(f"away for {away_s:.0f} s: {dict(answers)}, held {max(held):.0f}, grown by {grown_bytes} bytes")
+        assert grown_bytes < 64 * MIB
+        heal()
+        await more_of(answers, ErrorCode.NONE)
+        await clients.go_on()
+        stopping.set()
+    assert set(answers) <= {ErrorCode.NONE, *REFUSALS}
+
+
+async def lose_the_directory(path: Path, away_s: float) -> None:
     with brokers_running(path, [1], settings=SETTINGS) as brokers:
-        create_all(brokers)
-        create(brokers, OBJECT, "flood", partitions=FLOODS)
-        writing, following, careless = (
-            Writing(brokers.bootstrap, pace_s=0.005),
-            Following(brokers.bootstrap),
-            Careless(brokers.bootstrap),
-        )
-        port = brokers.ports[1]
-        answers: Counter[ErrorCode] = Counter()
-        stopping = asyncio.Event()
+        create_all(brokers.admin, 1)
+        create(brokers.admin, 1, OBJECT, "flood", partitions=FLOODS)
+        clients = Clients(brokers.bootstrap, brokers.ports[1])
         try:
-            await asyncio.to_thread(wait_for_more, [writing, following, careless])
-            async with asyncio.TaskGroup() as group, link(port) as connection:
-                for index in range(FLOODS):
-                    group.create_task(flood(port, index, answers, stopping))
-                await more_of(answers, ErrorCode.NONE)
-                process = psutil.Process(brokers.processes[1].pid)
-                resident_bytes = process.memory_info().rss
-                brokers.cut_bucket(1)
-                # Answers come while the store is away: first of those that wait, then of those for which there is no room.
-                await more_of(answers, *refusals)
-                acknowledged = answers[ErrorCode.NONE]
-                end_s = time.monotonic() + away_s
-                held: list[float] = []
-                while not held or time.monotonic() < end_s:
-                    await asyncio.to_thread(wait_for_more, [careless])
-                    await more_of(answers, ErrorCode.NOT_ENOUGH_REPLICAS)
-                    held.append(await connection.metric("firn_wal_held_bytes"))
-                assert answers[ErrorCode.NONE] == acknowledged, "nothing is acknowledged that is not in the store"
-                assert max(held) > SETTINGS["wal_buffer_bytes"] // 2
-                assert max(held) <= SETTINGS["wal_buffer_bytes"]
-                grown_bytes = process.memory_info().rss - resident_bytes
-                print(f"away for {away_s:.0f} s: {dict(answers)}, held {max(held):.0f}, grown by {grown_bytes} bytes")
-                assert grown_bytes < 64 * MIB
-                brokers.heal_bucket(1)
-                await more_of(answers, ErrorCode.NONE)
-                await asyncio.to_thread(wait_for_more, [writing, following, careless])
-                stopping.set()
-            assert set(answers) <= {ErrorCode.NONE, *refusals}
+            process = psutil.Process(brokers.processes[1].pid)
+            await outage(clients, process, lambda: brokers.cut_bucket(1), lambda: brokers.heal_bucket(1), away_s)
             end_and_wipe(brokers, [1])
             brokers.start(1)
-            await asyncio.to_thread(wait_for_more, [writing, following])
+            await asyncio.to_thread(wait_for_more, [clients.writing, clients.following])
         finally:
             brokers.heal_bucket(1)
-            careless.stop()
-            following.stop()
-            writing.finish()
-        assert check(brokers.bootstrap, writing, following)
+            clients.stop()
+        assert check(brokers.bootstrap, clients.writing, clients.following)
         check_no_bug(brokers)
+
+
+async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> None:
+    """``firn serve``, and a store that answers nothing for a while."""
+    store = f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{port}&region=us-east-1&path_style=true"
+    settings = {
+        "firn.cluster.enable": "true",
+        "wal.bytes": BUFFER_BYTES // 16,
+        "wal.buffer.bytes": BUFFER_BYTES,
+        "remote.log.manager.task.interval.ms": 200,
+    }
+    with serving(path, "--take-over", store=store, environment=CREDENTIALS, settings=settings) as broker:
+        level = f"{LEVEL_FEATURE}={OBJECT_LEVEL}"
+        raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
+        assert raised.returncode == 0, raised.stderr
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        create_all(admin, 1)
+        create(admin, 1, OBJECT, "flood", partitions=FLOODS)
+        clients = Clients(broker.bootstrap, broker.port)
+        assert broker.process is not None
+        server = psutil.Process(pid)
+        try:
+            await outage(clients, psutil.Process(broker.process.pid), server.suspend, server.resume, away_s)
+        finally:
+            server.resume()
+            clients.stop()
+        assert check(broker.bootstrap, clients.writing, clients.following)
+        broker.kill()
+        shutil.rmtree(broker.data_dir)
+        broker.start()
+        wait_until_led(AdminClient({"bootstrap.servers": broker.bootstrap}), TOPIC)
+        assert check(broker.bootstrap, clients.writing, clients.following)
 
 
 @pytest.mark.ci
 async def test_while_the_store_is_away_producers_are_told_and_other_topics_go_on(tmp_path: Path) -> None:
-    await lose_the_store(tmp_path, 2)
+    await lose_the_directory(tmp_path, 2)
 
 
 @pytest.mark.slow
 async def test_a_minute_without_the_store(tmp_path: Path) -> None:
-    await lose_the_store(tmp_path, 60)
+    await lose_the_directory(tmp_path, 60)
+
+
+@pytest.mark.ci
+async def test_while_an_s3_server_stands_still_producers_are_told_and_other_topics_go_on(
+    tmp_path: Path, s3_server: tuple[int, int]
+) -> None:
+    await lose_the_server(tmp_path, *s3_server, 2)
+
+
+@pytest.mark.slow
+async def test_a_minute_of_an_s3_server_that_stands_still(tmp_path: Path, s3_server: tuple[int, int]) -> None:
+    await lose_the_server(tmp_path, *s3_server, 60)

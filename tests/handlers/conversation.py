@@ -25,16 +25,17 @@ class Talk:
         self.reader = reader
         self.writer = writer
         self.correlation_id = 0
+        self.client_id = "test"
 
     def send(self, key: int, version: int, message: Any) -> int:
         self.correlation_id += 1
-        self.writer.write(request_frame(key, version, self.correlation_id, "test", message))
+        self.writer.write(request_frame(key, version, self.correlation_id, self.client_id, message))
         return self.correlation_id
 
     def send_produce(self, version: int, topics: Any, *, acks: int = -1, timeout_ms: int = 60_000, **extra: Any) -> int:
         self.correlation_id += 1
         pieces = encode_produce_request(
-            version, self.correlation_id, "test", topics, acks=acks, timeout_ms=timeout_ms, **extra
+            version, self.correlation_id, self.client_id, topics, acks=acks, timeout_ms=timeout_ms, **extra
         )
         self.writer.write(b"".join(bytes(piece) for piece in pieces))
         return self.correlation_id

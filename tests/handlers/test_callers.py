@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.handlers.callers import Caller, Quotas, Rights
+from app.configs import BrokerConfig
+from app.handlers.callers import ANONYMOUS, Caller, Quotas, Rights
+from app.handlers.client_quotas import ClientQuotas
 from app.handlers.fetch_fan_out import FanOut, FetchKind
 from app.metadata.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.fetch import decode_fetch
-from app.wire.produce import decode_produce
+from app.wire.produce import decode_produce, encode_produce_request
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
 from tests.handlers.test_fetch import ask, only, request
@@ -264,3 +266,106 @@ async def test_a_request_beyond_the_limit_is_told_to_wait_on_the_short_way(start
     other = await connect(bench)
     assert (await other.produce(9, [("t", [(0, batch(1))])])).throttle_time_ms == 600
     assert quotas.charged == [(PRODUCE, size)] * 4
+
+
+async def test_changed_limits_count_from_the_next_request_on_for_those_that_go_the_short_way(
+    start, connect, monkeypatch, decoded
+):
+    bench = await start()
+    timers = Timers(bench, monkeypatch)
+    client, _, size = await noted(bench, connect)
+    quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), lambda: 1000.0)
+    user, program = QuotaEntity("ANONYMOUS", None, None), QuotaEntity("ANONYMOUS", "test", None)
+
+    async def told(requests: int) -> list[int]:
+        times = []
+        for _ in range(requests):
+            times.append((await one(client, bench, PRODUCE, 9)).throttle_time_ms)
+            timers.run_out()
+        return times
+
+    assert await told(2) == [0, 0], "no limit"
+    quotas.follow({user: {"producer_byte_rate": 100.0 * size}})
+    assert await told(3) == [0, 0, 0]
+    quotas.follow({user: {"producer_byte_rate": 2.0 * size}})
+    assert await told(3) == [0, 0, 500]
+    quotas.follow({user: {"producer_byte_rate": 2.0 * size}, program: {"producer_byte_rate": 4.0 * size}})
+    assert await told(5) == [0, 0, 0, 0, 250], "a closer limit"
+    quotas.follow({program: {"consumer_byte_rate": 1.0}})
+    assert await told(2) == [0, 0]
+    quotas.follow({user: {"producer_byte_rate": 2.0 * size}})
+    assert await told(1) == [1000], "what was taken stays taken"
+    assert decoded == [PRODUCE]
+
+
+def frame_of(client_id: str) -> bytes:
+    pieces = encode_produce_request(9, 1, client_id, [("t", [(0, batch(1))])], acks=-1, timeout_ms=60_000)
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+async def told_of(client: Talk, *client_ids: str) -> list[int]:
+    """The throttle times of requests that are sent together."""
+    client.writer.write(b"".join(map(frame_of, client_ids)))
+    return [(await client.answer(PRODUCE, 9))[1].throttle_time_ms for _ in client_ids]
+
+
+async def test_clients_on_the_short_way_pay_for_what_each_of_them_sends(start, connect, decoded):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), lambda: 1000.0)
+    quotas.follow({QuotaEntity("ANONYMOUS", "", None): {"producer_byte_rate": 1e6}})
+    sent = ["a", "bb", "a", "a", "bb", "a", "bb", "bb", "bb", *["a"] * 40]
+    assert await told_of(client, *sent) == [0] * len(sent)
+    who = Caller(Rights(ANONYMOUS))
+    for client_id in ("a", "bb"):
+        taken = sent.count(client_id) * (len(frame_of(client_id)) - 4)
+        assert quotas.charge(who, client_id, PRODUCE, 2_000_000) == pytest.approx(1000 + taken / 1000, abs=1)
+    assert decoded == [PRODUCE] * 2
+
+
+async def test_clients_on_the_short_way_pay_for_the_time_of_each_of_them(start, connect, decoded):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    assert await told_of(client, "a", "bb") == [0, 0]
+    now_s = 1000.0
+
+    def looked() -> float:
+        nonlocal now_s
+        now_s += 0.025
+        return now_s
+
+    quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), looked)
+    quotas.follow({QuotaEntity("ANONYMOUS", "", None): {"request_percentage": 20.0}})
+    for _ in range(4):
+        assert await told_of(client, "a", "bb") == [0, 0]
+    left_s = [quotas._of(Caller(Rights(ANONYMOUS)), client_id).time.balance(now_s) for client_id in ("a", "bb", "c")]
+    assert all(0 < of_client < 0.15 for of_client in left_s[:2]), "0.025 s each time, and hardly anything comes in"
+    assert left_s[2] == pytest.approx(0.2)
+    assert decoded == [PRODUCE] * 2
+
+
+async def test_the_time_of_requests_on_the_short_way_counts(start, connect, monkeypatch, decoded):
+    bench = await start()
+    timers = Timers(bench, monkeypatch)
+    client, _, _ = await noted(bench, connect)
+    now_s = 1000.0
+
+    def looked() -> float:
+        nonlocal now_s
+        now_s += 0.025
+        return now_s
+
+    quotas = bench.context.quotas = ClientQuotas(BrokerConfig(node_id=1), looked)
+    quotas.follow({QuotaEntity("ANONYMOUS", None, None): {"request_percentage": 10.0}})
+    told = []
+    for _ in range(30):
+        told.append((await one(client, bench, PRODUCE, 9)).throttle_time_ms)
+        timers.run_out()
+        now_s += told[-1] / 1000
+    assert told[0] == 0
+    served_s = 30 * 0.025
+    assert sum(told) / 1000 >= (served_s - 0.1) / 0.1 * 0.9 - 1, "a tenth of the time, and a sample besides"
+    assert max(told) <= 1000
+    assert decoded == [PRODUCE]

@@ -12,7 +12,7 @@ from app.buckets import AHEAD_S
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
 from app.handlers import client_quotas
-from app.handlers.callers import Caller, Rights
+from app.handlers.callers import UNKNOWN, Caller, Rights
 from app.handlers.client_quotas import FETCH, PRODUCE, ClientQuotas
 from app.metadata.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
@@ -37,6 +37,14 @@ def quotas(limits, **config: int) -> tuple[ClientQuotas, Clock]:
 
 def caller(user: str = "u") -> Caller:
     return Caller(Rights(f"User:{user}"))
+
+
+class Kind:
+    """Requests of one kind."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id: str | None = client_id
+        self.shares = UNKNOWN
 
 
 def of_user(name: str | None, client_id: str | None = None) -> QuotaEntity:
@@ -68,12 +76,12 @@ TURNS = st.lists(st.tuples(st.lists(st.integers(10, 200_000), max_size=9), st.fl
 def test_small_requests_wait_as_if_each_looked_at_the_clock(rate, turns) -> None:
     limits = {of_user("u"): {"producer_byte_rate": float(rate)}}
     (made, clock), (exact, other_clock) = quotas(limits), quotas(limits)
-    who, began_s, sent = caller(), clock.now_s, 0
+    who, kind, began_s, sent = caller(), Kind("c"), clock.now_s, 0
     for sizes, pause_s in turns:
         made.begin()
         for size in sizes:
             sent += size
-            told_ms = made.produced(who, "c", size)
+            told_ms = made.produced(who, "c", size) if size % 2 else made.produced_alike(who, kind, size)
             wait_ms = exact.charge(who, "c", PRODUCE, size)
             assert told_ms <= wait_ms + 1  # rounded up
             # Only a bucket that filled to the brim meanwhile has let more pass.
@@ -137,6 +145,39 @@ def test_the_time_of_a_produce_request_is_told_with_the_next_request() -> None:
     made.end()
     clock.now_s += 0.5
     assert made.produced(who, "c", 100) == 0
+
+
+@given(st.floats(0.01, 1), st.lists(st.tuples(st.floats(0, 0.1), st.floats(0, 0.3)), min_size=1, max_size=60))
+def test_a_client_that_waits_as_told_has_its_share_of_the_loop_and_one_sample(share, turns) -> None:
+    made, clock = quotas({of_user("u"): {"request_percentage": share * 100}})
+    who, kind, began_s, spent_s = caller(), Kind("c"), clock.now_s, 0.0
+    for request_s, pause_s in turns:
+        made.begin()
+        clock.now_s += request_s
+        wait_ms = made.produced_alike(who, kind, 100)
+        made.end()
+        spent_s += request_s
+        clock.now_s += pause_s
+        # It waits a sample at most, and is told of the last request with the next one.
+        if wait_ms < 1000:
+            clock.now_s += wait_ms / 1000
+            allowed_s = share * (clock.now_s - began_s + 1 + AHEAD_S) + request_s
+            assert spent_s <= allowed_s + 1e-6
+        else:
+            made, clock = quotas({of_user("u"): {"request_percentage": share * 100}})
+            began_s, spent_s = clock.now_s, 0.0
+
+
+def test_shares_that_are_remembered_are_those_that_count(monkeypatch) -> None:
+    monkeypatch.setattr(client_quotas, "SHARES_MAX", 100)
+    made, clock = quotas({of_user(None, ""): {"producer_byte_rate": 1000.0}})
+    who, kind = caller(), Kind("c")
+    for turn in range(20):
+        clock.now_s += 100  # its bucket is full again, and so is forgotten
+        for number in range(1000):
+            made.charge(who, f"{turn}-{number}", PRODUCE, 10)
+        assert made.produced_alike(who, kind, 2000) == 1000
+        assert made.charge(who, "c", PRODUCE, 1000) == 2000
 
 
 def test_each_pays_for_its_own_requests_and_its_own_time() -> None:

@@ -31,7 +31,7 @@ def request(
 
 def send(client: Talk, version: int, message: FetchRequest) -> int:
     client.correlation_id += 1
-    client.writer.write(encode_fetch_request(version, client.correlation_id, "test", message))
+    client.writer.write(encode_fetch_request(version, client.correlation_id, client.client_id, message))
     return client.correlation_id
 
 

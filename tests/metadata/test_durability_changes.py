@@ -93,6 +93,13 @@ def test_j40_the_second_entry_switches_the_rule_and_opens_the_range() -> None:
     assert partition(draft, 1).wal_ranges == (WalRange(2, 12, 1, 3, OPEN),), "nothing was written"
 
 
+def test_j40_ranges_of_an_earlier_time_in_the_log_are_done() -> None:
+    draft = to_object()
+    change(draft, wal_ranges=(WalRange(3, 9, 0, 2, 5),))
+    assert switch(draft, first=4, last=3) is ErrorCode.NONE
+    assert partition(draft).wal_ranges == (WalRange(1, 11, 1, 4, OPEN),)
+
+
 def test_j40_only_a_leader_that_may_go_on_switches() -> None:
     draft = to_object()
     image = partition(draft)

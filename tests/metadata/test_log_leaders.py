@@ -176,12 +176,31 @@ def test_a_broker_that_stops_leads_on_until_it_releases() -> None:
 
 def test_j14_a_broker_whose_log_is_to_end_is_not_unfenced_under_that_epoch() -> None:
     draft = in_logs(1, 2)
-    applied(draft, fence_brokers(draft, around(), [(1, 11), (2, 12), (3, 13)]))
-    draft.apply([broker_change(2, replace(draft.brokers[2], wal_end=4).record())])
-    back = [(1, 11, NOW), (2, 12, NOW), (3, 13, NOW)]
+    applied(draft, fence_brokers(draft, around(), [(1, 11), (3, 13), (4, 14)]))
+    draft.apply([broker_change(4, replace(draft.brokers[4], wal_end=4).record())])
+    back = [(1, 11, NOW), (3, 13, NOW), (4, 14, NOW)]
     assert applied(draft, unfence_brokers(draft, around(), back)).brokers == ids(3)
-    assert [each.fenced for each in draft.brokers.values()] == [True, True, False, False, False]
+    assert [each.fenced for each in draft.brokers.values()] == [True, False, False, True, False]
     assert seen(draft) == orphan(1), "and nobody is elected while the range is open"
     applied(draft, register_broker(draft, around(NOW + 1), registration()))
     assert applied(draft, unfence_brokers(draft, around(NOW + 2), [(1, NOW + 1, NOW + 1)])).brokers == ids(1)
     assert seen(draft) == orphan(1)
+
+
+def test_j14_a_process_registers_again_and_has_lost_nothing() -> None:
+    draft = in_logs(1, 2)
+    first = registration(epoch=11)._replace(incarnation=draft.brokers[1].incarnation, boot_id="")
+    assert register_broker(draft, around(), first).records == [], "M8: the same incarnation gets the same answer"
+    again = first._replace(anew=11)
+    assert applied(draft, register_broker(draft, around(), again)).broker_epoch == NOW
+    broker = draft.brokers[1]
+    assert (broker.fenced, broker.broker_epoch, broker.changed_at, broker.wal_end) == (True, NOW, NOW, -1)
+    assert seen(draft) == orphan(1)
+    for late in (again, first, first._replace(replaces=NOW)):
+        planned = register_broker(draft, around(NOW + 5), late)
+        assert (planned.records, planned.answer.broker_epoch, planned.answer.sequence) == ([], NOW, NOW)
+
+    kept = several([1, 2], level=3, min_insync_replicas="2")
+    again = again._replace(incarnation=kept.brokers[1].incarnation)
+    applied(kept, register_broker(kept, around(), again))
+    assert partition(kept).eligible == ids(1), "M3 does not apply: its disk and its memory are as they were"

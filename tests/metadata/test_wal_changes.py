@@ -113,6 +113,14 @@ def test_the_end_is_noted_for_the_broker_epoch_that_it_is_of() -> None:
     assert 1 not in draft.brokers
 
 
+def test_the_end_of_one_log_says_nothing_of_others() -> None:
+    draft = orphaned(1, 2, fenced=(1, 2))
+    before = partition(draft, 1)
+    assert applied(draft, plan_wal_sealed(draft, telling(), WAL, 5)).closed == 1
+    assert partition(draft, 1) == before
+    assert partition(draft).leader == 3
+
+
 def test_a_broker_that_stops_gets_no_leadership() -> None:
     draft = orphaned(1, brokers=[1, 2, 3], stopping=[2])
     applied(draft, plan_wal_sealed(draft, telling(), WAL, 0))

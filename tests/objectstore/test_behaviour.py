@@ -95,7 +95,9 @@ async def test_put_if_absent_writes_once_and_then_says_exists(store: ObjectStore
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 @pytest.mark.parametrize("size", [65_535, 65_536, 300_000])
-async def test_put_if_absent_writes_large_objects_of_any_kind_of_bytes(store: ObjectStore, kind: type, size: int) -> None:
+async def test_put_if_absent_writes_large_objects_of_any_kind_of_bytes(
+    store: ObjectStore, kind: type, size: int
+) -> None:
     value = bytes(range(251)) * (size // 251 + 1)
     value = value[:size]
     await store.put_if_absent("large", kind(value))

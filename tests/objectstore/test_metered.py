@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
 from app.errors import StorageUnavailable
 from app.faults import Faults
+from app.metadata import layout
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.objectstore.metered import MeteredStore
+from app.objectstore.metered import CLUSTER, DATA, MANIFESTS, WAL, MeteredStore
 from app.tiering.store_process import watch
+from app.units import Offset, SegmentId, TopicId
 from tests.support.virtual_loop import run_virtual
 
 
@@ -44,7 +47,7 @@ async def test_operations_are_counted_by_how_they_ended() -> None:
         await task
 
     def requests(operation: str, outcome: str) -> float:
-        return value(registry, "firn_store_requests_total", operation=operation, outcome=outcome)
+        return value(registry, "firn_store_requests_total", kind="other", operation=operation, outcome=outcome)
 
     assert requests("put_if_absent", "ok") == requests("put_if_absent", "exists") == 1
     assert (
@@ -53,6 +56,38 @@ async def test_operations_are_counted_by_how_they_ended() -> None:
     assert value(registry, "firn_store_bytes_total", direction="up") == 5
     assert value(registry, "firn_store_bytes_total", direction="down") == 8
     assert value(registry, "firn_store_request_seconds_count", operation="put_if_absent") == 2
+
+
+async def test_requests_are_counted_by_the_kind_of_their_key() -> None:
+    registry = Registry()
+    store = MeteredStore(MemoryStore(), registry)
+    await store.put_if_absent(layout.wal_key(1, 2, 3), b"")
+    await store.list_objects(layout.wal_prefix(1, 2))
+    await store.list_objects(layout.WAL_PREFIX)
+    await store.delete_many([layout.wal_key(1, 2, 3), layout.wal_key(1, 2, 4)])
+    topic_id = TopicId(UUID(int=5))
+    await store.put(layout.segment_key(topic_id, 0, Offset(0), SegmentId(UUID(int=6))), b"")
+    await store.list_objects(layout.data_prefix(topic_id, 0))
+    await store.put(layout.entry_key(layout.manifest_prefix(topic_id, 0), 1), b"")
+    await store.put(layout.heartbeat_key(1, UUID(int=7)), b"")
+    await store.list_objects(layout.CLUSTER_PREFIX)
+    await store.delete_many([])
+    found = {
+        (labels["operation"], labels["kind"]): sample.value
+        for sample in registry.samples()
+        if sample.name == "firn_store_requests_total" and (labels := dict(sample.labels))
+    }
+    assert found == {
+        ("put_if_absent", WAL): 1,
+        ("list_objects", WAL): 2,
+        ("delete_many", WAL): 1,
+        ("put", DATA): 1,
+        ("list_objects", DATA): 1,
+        ("put", MANIFESTS): 1,
+        ("put", CLUSTER): 1,
+        ("list_objects", CLUSTER): 1,
+        ("delete_many", "other"): 1,
+    }
 
 
 async def test_uploads_are_counted_by_their_parts() -> None:
@@ -64,8 +99,8 @@ async def test_uploads_are_counted_by_their_parts() -> None:
     await upload.complete()
     await upload.abort()
     assert await store.get("k") == b"12345"
-    assert value(registry, "firn_store_requests_total", operation="put_part", outcome="ok") == 2
-    assert value(registry, "firn_store_requests_total", operation="complete", outcome="ok") == 1
+    assert value(registry, "firn_store_requests_total", kind="other", operation="put_part", outcome="ok") == 2
+    assert value(registry, "firn_store_requests_total", kind="other", operation="complete", outcome="ok") == 1
     assert value(registry, "firn_store_bytes_total", direction="up") == 5
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.configs import BrokerConfig
-from app.handlers.callers import Caller
+from app.handlers.callers import UNKNOWN, Caller, Remembers
 from app.handlers.client_quotas import PRODUCE, ClientQuotas
 from app.handlers.quota_leases import Ask
 
@@ -25,6 +25,12 @@ class NotedQuotas(ClientQuotas):
     def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
         self.charged.append((PRODUCE, size_bytes))
         return super().produced(caller, client_id, size_bytes)
+
+    def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
+        self.charged.append((PRODUCE, size_bytes))
+        wait_ms = super().produced_alike(caller, kind, size_bytes)
+        kind.shares = UNKNOWN  # so that the next request is told, too
+        return wait_ms
 
 
 class CentralBucket:

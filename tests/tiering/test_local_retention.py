@@ -29,6 +29,7 @@ class Log:
         self.size_bytes = 400
         self.config = SimpleNamespace(
             tiered=tiered,
+            stays_local=not tiered,
             local_retention_ms_effective=0 if keep_bytes < 0 else -1,
             local_retention_bytes_effective=keep_bytes,
         )

@@ -83,13 +83,16 @@ class LogCleaner:
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
+        tiered_end: Callable[[PartitionLog], int] = lambda log: 0,
     ) -> None:
-        """``config`` returns the broker's present settings. ``new_work`` creates another worker."""
+        """``config`` returns the broker's present settings. ``new_work`` creates another worker. ``tiered_end``: up to where the
+        segments of a tiered log are in the object store, as far as its leader knows."""
         self._logs = logs
         self._new_work = new_work
         self._works: list[CleanerWork] = []
         self._choosing = asyncio.Lock()
         self._config = config
+        self._tiered_end = tiered_end
         self._fs = fs
         self._pool = pool
         self._clock = clock
@@ -189,15 +192,18 @@ class LogCleaner:
             self._uncleanable = {log: why for log, why in self._uncleanable.items() if log.offline_error is None}
         return best
 
-    @staticmethod
-    def _dirt(log: PartitionLog, now_ms: int) -> Dirt:
+    def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt:
+        # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
+        stable_end = min(log.last_stable_offset, log.recovery_point)
+        if log.config.tiered:
+            # A take-over may cut what is above, and then nothing newer stands for what was removed for its sake (J56).
+            stable_end = min(stable_end, Offset(self._tiered_end(log)))
         return find_dirt(
             log.rolled_segments(),
             log.config,
             log_start_offset=log.log_start_offset,
             cleaned_end_offset=log.cleaned_end_offset,
-            # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
-            stable_end_offset=min(log.last_stable_offset, log.recovery_point),
+            stable_end_offset=stable_end,
             now_ms=now_ms,
         )
 
@@ -234,6 +240,9 @@ class LogCleaner:
         if log.cleaned_end_offset is None:
             # Recovery must know of the gaps before there is the first.
             log.cleaned_end_offset = Offset(dirt.start)
+            await self._logs.checkpoint()
+        elif log.config.tiered:
+            # Nor may it take them for what a loss of power has left out: they come below a recovery point that is on the disk.
             await self._logs.checkpoint()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
         if this.gone.is_set() or not rolled or rolled[-1].end_offset <= dirt.start:

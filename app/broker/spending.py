@@ -1,0 +1,132 @@
+"""What this broker has asked of its store and sent across zones in the last hour, and what that costs a month.
+
+Once a minute the counters are read, and what they rose by is kept for an hour (``app/cost/measured.py``). Metrics show it, with the
+dollars at list prices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+from app.cost import measured
+from app.cost.measured import Hour, PartitionBytes, Reading, Spent, measured_bill
+from app.cost.prices import Prices
+from app.errors import StorageUnavailable
+from app.faults import Faults
+from app.handlers.metrics import ApiMetrics
+from app.hot.manager import LogManager
+from app.metrics import Labels, Registry, Sample
+from app.replication.partition import PartitionTable
+from app.seams import shared_wait_s
+from app.tiering.remote_log_manager import RemoteLogManager
+
+READ_S: Final = 60.0
+"""Between two readings."""
+LOGS_AT_ONCE: Final = 256
+"""Logs that are read before others get their turn."""
+
+
+class Spending:
+    """Belongs to the broker's loop. Keep ``run`` running."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        logs: LogManager,
+        table: PartitionTable,
+        tier: RemoteLogManager,
+        traffic: ApiMetrics,
+        store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None,
+        wal_kept_bytes: Callable[[], float],
+        faults: Faults,
+        read_s: float = READ_S,
+    ) -> None:
+        """``store_samples``: metrics of the store process, which counts requests."""
+        self._logs = logs
+        self._table = table
+        self._tier = tier
+        self._traffic = traffic
+        self._store_samples = store_samples
+        self._wal_kept_bytes = wal_kept_bytes
+        self._faults = faults
+        self._read_s = read_s
+        self._hour = Hour()
+        registry.describe("firn_hour_seconds", "gauge", "Time that the other numbers of the last hour cover")
+        registry.describe("firn_hour_requests", "gauge", "Operations on the object store in the last hour")
+        registry.describe("firn_hour_zone_bytes", "gauge", "Bytes of record batches in the last hour, by zone")
+        registry.describe("firn_hour_topic_bytes", "gauge", "Bytes of the topics with most bytes in the last hour")
+        registry.describe(
+            "firn_cost_dollars_per_month", "gauge", "Cost of a month like the last hour, by line of the bill"
+        )
+        registry.describe("firn_cost_topic_dollars_per_month", "gauge", "The part of the cost that a topic causes")
+        registry.source(self._samples)
+
+    async def run(self) -> None:
+        """Take readings until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.read()
+            await asyncio.sleep(shared_wait_s(loop.time(), self._read_s))
+
+    async def read(self) -> None:
+        """Take a reading now. Without the store process's numbers none is taken: the next one covers more time."""
+        requests: dict[tuple[str, str], float] = defaultdict(float)
+        if self._store_samples is not None:
+            try:
+                samples = await self._store_samples()
+            except StorageUnavailable as error:
+                self._faults.met_error("reading the counters of", "the store process", error)
+                return
+            for sample in samples:
+                if sample.name == "firn_store_requests_total":
+                    labels = dict(sample.labels)
+                    requests[labels["operation"], labels["kind"]] += sample.value
+        copied = self._tier.copied_and_stored()
+        partitions: dict[tuple[str, int], PartitionBytes] = {}
+        for place, log in enumerate(self._logs.logs(), start=1):
+            appended, sent = log.appended[0], log.sent_bytes
+            key = (log.topic, int(log.partition))
+            segments = copied[key][0] if key in copied else 0
+            if appended or sent or segments:
+                partitions[key] = PartitionBytes(appended if log.journaled else 0, segments, appended, sent)
+            if not place % LOGS_AT_ONCE:
+                await asyncio.sleep(0)
+        led = [(one.topic, int(one.index)) for one in self._table.all_led()]
+        now_s = asyncio.get_running_loop().time()
+        self._hour.note(Reading(requests, self._zones(), partitions), now_s, led)
+
+    def _zones(self) -> dict[tuple[str, str], float]:
+        traffic = self._traffic
+        found: dict[tuple[str, str], float] = {} if traffic.zones is None else traffic.zones.counted()
+        totals = {
+            measured.IN: traffic.bytes_in.value,
+            measured.OUT: traffic.bytes_out.value,
+            measured.REPLICATION: traffic.replication_bytes_out.value,
+        }
+        for direction, total in totals.items():
+            known = sum(value for (of, _), value in found.items() if of == direction)
+            found[direction, measured.UNKNOWN] = max(0.0, total - known)
+        return found
+
+    def spent(self) -> Spent | None:
+        """What was counted in the last hour; None before the second reading."""
+        stored: dict[str, float] = defaultdict(float)
+        for (topic, _), (_, stored_bytes) in self._tier.copied_and_stored().items():
+            if stored_bytes:
+                stored[topic] += stored_bytes
+        return self._hour.spent(stored, self._wal_kept_bytes())
+
+    def _samples(self) -> Iterator[tuple[str, Labels, float] | None]:
+        spent = self.spent()
+        if spent is None:
+            return
+        yield from measured.samples_of(spent)
+        bill = measured_bill([spent], Prices())
+        for line in bill.lines:
+            yield "firn_cost_dollars_per_month", (("line", line.what),), line.dollars
+        for topic in bill.topics:
+            yield "firn_cost_topic_dollars_per_month", (("topic", topic.topic),), topic.dollars
