@@ -3,8 +3,8 @@
     python -m loadtests.object_produce [--delay-ms 30] [--rounds 5] [--seconds 4] [--connections 4]
 
 Requests of 16 KB, idempotent, acks=all. The store of both brokers is an S3 stand-in that waits before every answer and keeps only
-the ends of objects of the write-ahead log. Nothing is tiered meanwhile. The brokers with their store processes have one core, the load
-and the stand-in the other. Prints medians over the rounds: MB/s, latencies, and the CPU of the broker's processes per GB.
+the ends of objects of the write-ahead log. Nothing is tiered meanwhile. The brokers with their store processes have one core, the
+load and the stand-in the other. Prints medians over the rounds: MB/s, latencies, and the CPU of the broker's processes per GB.
 """
 
 from __future__ import annotations

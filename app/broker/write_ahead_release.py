@@ -133,9 +133,9 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
                 await releases.give_up(keys, to=to)
                 await asyncio.sleep(LOOK_S)
     except (TimeoutError, FirnError) as error:
-        why = str(error) or "there was no time"
+        why = str(error) or "not in time"
         log_line(
-            f"{len(releases.ours())} partitions were not given up, so the controller ends their write-ahead log: {why}"
+            f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({why})"
         )
 
 
