@@ -253,6 +253,14 @@ HTTP_ROUTES = {
             "http/test_process.py::test_a_client_that_never_reads_its_receipts_stops_being_read",
         ),
     ),
+    ("POST", "/v1/drain"): Served(
+        "nothing is said but the path; the broker decides whether the caller may stop it",
+        (
+            DOOR,
+            "http/test_drain.py::test_a_hook_begins_a_drain_once_and_hears_how_far_it_is",
+            *PRIVATE_APIS[ApiKey.FIRN_DRAIN].tests,
+        ),
+    ),
     ("POST", "/firn/v1/topics/{topic_name}/partitions/{partition_id}/replacements"): Served(
         "ids and a range, as the private API that it passes them on to; no key, state, time or size",
         (
