@@ -214,11 +214,7 @@ def test_a_rule_taken_back_gives_a_log_two_ends_or_acknowledges_beyond(
 ) -> None:
     """The simulation of brokers hardly ever has such schedules, so they are drawn here."""
 
-<<<<<<< HEAD
-    def draw() -> None:
-=======
     def search() -> None:
->>>>>>> walsim
         for seed in range(3000):
             _run(seed, new_sealing, window=2, one_less=one_less)
 
