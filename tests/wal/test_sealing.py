@@ -219,11 +219,7 @@ def test_a_rule_taken_back_gives_a_log_two_ends_or_acknowledges_beyond(
             _run(seed, new_sealing, window=2, one_less=one_less)
 
     with pytest.raises(AssertionError, match="seed"):
-<<<<<<< HEAD
-        draw()
-=======
         search()
->>>>>>> walsim
 
 
 def test_a_smaller_window_works_as_well() -> None:
