@@ -441,7 +441,7 @@ def _with_disks(draft: ImageDraft, available: Sequence[BrokerId], name: str) -> 
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
             f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: "
-            f"create it with {DURABILITY}=object (tiered, and not compacted), or start a broker without --ephemeral.",
+            f"create it with {DURABILITY}=object (it must be tiered), or start a broker without --ephemeral.",
         )
     return found
 

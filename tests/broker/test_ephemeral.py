@@ -39,7 +39,7 @@ async def test_an_empty_store_becomes_a_cluster_whose_new_topics_are_in_the_buck
         assert {one.durability for one in partitions} == {PartitionDurability.OBJECT}
 
 
-@pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"firn_durability": "disk"}])
+@pytest.mark.parametrize("configs", [{"remote_storage_enable": "false"}, {"firn_durability": "disk"}])
 async def test_a_topic_of_another_durability_is_refused_where_nobody_has_a_disk(
     tmp_path: Path, configs: dict[str, str]
 ) -> None:
