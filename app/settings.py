@@ -787,6 +787,12 @@ def _address(text: str) -> Address:
         raise ValueError(str(error).rstrip(".")) from None
 
 
+def _parse_notice_endpoint(text: str) -> Mapping[str, Any]:
+    if text.strip() and not re.fullmatch(r"http://[^/?#\s]+/?", text.strip()):
+        raise ValueError("it must be empty, or http://HOST or http://HOST:PORT")
+    return {"firn_spot_notice_endpoint": text.strip()}
+
+
 def _parse_node_id(text: str) -> Mapping[str, Any]:
     if text.strip().lower() == "auto":
         return {"node_id": NODE_ID_AUTO}
@@ -807,6 +813,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.http.allowed.origins": _parse_allowed_origins,
     "firn.redis.url": _parse_redis_url,
     "firn.cluster.log.key": _parse_log_key,
+    "firn.spot.notice.endpoint": _parse_notice_endpoint,
 }
 _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "firn.store.url": "file://<log.dirs>-store",

@@ -2,9 +2,9 @@
 
     python -m loadtests.object_produce [--delay-ms 30] [--rounds 5] [--seconds 4] [--connections 4]
 
-Requests of 16 KB, idempotent, acks=all. The store of both brokers is an S3 stand-in that waits before every answer and keeps only the
-ends of objects of the write-ahead log. Nothing is tiered meanwhile. The brokers with their store processes have one core, the load
-and the stand-in the other. Prints medians over the rounds: MB/s, latencies, and the CPU of the broker's processes per GB.
+Requests of 16 KB, idempotent, acks=all. The store of both brokers is an S3 stand-in that waits before every answer and keeps only
+the ends of objects of the write-ahead log. Nothing is tiered meanwhile. The brokers with their store processes have one core, the
+load and the stand-in the other. Prints medians over the rounds: MB/s, latencies, and the CPU of the broker's processes per GB.
 """
 
 from __future__ import annotations
@@ -39,16 +39,12 @@ def two_brokers(base: Path, delay_ms: float) -> Iterator[dict[str, System]]:
     with (
         slow_s3(base / "s3-object", delay_ms, discard="wal/") as first,
         slow_s3(base / "s3-memory", delay_ms) as second,
+        firn_running(
+            base / "object", cores=BROKER_CORE, settings=OBJECT, store=s3_url(first), environment=S3_ENVIRONMENT
+        ) as in_log,
+        firn_running(base / "memory", cores=BROKER_CORE, store=s3_url(second), environment=S3_ENVIRONMENT) as in_memory,
     ):
-        with (
-            firn_running(
-                base / "object", cores=BROKER_CORE, settings=OBJECT, store=s3_url(first), environment=S3_ENVIRONMENT
-            ) as in_log,
-            firn_running(
-                base / "memory", cores=BROKER_CORE, store=s3_url(second), environment=S3_ENVIRONMENT
-            ) as in_memory,
-        ):
-            yield {"object": in_log, "memory": in_memory}
+        yield {"object": in_log, "memory": in_memory}
 
 
 def one_run(system: System, topics: list[str], in_flight: int, seconds: float) -> Report:

@@ -111,6 +111,16 @@ def _starts() -> tuple[Target, ...]:
     )
 
 
+def _to_zero_and_back() -> tuple[Target, ...]:
+    case = "to zero and back, 1,000 partitions, stopped in order"
+    killed = "to zero and back, 1,000 partitions, after kill -9"
+    return (
+        Target(f"{case}: stop", _value(case, "stop_s"), 5.0, False, "s"),
+        Target(f"{case}: Fetch and Produce of all", _value(case, "produce_s"), 8.0, False, "s"),
+        Target(f"{killed}: Fetch and Produce of all", _value(killed, "produce_s"), 8.0, False, "s"),
+    )
+
+
 def _memory(case: str, system: str = "Firn") -> Target:
     """What the broker's processes held together under a load; older results have only what the broker held when it ended."""
 
@@ -308,6 +318,7 @@ TARGETS = (
         False,
     ),
     *_starts(),
+    *_to_zero_and_back(),
     *(
         _memory(case)
         for case in (

@@ -151,6 +151,7 @@ PRIVATE_APIS = {
             "level_max": "must allow the cluster's level",
             "force": "trusted: it takes the place of a broker that may still run",
             "anew": "counts only for the present registration of the same incarnation, which it ends (ADR 0037, J14)",
+            "ephemeral": "refused below level 3, and for a broker with replicas on its disk (ADR 0037, J47)",
         },
         (
             NO_REQUEST,
@@ -250,6 +251,14 @@ HTTP_ROUTES = {
             "http/test_json_stream.py::test_an_object_that_grows_past_the_limit_is_refused_before_it_ends",
             "http/test_connections.py::test_a_body_that_comes_by_drops_is_given_up",
             "http/test_process.py::test_a_client_that_never_reads_its_receipts_stops_being_read",
+        ),
+    ),
+    ("POST", "/v1/drain"): Served(
+        "nothing is said but the path; the broker decides whether the caller may stop it",
+        (
+            DOOR,
+            "http/test_drain.py::test_a_hook_begins_a_drain_once_and_hears_how_far_it_is",
+            *PRIVATE_APIS[ApiKey.FIRN_DRAIN].tests,
         ),
     ),
     ("POST", "/firn/v1/topics/{topic_name}/partitions/{partition_id}/replacements"): Served(

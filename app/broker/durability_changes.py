@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
 from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
-from app.metadata.control import InSyncAnswer, SwitchAsked
+from app.metadata.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.metadata.wal_ranges import PartitionDurability
 from app.replication.partition import Partition, PartitionTable
 from app.tiering.remote_log_manager import RemoteLogManager
@@ -40,7 +40,16 @@ ANSWER_S: Final = 30.0
 IN_SYNC_S: Final = 30.0
 """Fewer replicas in sync than there are, but as many as ``min.insync.replicas`` asks, are enough after this time."""
 
-_CHANGING: Final = (PartitionDurability.TO_OBJECT, PartitionDurability.FROM_OBJECT)
+
+def _is_unfinished(partition: PartitionImage) -> bool:
+    """Whether something is left to be done about a change of its durability."""
+    match partition.durability:
+        case PartitionDurability.OBJECT:
+            return False
+        case PartitionDurability.REPLICAS:
+            return bool(partition.wal_ranges)
+        case _:
+            return True
 
 
 class DurabilityChanges:
@@ -56,10 +65,12 @@ class DurabilityChanges:
         broker_epoch: Callable[[], int],
         tier: RemoteLogManager,
         ask: Callable[[Sequence[SwitchAsked]], Awaitable[Sequence[InSyncAnswer]]],
+        drop: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]],
         log_line: Callable[[str], None],
         faults: Faults,
     ) -> None:
-        """``wal``: the broker's journal, if it has one yet. ``ask``: asks the controller for the second entry."""
+        """``wal``: the broker's journal, if it has one yet. ``ask`` and ``drop`` ask the controller for the second entry,
+        and for one without the ranges of before."""
         self._table = table
         self._broker_id = broker_id
         self._image = image
@@ -67,6 +78,7 @@ class DurabilityChanges:
         self._broker_epoch = broker_epoch
         self._tier = tier
         self._ask = ask
+        self._drop = drop
         self._log_line = log_line
         self._faults = faults
         self._waiting: dict[TopicIdPartition, float] = {}
@@ -80,7 +92,7 @@ class DurabilityChanges:
         for topic_id in delta.topics:
             topic = image.topic_by_id(topic_id)
             for partition in () if topic is None else topic.partitions:
-                if partition.durability in _CHANGING and partition.leader == self._broker_id:
+                if partition.leader == self._broker_id and _is_unfinished(partition):
                     key = TopicIdPartition(topic.topic_id, partition.partition_index)  # type: ignore[union-attr]
                     self._waiting.setdefault(key, asyncio.get_running_loop().time())
                     self._wake.set()
@@ -111,10 +123,13 @@ class DurabilityChanges:
             return  # named, and not opened yet
         name = f"{partition.topic}-{partition.index}"
         try:
-            if image.durability is PartitionDurability.TO_OBJECT:
-                await self._to_object(key, partition, image)
-            else:
-                await self._from_object(key, partition, image)
+            match image.durability:
+                case PartitionDurability.TO_OBJECT:
+                    await self._to_object(key, partition, image)
+                case PartitionDurability.FROM_OBJECT:
+                    await self._from_object(key, partition, image)
+                case _:
+                    await self._drop_leftovers(key, partition, image)
         except TimeoutError:
             return  # tried again
         except FirnError as error:
@@ -125,7 +140,7 @@ class DurabilityChanges:
         now = self._image()
         topic = now.topic_by_id(key.topic_id)
         image = now.partition(*key)
-        if topic is None or image is None or image.leader != self._broker_id or image.durability not in _CHANGING:
+        if topic is None or image is None or image.leader != self._broker_id or not _is_unfinished(image):
             return None, None
         partition = self._table.led(topic.name, key.partition)
         if partition is None or partition.log.leader_epoch != image.leader_epoch:
@@ -191,6 +206,14 @@ class DurabilityChanges:
         finally:
             if not asked or self._is_newer(key, image):
                 wal.take_again(key)
+
+    async def _drop_leftovers(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
+        """The ranges of before leave the record when all that was in them is tiered (J35)."""
+        log = partition.log
+        began_at = next((one.start_offset for one in log.leader_epochs() if one.epoch == image.leader_epoch), None)
+        if began_at is not None and (self._tier.tiered_end(*key) or 0) >= began_at:
+            ended = tuple(each for each in image.wal_ranges if not each.is_open)
+            await self._drop([DropAsked(*key, image.leader_epoch, image.partition_epoch, ended)])
 
     # --- both -----------------------------------------------------------------------------------------------------------
 

@@ -248,6 +248,7 @@ class Node:
         self._in_sync_sets: InSyncSets | None = None
         self.write_ahead: WriteAhead | None = None
         """None until this broker leads a partition of a topic with ``firn.durability=object``."""
+        self._balancing: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []
         """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
@@ -544,7 +545,35 @@ class Node:
             wal.drop_ranges = member.drop_ranges
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
+        if member is not None:
+            self._keep_balanced(member, wal)
         return wal
+
+    def _keep_balanced(self, member: ClusterMember, wal: WriteAhead) -> None:
+        """Let brokers that come have their share of the leaderships in write-ahead logs."""
+        from app.broker.write_ahead_release import Balance
+
+        def interval_s() -> float | None:
+            config = self._effective_config()
+            return config.leader_imbalance_check_interval_seconds if config.auto_leader_rebalance_enable else None
+
+        balance = Balance(
+            self._releases(member, wal),
+            wal,
+            image=lambda: self.cluster.image,
+            broker_id=BrokerId(self.config.node_id),
+            interval_s=interval_s,
+            log_line=self._log_line,
+        )
+
+        def follow(image: ClusterImage, delta: ImageDelta) -> None:
+            if delta.brokers:
+                balance.brokers_changed()
+
+        self.cluster.on_change(follow)
+        assert self._tasks is not None
+        self._balancing = self._tasks.create_task(balance.run())
+        self._background.append(self._balancing)
 
     def _durability_changes(self, member: ClusterMember) -> DurabilityChanges:
         from app.broker.durability_changes import DurabilityChanges
@@ -557,6 +586,7 @@ class Node:
             broker_epoch=lambda: member.broker_epoch,
             tier=self.remote_log_manager,
             ask=member.switch,
+            drop=member.drop_ranges,
             log_line=self._log_line,
             faults=self.faults,
         )
@@ -740,6 +770,8 @@ class Node:
                 self.transactions.follow(self.cluster.image)
                 self.partitions.on_followed(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
+                if self.config.firn_spot_notice_endpoint:
+                    background.append(tasks.create_task(self._ask_for_spot_notice()))
                 try:
                     if member is None:
                         await self._listen()
@@ -777,16 +809,17 @@ class Node:
             raise self._fenced
 
     async def _leave_in_order(self, member: ClusterMember) -> None:
-        """Have others lead what this broker leads: what is in its write-ahead log by its own release (J49), all else by the controller."""
+        """Have others lead what this broker leads: by its own release in its write-ahead log (J49), else by the controller."""
+        if self._balancing is not None:
+            self._balancing.cancel()
+            await asyncio.wait([self._balancing])
         async with asyncio.TaskGroup() as together:
             together.create_task(member.leave_in_order())
             if self.write_ahead is not None:
                 from app.broker.write_ahead_release import leave
 
                 releases, log_line = self._releases(member, self.write_ahead), self._log_line
-                together.create_task(
-                    leave(releases, self.write_ahead, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line)
-                )
+                together.create_task(leave(releases, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line))
 
     def _releases(self, member: ClusterMember, wal: WriteAhead) -> Releases:
         from app.broker.write_ahead_release import Releases
@@ -798,6 +831,17 @@ class Node:
             ask=member.release,
             log_line=self._log_line,
         )
+
+    async def _ask_for_spot_notice(self) -> None:
+        from app.broker.spot_notice import SpotNotice
+
+        notice = SpotNotice(
+            self.config.firn_spot_notice_endpoint,
+            on_notice=self.context.drain.begin,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
+        await notice.run()
 
     async def _joins(self, member: ClusterMember) -> bool:
         """Wait until the controller has registered this broker. Returns: False if the broker is to stop before."""
@@ -1013,10 +1057,13 @@ class Node:
             await self.audit.close()
         if self.membership is not None and self._fenced is None and self.load_report is not None:
             await self.membership.leave()
-            await self.partitions.leave()
+            if not self.config.firn_ephemeral:
+                await self.partitions.leave()
             if self._high_watermarks is not None:
                 await self._high_watermarks.write()
-        if self.load_report is not None:
+        if self.load_report is not None and self.config.firn_ephemeral:
+            self.logs.abandon()  # what counts is in the bucket, and the next start may have another disk
+        elif self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.
             await self.logs.close(clean=self._leads or self.load_report.clean)
             await self._note_clean_stop()

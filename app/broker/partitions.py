@@ -481,32 +481,58 @@ class Partitions:
         """Open partitions that another broker led until now, as soon as the store allows it."""
         delay_s = RETRY_S_MIN
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        begun: set[TopicIdPartition] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake_opener.clear()
+                named = {
+                    key: one
+                    for key, one in self._unopened.items()
+                    if one.partition.role is Role.FOLLOWER and key not in begun
+                }
+                if named:
+                    # Whoever is named later does not wait for these.
+                    begun.update(named)
+                    group.create_task(self._open_together(named, limit, begun))
+                left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
+                delay_s = min(delay_s * 2, RETRY_S_MAX) if left else RETRY_S_MIN
+                try:
+                    async with asyncio.timeout(delay_s if left else None):
+                        await self._wake_opener.wait()
+                except TimeoutError:
+                    continue
+
+    async def _open_together(
+        self, named: Mapping[TopicIdPartition, _Unopened], limit: asyncio.Semaphore, begun: set[TopicIdPartition]
+    ) -> None:
+        """Try once to open partitions that were named together: their manifests are listed together."""
 
         async def open_one(key: TopicIdPartition) -> None:
             async with limit:
-                await self.try_to_open(key)
+                await self.try_to_open(key, listed.get(key))
 
-        while True:
-            self._wake_opener.clear()
+        try:
+            listed = await self.list_manifests(named) if len(named) > 1 else {}
             async with asyncio.TaskGroup() as group:
-                for key, one in tuple(self._unopened.items()):
-                    if one.partition.role is Role.FOLLOWER:
-                        group.create_task(open_one(key))
-            left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
-            delay_s = min(delay_s * 2, RETRY_S_MAX) if left else RETRY_S_MIN
-            try:
-                async with asyncio.timeout(delay_s if left else None):
-                    await self._wake_opener.wait()
-            except TimeoutError:
-                continue
+                for place, key in enumerate(named, 1):
+                    group.create_task(open_one(key))
+                    if place % LOGS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+        finally:
+            begun.difference_update(named)
+        if any(self._unopened.get(key, one) is not one for key, one in named.items()):
+            self._wake_opener.set()  # named again meanwhile
 
     @property
     def opening(self) -> frozenset[TopicIdPartition]:
         """The partitions that this broker is named to lead, or is trying to open, and does not lead yet."""
         return frozenset(self._unopened)
 
-    async def try_to_open(self, key: TopicIdPartition) -> bool:
-        """Try to open a partition that is not led yet. Returns: whether it is led now. Raises: FencedError."""
+    async def try_to_open(self, key: TopicIdPartition, listed: Sequence[str] | None = None) -> bool:
+        """Try to open a partition that is not led yet. ``listed``: the keys of its manifest, listed since it was named.
+
+        Returns: whether it is led now. Raises: FencedError.
+        """
         one = self._unopened.get(key)
         if one is None or key in self._opening:
             return one is None
@@ -518,7 +544,7 @@ class Partitions:
             one.named, one.since_s = named, loop_time_s()
         self._opening.add(key)
         try:
-            manifest = await self._load_manifest(log, None, None)
+            manifest = await self._load_manifest(log, None, listed)
             await self._bump_once(one, manifest)
             if not self._cluster.image.level:
                 named = self._leader_epoch(log)  # raised just now

@@ -67,7 +67,18 @@ FLUSH_S: Final = 10.0
 class _Led:
     """The journal of one log in one leadership."""
 
-    __slots__ = ("_owner", "_state", "began_at", "began_s", "key", "leader_epoch", "log", "writer", "wrote")
+    __slots__ = (
+        "_owner",
+        "_state",
+        "began_at",
+        "began_s",
+        "key",
+        "leader_epoch",
+        "log",
+        "taken_bytes",
+        "writer",
+        "wrote",
+    )
 
     def __init__(
         self, log: PartitionLog, key: TopicIdPartition, leader_epoch: LeaderEpoch, writer: WalWriter, owner: WalOwner
@@ -82,6 +93,7 @@ class _Led:
         self.began_at = int(log.log_end_offset)
         """The log end when this leadership began: nothing of earlier ranges is at or above it."""
         self.began_s = asyncio.get_running_loop().time()
+        self.taken_bytes = 0
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
 
@@ -97,6 +109,7 @@ class _Led:
     def take(self, records: memoryview) -> None:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
+        self.taken_bytes += len(records)
         position = 0
         while position < len(records):
             header = parse_header(records, position)
@@ -122,6 +135,8 @@ class SealedLogs:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._footers: dict[WalId, _Kept] = {}
+        self._partly: dict[WalId, dict[int, WalFooter]] = {}
+        """What was read of a log whose reading failed."""
         self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
@@ -140,7 +155,15 @@ class SealedLogs:
         return await asyncio.shield(kept.footers)
 
     async def _read(self, wal: WalId) -> Mapping[int, WalFooter]:
-        return await read_footers(self._store, wal, await list_numbers(self._store, wal))
+        numbers = await list_numbers(self._store, wal)
+        # A store that is too slow for all of them at once gets further with each try.
+        found = self._partly.pop(wal, {})
+        try:
+            await read_footers(self._store, wal, [number for number in numbers if number not in found], into=found)
+        except StorageUnavailable:
+            self._partly[wal] = found
+            raise
+        return {number: found[number] for number in numbers if number in found}
 
     async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
         """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
@@ -173,6 +196,7 @@ class SealedLogs:
     def _forget(self) -> None:
         self._forgets = None
         self._footers.clear()
+        self._partly.clear()
         self._objects.clear()
 
 
@@ -402,6 +426,11 @@ class WriteAhead:
     def led_partitions(self) -> list[TopicIdPartition]:
         """The partitions that this broker writes to its log."""
         return list(self._led)
+
+    def loads(self) -> dict[TopicIdPartition, float]:
+        """Bytes a second that were written to each partition that this broker leads, since it leads it."""
+        now_s = asyncio.get_running_loop().time()
+        return {key: led.taken_bytes / max(1.0, now_s - led.began_s) for key, led in self._led.items()}
 
     def stop_taking(self, partitions: Collection[TopicIdPartition]) -> None:
         """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18)."""

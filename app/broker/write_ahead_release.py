@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable
 from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import ANYBODY, InSyncAnswer, ReleaseAsked
+from app.metadata.log_balance import chosen, may_move, to_give
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ RELEASED_AT_ONCE: Final = 10_000
 """Partitions of one request."""
 LOOK_S: Final = 0.02
 """Between two looks for an image that is on its way."""
+LOOKS_MAX: Final = 50
+SETTLED_S: Final = 1.0
+"""After a broker has come: others that come with it are counted, too."""
+GIVEN_AT_ONCE: Final = 128
+"""Leaderships that move together. Each is without a leader for a moment, which grows with their number."""
 AGAIN_S: Final = 0.2
 AGAIN_S_MAX: Final = 2.0
 
@@ -53,8 +59,8 @@ class Releases:
     ) -> None:
         """Give partitions up that this broker leads, by one change for all of them. ``to``: who is rather to lead.
 
-        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if the
-        process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
+        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if
+        the process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
         """
         self._wal.stop_taking(keys)
         await self._wal.flushed(keys)
@@ -87,6 +93,10 @@ class Releases:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)
 
+    def ours(self) -> list[TopicIdPartition]:
+        """The partitions that this broker leads by the newest image, with records in its write-ahead log."""
+        return [key for key in self._wal.led_partitions if self._led(key) is not None]
+
     def _led(self, key: TopicIdPartition) -> PartitionImage | None:
         """The partition, if this broker leads it in its present write-ahead log, by the newest image."""
         found = self._image().partition(key.topic_id, key.partition)
@@ -109,25 +119,77 @@ class Releases:
 
     async def _followed(self, asked: Mapping[TopicIdPartition, int], left: Collection[TopicIdPartition]) -> None:
         """Until the image is newer than what was asked for, as far as it comes within a second."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                while any(
-                    (found := self._led(key)) is not None and found.partition_epoch <= asked.get(key, -1)
-                    for key in left
-                ):
-                    await asyncio.sleep(LOOK_S)
+        for _ in range(LOOKS_MAX):
+            if all((found := self._led(key)) is None or found.partition_epoch > asked.get(key, -1) for key in left):
+                return
+            await asyncio.sleep(LOOK_S)
 
 
-async def leave(
-    releases: Releases, wal: WriteAhead, *, to: int, within_s: float, log_line: Callable[[str], None]
-) -> None:
+async def leave(releases: Releases, *, to: int, within_s: float, log_line: Callable[[str], None]) -> None:
     """Before a stop in order: give up everything. What cannot be given up in time is left to the controller."""
     try:
         async with asyncio.timeout(within_s):
-            while keys := wal.led_partitions:
+            while keys := releases.ours():
                 await releases.give_up(keys, to=to)
                 await asyncio.sleep(LOOK_S)
     except (TimeoutError, FirnError) as error:
+        why = str(error) or "not in time"
         log_line(
-            f"{len(wal.led_partitions)} partitions were not given up: the controller ends their write-ahead log ({error or 'in time'})"
+            f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({why})"
         )
+
+
+class Balance:
+    """Gives leaderships to brokers that lead fewer, soon after they have come (J50). Keep ``run`` running."""
+
+    def __init__(
+        self,
+        releases: Releases,
+        wal: WriteAhead,
+        *,
+        image: Callable[[], ClusterImage],
+        broker_id: BrokerId,
+        interval_s: Callable[[], float | None],
+        log_line: Callable[[str], None],
+    ) -> None:
+        """``interval_s``: between two looks while nothing happens; None if leaderships are to stay where they are."""
+        self._releases = releases
+        self._wal = wal
+        self._image = image
+        self._broker_id = broker_id
+        self._interval_s = interval_s
+        self._log_line = log_line
+        self._look = asyncio.Event()
+
+    def brokers_changed(self) -> None:
+        """Look soon: a broker may have come."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Until cancelled, which is only for a process that ends."""
+        while True:
+            self._look.clear()
+            interval_s = self._interval_s()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._look.wait()
+            if interval_s is not None:
+                await asyncio.sleep(SETTLED_S)
+                await self._even_out()
+
+    async def _even_out(self) -> None:
+        given = 0
+        while takers := to_give(self._image(), self._broker_id)[:GIVEN_AT_ONCE]:
+            image = self._image()
+            loads = {
+                key: load
+                for key, load in self._wal.loads().items()
+                if (found := image.partition(key.topic_id, key.partition)) is not None and may_move(found)
+            }
+            to = dict(zip(chosen(loads, len(takers)), takers, strict=False))
+            if not to:
+                break
+            await self._releases.give_up(list(to), to=to)
+            given += len(to)
+        if given:
+            self._log_line(f"{given} partitions were given to brokers that lead fewer")

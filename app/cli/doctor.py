@@ -18,6 +18,7 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json
 from app.cli.session import Json, client_dial, run_async
+from app.configs import Durability
 from app.errors import FirnError
 from app.limits import GIB
 
@@ -93,7 +94,10 @@ def doctor(
         results += broker_checks(running)
         results += disk_checks(Path(broker.data_dir), broker.firn_log_dir_free_bytes_min, running)
         results += port_checks(broker, running)
-        results += run_async(lambda: store_checks(broker.store_url, partitions=not without_partitions))
+        in_log = broker.firn_ephemeral or broker.topic_defaults.firn_durability is Durability.OBJECT
+        results += run_async(
+            lambda: store_checks(broker.store_url, partitions=not without_partitions, write_ahead=in_log)
+        )
     failed = [result for result in results if not result.passed]
     if as_json:
         print_json(
@@ -355,8 +359,9 @@ def _existing(path: Path) -> Path:
     return path
 
 
-async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult]:
-    """Check every feature of the object store that Firn needs, and every partition in it. Raises: ConfigError for a wrong URL."""
+async def store_checks(url: str, *, partitions: bool = True, write_ahead: bool = False) -> list[CheckResult]:
+    """Check every feature of the object store that Firn needs, and every partition in it. ``write_ahead``: whether write-ahead logs
+    will be in it, though there may be none yet. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
     from app.objectstore.location import DirectoryLocation, parse_store_url
@@ -369,6 +374,7 @@ async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult
         store = await open_store(url, pool=pool, rng=random.Random())
         try:
             results = await check_store(store, clock=SystemClock(), name=f"doctor-{uuid.uuid4().hex[:12]}")
+            results += await bucket_checks(store, write_ahead=write_ahead)
             if partitions and all(result.passed for result in results):
                 results += await partition_checks(store)
         finally:
@@ -389,6 +395,46 @@ async def store_checks(url: str, *, partitions: bool = True) -> list[CheckResult
     return [
         CheckResult(f"store: {result.name}", result.passed, result.detail, result.mend)
         for result in (CheckResult("address", True, url), *results)
+    ]
+
+
+async def bucket_checks(store: ObjectStore, *, write_ahead: bool) -> list[CheckResult]:
+    """Whether a bucket with write-ahead logs leaves their objects alone. Of other stores, and without such logs, nothing."""
+    from app.metadata import layout
+    from app.objectstore.bucket_rules import rules_that_touch
+    from app.objectstore.check import CheckResult
+    from app.objectstore.metered import MeteredStore
+    from app.objectstore.s3 import S3Store
+
+    inner = store
+    while isinstance(inner, MeteredStore):
+        inner = inner.inner
+    if not isinstance(inner, S3Store):
+        return []
+    try:
+        if not write_ahead and not await store.list_objects(layout.WAL_PREFIX, limit=1):
+            return []
+        rules = await inner.bucket_rules()
+    except FirnError as error:
+        return [CheckResult("bucket", True, f"its versioning and lifecycle rules cannot be seen: {error}")]
+    found = rules_that_touch(rules, f"{inner.location.prefix}{layout.WAL_PREFIX}")
+    return [
+        CheckResult(
+            "versioning",
+            not rules.versioned,
+            "the bucket keeps versions: objects of write-ahead logs would never go"
+            if rules.versioned
+            else "the bucket keeps none",
+            "use a bucket without versioning for topics with firn.durability=object" if rules.versioned else "",
+        ),
+        CheckResult(
+            "lifecycle",
+            not found,
+            f"rules take objects of write-ahead logs away: {', '.join(found)}"
+            if found
+            else "no rule touches write-ahead logs",
+            f"limit these rules to keys outside {inner.location.prefix}{layout.WAL_PREFIX}" if found else "",
+        ),
     ]
 
 

@@ -487,6 +487,11 @@ class AdminClient:
         answer = await connection.request(ApiKey.FIRN_METRICS, firn_api.pack(firn_api.MetricsRequest()))
         return firn_api.unpack(firn_api.MetricsResponse, answer)
 
+    async def drain(self, connection: KafkaConnection, step: str) -> firn_api.DrainResponse:
+        """One step of a drain of one broker, and how far that is. Raises: BrokerUnavailable, ProtocolError."""
+        answer = await connection.request(ApiKey.FIRN_DRAIN, firn_api.pack(firn_api.DrainRequest(step)))
+        return firn_api.unpack(firn_api.DrainResponse, answer)
+
     async def metrics_of_all(self) -> dict[int, firn_api.MetricsResponse]:
         """Every sample of every broker that is there, by node id.
 

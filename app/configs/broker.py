@@ -31,6 +31,8 @@ class BrokerConfig:
     firn_cluster_enable: bool = False
     firn_ephemeral: bool = False
     """Whether the data directory may be lost at any time: the broker leads only topics with ``firn.durability=object``."""
+    firn_spot_notice_endpoint: str = ""
+    """URL of the machine's metadata service, which is asked for spot notices; empty if none is."""
     broker_rack: str | None = None
     replica_selector_class: str | None = None
     """Kafka's class that chooses the replica that a consumer reads from; None or empty for the leader (KIP-392)."""

@@ -90,8 +90,14 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "firn.ephemeral",
                 _BOOLEAN,
                 "Whether this broker's data directory may be lost whenever it stops, as on a tmpfs. It then leads only topics with "
-                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose new "
-                "topics have firn.durability=object. It needs firn.version 3.",
+                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose "
+                "new topics have firn.durability=object. It needs firn.version 3.",
+            ),
+            _broker(
+                "firn.spot.notice.endpoint",
+                _STRING,
+                "URL of the metadata service that is asked every five seconds whether this spot machine is about to be taken away, "
+                "as http://169.254.169.254 on AWS. The broker then drains and stops. Empty: nobody is asked.",
             ),
             _broker(
                 "broker.rack",

@@ -162,6 +162,12 @@ class Drain:
         if self.state is not DrainState.SERVING:
             return
         context = self._context
+        if context.config.firn_ephemeral:
+            # Nothing is on its disk alone. The stop gives its leaderships to others, and producers hear of it (ADR 0037, J49).
+            self.state = DrainState.DRAINED
+            context.client_line("the broker drains: it has no disk that matters, so it stops at once")
+            self.on_end()
+            return
         self.state = DrainState.DRAINING
         self.refusal = RequestRejected(
             ErrorCode.NOT_ENOUGH_REPLICAS,

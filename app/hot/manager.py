@@ -674,6 +674,20 @@ class LogManager:
             log.topic_partition: log.cleaned_end_offset for log in self._kept() if log.cleaned_end_offset is not None
         }
 
+    def abandon(self) -> None:
+        """Close all logs as they are, without a sync, and release the lock: nobody will read them. Cancel ``run`` first."""
+        if self._closed:
+            return
+        self._closed = True
+        for log in self._kept():
+            log.abandon()
+        self._logs.clear()
+        self._aside.clear()
+        self.log_directory.descriptors.close_all()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     async def close(self, *, clean: bool = True) -> None:
         """Sync and close all logs, write the clean-shutdown marker, and release the lock. Cancel ``run`` first.
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import __version__
 from app.errors import BrokerUnavailable, FirnError
 from app.faults import Faults
-from app.http import compactions, costs, documentation, metrics, records, topics
+from app.http import compactions, costs, documentation, drains, metrics, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
@@ -84,6 +84,7 @@ def create_app(
     app.include_router(topics.router)
     app.include_router(compactions.router)
     app.include_router(costs.router)
+    app.include_router(drains.router)
     app.add_api_route("/", _welcome, include_in_schema=False)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")

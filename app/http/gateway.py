@@ -23,6 +23,7 @@ from app.metrics import Registry, Sample
 from app.seams import Clock
 
 if TYPE_CHECKING:
+    from app.client.firn_api import DrainResponse
     from app.machine.certificates import TlsSettings
 
 RECORD_BYTES_MAX: Final = 16 * MIB
@@ -178,6 +179,10 @@ class Gateway:
             for s in answer.samples
         ]
         return shown, node_id, labelled(samples, node_id=node_id)
+
+    async def begin_drain(self) -> DrainResponse:
+        """Drain the broker that this process was started with. Raises: BrokerUnavailable, also without the right to."""
+        return await self.admin.drain(await self.cluster.bootstrap_broker(self.settings.bootstrap[0]), "begin")
 
     async def check_ready(self) -> None:
         """Raises: FirnError or TimeoutError if no broker answers soon."""

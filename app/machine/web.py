@@ -10,11 +10,14 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 from urllib.parse import SplitResult
 
+NOT_FOUND: Final = "there is no such document"
+"""Why there is none, if the server says so."""
 PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -22,8 +25,16 @@ class NotFetched(Exception):  # it is what happened
     """There is no document. The text says why; no part of a document is in it."""
 
 
-async def fetch(url: SplitResult, *, context: ssl.SSLContext | None, seconds: float, bytes_max: int) -> bytes:
-    """Get the document of an http or https URL. ``context``: of https; it decides whom to trust.
+async def fetch(
+    url: SplitResult,
+    *,
+    context: ssl.SSLContext | None,
+    seconds: float,
+    bytes_max: int,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """Get the document of an http or https URL. ``context``: of https; it decides whom to trust. ``headers``: more of them.
 
     Each call has a thread of its own, so a server that does not answer keeps no thread of the disk waiting. The thread ends with
     the call but where the system is still asked for the address of the host.
@@ -32,7 +43,7 @@ async def fetch(url: SplitResult, *, context: ssl.SSLContext | None, seconds: fl
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes | str] = loop.create_future()
-    download = _Download(url, context, seconds, bytes_max)
+    download = _Download(url, context, seconds, bytes_max, method, headers or {})
 
     def tell(outcome: bytes | str) -> None:
         if not done.done():
@@ -58,8 +69,18 @@ async def fetch(url: SplitResult, *, context: ssl.SSLContext | None, seconds: fl
 class _Download:
     """``run`` in one thread, ``end`` from another at any time."""
 
-    def __init__(self, url: SplitResult, context: ssl.SSLContext | None, seconds: float, bytes_max: int) -> None:
+    def __init__(
+        self,
+        url: SplitResult,
+        context: ssl.SSLContext | None,
+        seconds: float,
+        bytes_max: int,
+        method: str,
+        headers: Mapping[str, str],
+    ) -> None:
         self._url = url
+        self._method = method
+        self._headers = {"Accept": "application/json", **headers, "Connection": "close"}
         self._context = context
         self._seconds = seconds
         self._bytes_max = bytes_max
@@ -103,10 +124,12 @@ class _Download:
             connection = HTTPConnection(host, port, timeout=self._seconds)
             connection.sock = link
             target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-            connection.request("GET", target, headers={"Accept": "application/json", "Connection": "close"})
+            connection.request(self._method, target, headers=self._headers)
             with connection.getresponse() as answer:
                 if answer.status in (301, 302, 303, 307, 308):
                     return f"it redirects with status {answer.status}, and redirects are not followed"
+                if answer.status == 404:
+                    return NOT_FOUND
                 if answer.status != 200:
                     return f"the status of the answer is {answer.status}"
                 document = answer.read(self._bytes_max + 1)

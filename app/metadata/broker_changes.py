@@ -271,8 +271,8 @@ def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
     if draft.level < OBJECT_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"A broker with firn.ephemeral needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {draft.level}: run `firn cluster "
-            f"features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
+            f"A broker with firn.ephemeral needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {draft.level}: run `firn "
+            f"cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
         )
     for topic in draft.topics:
         for image in topic.partitions:

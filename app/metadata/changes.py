@@ -440,8 +440,8 @@ def _with_disks(draft: ImageDraft, available: Sequence[BrokerId], name: str) -> 
     if available and not found:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: create"
-            f" it with {DURABILITY}=object (tiered, and not compacted), or start a broker without --ephemeral.",
+            f"All brokers are ephemeral, so they lead only topics with {DURABILITY}=object, and '{name}' has another durability: "
+            f"create it with {DURABILITY}=object (it must be tiered), or start a broker without --ephemeral.",
         )
     return found
 
@@ -627,8 +627,8 @@ def _with_other_durability(
         raise invalid_value(
             DURABILITY,
             overrides.get(DURABILITY, "the default"),
-            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker with a "
-            "disk lead it first (`firn topic reassign`).",
+            f"Partition {ephemeral[0].partition_index} is led by broker {ephemeral[0].leader}, which is ephemeral: let a broker "
+            "with a disk lead it first (`firn topic reassign`).",
         )
     count = len(topic.partitions)
     factor = min(_factor_of(topic), max(1, len(available)))

@@ -58,7 +58,7 @@ REFUSAL_PAUSE_S: Final = 0.15
 PROBES_MAX: Final = 12
 """Of one broker's address. A process that is being killed may close its connections before it stops to listen."""
 EPHEMERAL_KEPT_S: Final = 600.0
-"""After so long without a disk and without a heartbeat, a broker is taken out of the cluster: its next start has another id (J48)."""
+"""After so long without a heartbeat, a broker without a disk is taken out of the cluster: its next start has another id (J48)."""
 CLOCKS_APART_MS: Final = 10_000
 """A clock that differs by so much is told of."""
 CLOCK_OF: Final = "the clock of"
@@ -342,7 +342,6 @@ class Desk:
         """A heartbeat. Raises: RequestRejected NOT_CONTROLLER."""
         if self.controller.active and beat.applied >= self._view.log.next_sequence:
             await self._confirm()  # it has entries that this controller does not know: another one wrote them (C9)
-        self._check()
         sessions = self._sessions
         if sessions is None:
             raise not_controller()
@@ -355,6 +354,7 @@ class Desk:
             wants_stop=beat.wants_stop,
             wal_next=beat.wal_next,
         )
+        self._check()  # not before: while the store is away nobody is answered, and all that live are to be known to live
         if error is not ErrorCode.NONE:
             return HeartbeatAnswer(error)
         broker = self._view.image.brokers.get(beat.broker_id)

@@ -135,8 +135,8 @@ class Membership:
         """Raises: StartRefused."""
         if self.view.config.firn_ephemeral and image.level < OBJECT_LEVEL:
             raise StartRefused(
-                f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: run `firn cluster"
-                f" features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
+                f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: run `firn"
+                f" cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
             )
         config = self.view.config
         for name, wanted in (

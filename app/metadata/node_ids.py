@@ -113,6 +113,8 @@ class NodeIds:
                 quiet = image.controller.broker_id in image.brokers or loop.time() - changed_s >= QUIET_S
                 asleep = self._config.firn_ephemeral and quiet and await self._is_asleep(image)
                 looks = looks + 1 if asleep else 0
+                if asleep and all(broker.fenced for broker in image.brokers.values()):
+                    looks = ASLEEP_LOOKS  # the last one has stopped in order, and nobody listens at its address
                 if looks >= ASLEEP_LOOKS:
                     given = await self._take_one(image)
                     if given is not None:
@@ -166,8 +168,8 @@ class NodeIds:
         return None, f"{where} is not the controller any more"
 
     async def _is_asleep(self, image: ClusterImage) -> bool:
-        """Whether none of the brokers lives that could be, or become, the controller: the address of each refuses connections, or it
-        has given no sign of life in the store for so long that a broker of the cluster would seal, too (C4)."""
+        """Whether none of the brokers lives that could be, or become, the controller: the address of each refuses connections, or
+        it has given no sign of life in the store for so long that a broker of the cluster would seal, too (C4)."""
         asked = [
             broker
             for broker_id, broker in image.brokers.items()

@@ -117,7 +117,7 @@ class Registration:
         self.check_cluster(image)
         bound = image.brokers.get(mine.broker_id)
         if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
-            # Whatever a broker without a disk may still do by itself counts if its write-ahead log says so, and else never did (J47).
+            # What a broker without a disk may still do by itself counts by its write-ahead log alone, so nobody waits (J47).
             silent = not bound.ephemeral and (not bound.fenced or _commits_alone(image, bound.broker_id))
             await self._check_gone(image, bound, silent=silent)
         self._predecessor = bound

@@ -91,8 +91,8 @@ def release_partitions(
 ) -> Planned[list[AlteredSet]]:
     """Close the ranges of leaderships that their leader has given up, and name the next leaders (J18). Each is decided for itself.
 
-    If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. That of a leader that
-    stops ends all the same (``ANYBODY_OR_NOBODY``): whoever leads next needs no seal then (J49).
+    If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. That of a
+    leader that stops ends all the same (``ANYBODY_OR_NOBODY``): whoever leads next needs no seal then (J49).
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
     require_broker(draft, broker_id, broker_epoch)

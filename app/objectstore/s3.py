@@ -21,7 +21,7 @@ import base64
 import contextlib
 import copy
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from app.errors import ConfigError, FirnError, StorageUnavailable
 from app.limits import MIB
 from app.metrics import Counter, Registry
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
+from app.objectstore.bucket_rules import BucketRules
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.location import S3Location
 from app.objectstore.s3_bulk import BulkReader
@@ -323,6 +324,25 @@ class S3Store:
                 after = {"ContinuationToken": answer["NextContinuationToken"]}
 
         return await self._request("list_objects", prefix, send)
+
+    async def bucket_rules(self) -> BucketRules:
+        """What the bucket does to objects by itself, for checks. Raises: StorageUnavailable, also without the right to know."""
+        bucket = {"Bucket": self.location.bucket}
+
+        async def versioning() -> bool:
+            return (await self._client.get_bucket_versioning(**bucket)).get("Status") == "Enabled"
+
+        async def lifecycle() -> list[Mapping[str, Any]]:
+            try:
+                found = await self._client.get_bucket_lifecycle_configuration(**bucket)
+            except ClientError as error:
+                if _code_of(error) == "NoSuchLifecycleConfiguration":
+                    return []
+                raise
+            return list(found.get("Rules", ()))
+
+        versioned = await self._request("get_bucket_versioning", "", versioning)
+        return BucketRules(versioned, await self._request("get_bucket_lifecycle_configuration", "", lifecycle))
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -94,9 +94,14 @@ async def list_numbers(store: ObjectStore, wal: WalId, *, above: int = -1) -> li
         after = page[-1].key
 
 
-async def read_footers(store: ObjectStore, wal: WalId, numbers: Collection[int]) -> dict[int, WalFooter]:
-    """The footers of these objects, without those that are missing. Raises: StorageUnavailable, CorruptionError."""
-    found: dict[int, WalFooter] = {}
+async def read_footers(
+    store: ObjectStore, wal: WalId, numbers: Collection[int], *, into: dict[int, WalFooter] | None = None
+) -> dict[int, WalFooter]:
+    """The footers of these objects, without those that are missing. ``into`` gets each that is read, also if others cannot be.
+
+    Raises: StorageUnavailable, CorruptionError.
+    """
+    found = {} if into is None else into
     turns = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ async def test_an_empty_store_becomes_a_cluster_whose_new_topics_are_in_the_buck
         assert {one.durability for one in partitions} == {PartitionDurability.OBJECT}
 
 
-@pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"firn_durability": "disk"}])
+@pytest.mark.parametrize("configs", [{"remote_storage_enable": "false"}, {"firn_durability": "disk"}])
 async def test_a_topic_of_another_durability_is_refused_where_nobody_has_a_disk(
     tmp_path: Path, configs: dict[str, str]
 ) -> None:
@@ -146,3 +147,27 @@ async def test_the_last_broker_that_stops_closes_all_ranges_and_its_own_log(tmp_
 
 def partitions(broker: RunningBroker, topic: str) -> tuple[PartitionImage, ...]:
     return broker.node.cluster.image.topics_by_name[topic].partitions
+
+
+async def test_a_broker_that_comes_gets_its_share_of_the_leaders_while_producers_write(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, "a", **SETTINGS) as first:
+        await in_cluster(first)
+        await first.create_topic("t", 30)
+        await led(first, "t", 30)
+        async with talk(first.port) as client:
+            for index in range(30):
+                assert await produce(client, 3, index=index) == (ErrorCode.NONE, 0)
+        async with broker_on(tmp_path, "b", **SETTINGS) as second, broker_on(tmp_path, "c", **SETTINGS) as third:
+            by_id = {1: first, 2: second, 3: third}
+
+            def leads() -> dict[int, int]:
+                return dict(Counter(one.leader for one in partitions(first, "t")))
+
+            await until(lambda: leads() == {1: 10, 2: 10, 3: 10})
+            for index in range(30):
+                leader = partitions(first, "t")[index].leader
+                table = by_id[leader].node.partitions.table
+                await until(lambda table=table, index=index: table.led("t", index) is not None)
+                async with talk(by_id[leader].port) as client:
+                    assert await produce(client, 1, index=index) == (ErrorCode.NONE, 3)
+            assert not [line for line in first.lines if "has ended" in line], "nobody had to seal"

@@ -269,6 +269,11 @@ async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: P
                 await until(lambda state=state: image().durability is state or writing.done())
                 before = written
                 await until(lambda before=before: written > before + 20 or writing.done())
+                if state is PartitionDurability.REPLICAS:
+                    # What was in the log of before is tiered, and nothing names it any more.
+                    broker.log("t").roll()
+                    broker.node.remote_log_manager.kick()
+                    await until(lambda: image().wal_ranges == () or writing.done())
         stop.set()
         await writing
         assert await records_read(broker, written) == written
@@ -400,7 +405,7 @@ async def test_what_was_read_of_ended_logs_before_a_partition_was_named_again_is
         first = await fence(broker)
         await until(lambda: calls)
         with monkeypatch.context() as patch:
-            patch.setattr(broker.node.partitions, "_bring_in_line", lambda *_: None)
+            patch.setattr(broker.node.partitions, "bring_one", lambda *_, **__: False)
             second = await fence(broker)
             waits.set()
             await until(lambda: len(calls) > 1)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 
 from app.broker.write_ahead import SealedLogs
+from app.errors import StorageUnavailable
 from app.metadata import layout
-from app.objectstore.api import ObjectMissing
+from app.objectstore.api import ObjectInfo, ObjectMissing
 from app.objectstore.memory import MemoryStore
 from app.wal.format import encode_object
 from tests.wal.objects import NONCE, NOW, WAL, P, batch, draft
+
+
+def one_object(number: int) -> bytes:
+    return encode_object(WAL, number, NONCE, NOW, [draft(P, [batch(number)], number)])[0]
 
 
 async def test_footers_of_objects_that_are_gone_are_forgotten() -> None:
     """The next try of a partition would else believe them again, and keep them for the try after that."""
     store = MemoryStore()
     for number in (0, 1):
-        data, _ = encode_object(WAL, number, NONCE, NOW, [draft(P, [batch(number)], number)])
-        await store.put_if_absent(layout.wal_key(*WAL, number), data)
+        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
     sealed = SealedLogs(store)
     footers = await sealed.footers(WAL, since_s=0.0)
     assert sorted(footers) == [0, 1]
@@ -27,3 +31,32 @@ async def test_footers_of_objects_that_are_gone_are_forgotten() -> None:
     with pytest.raises(ObjectMissing):
         await sealed.section(WAL, 1, footers[1].sections[0])
     assert sorted(await sealed.footers(WAL, since_s=0.0)) == [0]
+
+
+class SlowStore(MemoryStore):
+    """Answers one read of a footer, and is away for the others, until it is asked for the next list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tails = 0
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        self.tails += 1
+        if self.tails > 1:
+            raise StorageUnavailable("too many requests")
+        return await super().get_tail(key, length)
+
+    async def list_objects(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        self.tails = 0
+        return await super().list_objects(prefix, start_after=start_after, limit=limit)
+
+
+async def test_each_try_of_a_store_that_is_too_slow_gets_further() -> None:
+    store = SlowStore()
+    for number in range(3):
+        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
+    sealed = SealedLogs(store)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            await sealed.footers(WAL, since_s=0.0)
+    assert sorted(await sealed.footers(WAL, since_s=0.0)) == [0, 1, 2]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from app.configs.broker import NODE_ID_AUTO
 from app.errors import ErrorCode
 from app.limits import MIB
 from app.metadata.cluster import LEVEL_FEATURE, OBJECT_LEVEL
@@ -37,8 +37,8 @@ from tests.faults.object_load import (
 )
 from tests.faults.producing import PRODUCE_VERSION, link, plain_batch
 from tests.faults.served import BUG, firn, serving
-from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, MOTO
-from tests.support.cluster import WAIT_S, Brokers, Writing, brokers_running
+from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
+from tests.support.cluster import ROOT, WAIT_S, Brokers, Writing, brokers_running
 from tests.support.cluster_faults import wait_for_more
 
 pytestmark = pytest.mark.faults
@@ -49,18 +49,13 @@ REFUSALS = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 @pytest.fixture
-def s3_server() -> Iterator[tuple[int, int]]:
+def s3_server(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Port and process id of an S3 server with an empty bucket."""
-    with subprocess.Popen([sys.executable, str(MOTO)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
+    command = (sys.executable, "-m", "loadtests.slow_s3", str(tmp_path / "bucket"), "--delay-ms", "5")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
-        port = int(process.stdout.readline())
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 200
-        yield port, process.pid
-        process.stdin.close()
-        process.wait()
+        yield int(process.stdout.readline()), process.pid
+        process.kill()
 
 
 def end_and_wipe(brokers: Brokers, nodes: Sequence[int], how: signal.Signals = signal.SIGKILL) -> None:
@@ -144,6 +139,28 @@ def test_a_hundred_kills_of_one_broker(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", [5, 6])
 def test_a_hundred_kills_of_three_brokers(tmp_path: Path, seed: int) -> None:
     kill(tmp_path, [1, 2, 3], range(1, MANY + 1), seed, TIERED)
+
+
+@pytest.mark.ci
+def test_a_killed_broker_without_a_disk_is_followed_by_one_with_another_node_id(tmp_path: Path) -> None:
+    """All that is known of the first one is in the bucket."""
+    settings = {name: value for name, value in SETTINGS.items() if name != "take_over"} | {"firn_ephemeral": True}
+    with brokers_running(tmp_path, [1], settings=settings) as brokers:
+        create(brokers.admin, 1, TIERED, TOPIC)
+        writing, following = Writing(brokers.bootstrap, pace_s=0.005), Following(brokers.bootstrap)
+        try:
+            wait_for_more([writing, following])
+            end_and_wipe(brokers, [1])
+            brokers.ports[NODE_ID_AUTO] = brokers.ports[1]
+            brokers.start(NODE_ID_AUTO)
+            wait_for_more([writing, following])
+            end_and_wipe(brokers, [NODE_ID_AUTO])
+            brokers.start(NODE_ID_AUTO)
+        finally:
+            following.stop()
+            writing.finish()
+        assert check(brokers.bootstrap, writing, following)
+        assert "this broker has node id 3 from now on" in brokers.lines(NODE_ID_AUTO)
 
 
 # --- the store is away ------------------------------------------------------------------------------------------------------
@@ -256,7 +273,7 @@ async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> Non
         raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
         assert raised.returncode == 0, raised.stderr
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        create_all(admin, 1, TIERED)
+        create_all(admin, 1)
         create(admin, 1, OBJECT, "flood", partitions=FLOODS)
         clients = Clients(broker.bootstrap, broker.port)
         assert broker.process is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 import pytest
@@ -105,10 +105,23 @@ def test_a_chase_after_a_writer_that_is_faster_loses_a_round_each_time() -> None
     assert sealing.rounds >= puts // 2
 
 
-def _run(seed: int) -> int:
+@pytest.mark.parametrize(("kept", "end"), [(WINDOW + 1, 12), (WINDOW, 3)])
+def test_w_plus_1_objects_are_to_stay_and_w_are_too_few(kept: int, end: int) -> None:
+    """J13: with one object less a taker that was paused takes a trimmed number for the end, though 12 numbers were acknowledged."""
+    objects = dict.fromkeys(range(3), RECORDS)
+
+    def meanwhile(action: Action) -> None:
+        if isinstance(action, PutSeal) and action.number == 3:
+            objects.clear()
+            objects.update(dict.fromkeys(range(12 - kept, 12), RECORDS))
+
+    assert end_of(objects, meanwhile) == end
+
+
+def _run(seed: int, new_sealing: Callable[..., Sealing] = Sealing, *, window: int = WINDOW, one_less: int = 0) -> int:
     """A writer by J1 to J5, which trims by J13; takers that begin, pause and go on at any time; and deletion once it is dead.
 
-    Returns: how many takers found the end.
+    ``one_less``: planted, so many objects less stay. Returns: how many takers found the end.
     """
     rng = Random(seed)
     objects: dict[int, Found] = {}
@@ -123,7 +136,7 @@ def _run(seed: int) -> int:
         nonlocal durable_end, sealed_for_writer
         begun = len(known)
         kind = rng.choice(["begin", "land", "land", "trim"])
-        if kind == "begin" and begun < durable_end + WINDOW and not sealed_for_writer:
+        if kind == "begin" and begun < durable_end + window and not sealed_for_writer:
             known[begun] = False
         elif kind == "land" and (on_their_way := [number for number in known if not known[number]]):
             number = rng.choice(on_their_way)
@@ -134,7 +147,7 @@ def _run(seed: int) -> int:
             while known.get(durable_end):
                 durable_end += 1
         elif kind == "trim":
-            for number in range(durable_end - (WINDOW + 1)):
+            for number in range(durable_end - (window + 1 - one_less)):
                 if objects.get(number) is RECORDS:
                     del objects[number]
 
@@ -145,7 +158,7 @@ def _run(seed: int) -> int:
         if rng.random() > taker_share:
             writer_step()
         elif len(takers) < 3 and rng.random() < 0.2:
-            sealing = Sealing()
+            sealing = new_sealing(window=window)
             takers.append((sealing, sealing.start()))
         elif takers:
             sealing, action = takers.pop(rng.randrange(len(takers)))
@@ -172,3 +185,43 @@ def _run(seed: int) -> int:
 @pytest.mark.parametrize("seeds", [range(300), pytest.param(range(300, 3000), marks=pytest.mark.ci)])
 def test_no_schedule_of_writer_trimmer_and_takers_makes_two_ends(seeds: range) -> None:
     assert sum(_run(seed) for seed in seeds) > 1.3 * len(seeds)
+
+
+class _Unchecked(Sealing):
+    """J10: a seal that was put counts."""
+
+    def on_put(self, *, written: bool) -> Action:
+        return Sealed(self._number) if written else super().on_put(written=written)
+
+
+class _HalfChecked(Sealing):
+    """J10: seals above are not looked for."""
+
+    def on_tails(self, found: Mapping[int, Found]) -> Action:
+        return Sealed(self._number) if self._stage.name == "CHECK_TAILS" else super().on_tails(found)
+
+
+@pytest.mark.parametrize(
+    ("new_sealing", "one_less"),
+    [
+        pytest.param(_Unchecked, 0, id="J10 a seal is not checked"),
+        pytest.param(_HalfChecked, 0, id="J10 seals above are overlooked"),
+        pytest.param(Sealing, 1, id="J13 one object less stays"),
+    ],
+)
+def test_a_rule_taken_back_gives_a_log_two_ends_or_acknowledges_beyond(
+    new_sealing: Callable[..., Sealing], one_less: int
+) -> None:
+    """The simulation of brokers hardly ever has such schedules, so they are drawn here."""
+
+    def search() -> None:
+        for seed in range(3000):
+            _run(seed, new_sealing, window=2, one_less=one_less)
+
+    with pytest.raises(AssertionError, match="seed"):
+        search()
+
+
+def test_a_smaller_window_works_as_well() -> None:
+    for seed in range(200):
+        _run(seed, window=2)

@@ -10,12 +10,14 @@ from app.errors import FencedError
 from app.metadata.append_attempt import PutOutcome, ReadOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
+from app.wal.format import WalFooter
 from app.wal.writer import Action, Done, Put, ReadBack, WalWriter
 from tests.wal_simulation.bucket import Stored
-from tests.wal_simulation.cluster import NOBODY, Image, Mode
-from tests.wal_simulation.leading import Leading
+from tests.wal_simulation.cluster import NOBODY, Image
+from tests.wal_simulation.leading import Fetched, Leading
 from tests.wal_simulation.office import Office
 from tests.wal_simulation.process import Process
+from tests.wal_simulation.sealer import end_log
 
 if TYPE_CHECKING:
     from tests.wal_simulation.world import Machine, World
@@ -24,6 +26,7 @@ POLL_MS: Final = (40.0, 160.0)
 BEAT_MS: Final = (150.0, 250.0)
 TRIM_MS: Final = (200.0, 600.0)
 CANDIDATE_MS: Final = 2500.0
+STOP_MS: Final = 2500.0
 
 
 class Broker(Process):
@@ -39,6 +42,10 @@ class Broker(Process):
         self.needs: Any = None
         self.led: dict[TopicIdPartition, Leading] = {}
         self.office: Office | None = None
+        self.disk = machine.disk
+        self.read_early: dict[WalId, dict[int, WalFooter]] = {}
+        """Planted (J15): footers that were read before their log had ended."""
+        self._stopping = False
         self._trimmed = 0
         self._heard_ms = self.now_ms
         self.repeat(POLL_MS, self._poll)
@@ -94,6 +101,8 @@ class Broker(Process):
         self._heard_ms = self.now_ms
 
     def _register(self) -> None:
+        if self._stopping:
+            return
         mine = self.image.brokers.get(self.node_id)
         if self.image.sequence == 0:
             return
@@ -107,19 +116,39 @@ class Broker(Process):
     def _on_image(self, image: Image | None) -> None:
         if image is None or image.sequence <= self.image.sequence:
             return
-        self.image = image
+        before, self.image = self.image, image
+        if not self.world.rules.reads_ended_ranges:
+            self._read_early()
         mine = image.brokers.get(self.node_id)
-        if mine is not None and mine.incarnation == self.incarnation:
-            if self.broker_epoch < 0:
-                self._joined(mine.broker_epoch)
-            if (mine.fenced or mine.sealed_at is not None) and self.world.rules.sealed_joins_anew:
+        rules = self.world.rules
+        if (
+            mine is not None
+            and self.broker_epoch < 0
+            and (mine.incarnation == self.incarnation or not rules.registers_anew)
+        ):
+            self._joined(mine.broker_epoch)
+            self.incarnation = mine.incarnation
+        if self.broker_epoch < 0:
+            return
+        if mine is None or mine.incarnation != self.incarnation:
+            if self.machine.process is not self:
+                self.end()  # another process of this node has come
+            else:
                 self.join_anew()
-                return
-        elif mine is not None and self.broker_epoch >= 0 and mine.incarnation != self.incarnation:
+            return
+        wal = WalId(self.node_id, self.broker_epoch)
+        if (mine.sealed_at is not None or wal in image.orphaned_wals()) and rules.sealed_joins_anew:
             self.join_anew()
             return
-        if self.broker_epoch >= 0:
-            self._follow()
+        for key in before.partitions.keys() - image.partitions.keys():
+            self.needs.note_gone(key)  # this broker need not lead it: it may hold what it released
+        self._follow()
+
+    def _read_early(self) -> None:
+        for wal in self.image.orphaned_wals():
+            if wal not in self.read_early:
+                log = self.world.bucket.wals.get(wal, {})
+                self.read_early[wal] = {number: one.footer for number, one in log.items()}
 
     def _joined(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
@@ -130,9 +159,10 @@ class Broker(Process):
             new_nonce=self.world.new_nonce,
             object_bytes=plan.object_bytes,
             buffer_bytes=plan.buffer_bytes,
+            window=plan.window,
             waiting_bytes=0,
         )
-        self.needs = rules.needs(wal)
+        self.needs = rules.needs(wal, window=plan.window)
         self._trimmed = 0
         self.world.checkers.writer_began(wal)
 
@@ -144,8 +174,38 @@ class Broker(Process):
         self.writer, self.needs, self.broker_epoch = None, None, -1
         self.incarnation = self.world.new_incarnation()
 
+    def end(self) -> None:
+        """The process exits."""
+        self.alive = False
+        if self.machine.process is self:
+            self.machine.process = None
+
+    def stop(self) -> None:
+        """A clean stop: release everything, seal the own log, and exit. Whoever is to take over may be away, so it has a limit."""
+        if not self._stopping:
+            self._stopping = True
+            for leading in self.led.values():
+                leading.release()
+            self._stop_at_ms = self.now_ms + STOP_MS
+            self._stop_on()
+
+    def _stop_on(self) -> None:
+        if self.led and self.now_ms < self._stop_at_ms and self.writer is not None:
+            self.after(50.0, self._stop_on)
+        elif self.writer is not None and self.writer.sealed_at is None:
+            end_log(self, self.writer.wal, lambda end: self._stopped())
+        else:
+            self._stopped()
+
+    def _stopped(self) -> None:
+        self.end()
+        self.timeline.after(self.rng.uniform(200, 2000), self.machine.start)
+
     def _follow(self) -> None:
         assert self.writer is not None
+        for key in [each for each in self.led if each not in self.image.partitions]:
+            self.led.pop(key).close()
+            self.writer.forget(key)
         for key, record in self.image.partitions.items():
             leading = self.led.get(key)
             if record.leader == self.node_id:
@@ -153,11 +213,9 @@ class Broker(Process):
                     if leading is not None:
                         leading.close()
                         self.writer.forget(key)
-                    if record.mode is Mode.OBJECT and not any(
-                        each.wal == self.writer.wal for each in record.ranges[-1:]
-                    ):
+                    found = record.open_range
+                    if record.mode.fails_over_by_log and (found is None or found.wal != self.writer.wal):
                         continue  # an image of an earlier registration
-                    self.needs.note_led(key, record.leader_epoch)
                     self.led[key] = Leading(self, key, record)
                     self.led[key].begin()
                 else:
@@ -243,8 +301,16 @@ class Broker(Process):
         writer = self.writer
         if writer is None:
             return
+        if self.world.rules.rolls:
+            for key in self.needs.to_roll(self.world.plan.retention_bytes):
+                if key in self.led:
+                    self.led[key].roll()
+        if writer.sealed_at is not None:
+            return
         end = writer.begin_trim(self.needs.trim_end(writer.durable_end))
-        if end <= self._trimmed or writer.sealed_at is not None:
+        if not self.world.rules.trims_prefix:
+            self._trim_holes(writer)
+        if end <= self._trimmed:
             return
 
         def told(deleted: bool | None) -> None:
@@ -253,6 +319,14 @@ class Broker(Process):
                 self.needs.note_deleted(end)
 
         self.world.bucket.delete(self, writer.wal, list(range(self._trimmed, end)), told)
+
+    def _trim_holes(self, writer: WalWriter) -> None:
+        """Planted: every object goes that nobody needs."""
+        needed = {number for each in self.needs._partitions.values() for need in each.needs for number in need[:3:2]}
+        numbers = range(self._trimmed, writer.durable_end - (self.world.plan.window + 1))
+        doomed = [number for number in numbers if number not in needed]
+        if doomed:
+            self.world.bucket.delete(self, writer.wal, doomed, lambda deleted: None)
 
     # --- clients ----------------------------------------------------------------------------------------------------------
 
@@ -264,14 +338,28 @@ class Broker(Process):
         else:
             leading.produce(batch, value, reply)
 
-    def fetch(self, key: TopicIdPartition, offset: int, reply: Callable[[list[int], int], None]) -> None:
-        """Values from ``offset`` on, and the high watermark."""
+    def fetch(self, key: TopicIdPartition, offset: int, reply: Callable[[Fetched], None], *, committed: bool) -> None:
+        """Values from ``offset`` on."""
         leading = self.led.get(key)
         if leading is not None:
-            leading.fetch(offset, reply)
+            leading.fetch(offset, reply, committed=committed)
 
     def move(self, key: TopicIdPartition) -> None:
         """The operator wants another broker to lead."""
         leading = self.led.get(key)
-        if leading is not None:
+        if leading is not None and leading.mode.fails_over_by_log:
             leading.release()
+        elif leading is not None:
+            self.ask_controller("transfer", key)
+
+    # --- for the tests ----------------------------------------------------------------------------------------------------
+
+    def under_way(self) -> set[str]:
+        """The steps that a fault would hit now."""
+        steps = {name for name, count in self.steps.items() if count > 0}
+        if self.writer is not None:
+            if self.writer.held_bytes > 0:
+                steps.add("buffer")
+            if self.world.checkers.landed_above(self.writer.wal, self.writer.durable_end):
+                steps.add("acknowledge")
+        return steps

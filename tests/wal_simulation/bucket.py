@@ -11,10 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import CorruptionError
-from app.hot.checkpoints import EpochStart
+from app.hot.indexes import AbortedTransaction
 from app.metadata.wal_ranges import WalId
 from app.units import TopicIdPartition
-from app.wal.format import WalFooter, decode_whole
+from app.wal.format import PartitionState, WalFooter, decode_whole
 from tests.replication_model.timeline import Timeline
 from tests.replication_model.violation import Violation
 
@@ -37,8 +37,10 @@ class Segment:
     start: int
     end: int
     values: tuple[int, ...]
-    epochs: tuple[EpochStart, ...]
-    snapshot: bytes
+    state: PartitionState
+    """Lineage and producers at ``end``, with the older batches of each producer."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Transactions whose abort marker is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,30 @@ class Bucket:
     manifests: dict[TopicIdPartition, Manifest] = field(default_factory=dict)
     away_from: set[int] = field(default_factory=set)
     """Machines that cannot reach it."""
+    wals_away_from: set[int] = field(default_factory=set)
+    """Machines that cannot reach the store of the write-ahead logs, which may be another one."""
+    main_away_from: set[int] = field(default_factory=set)
+    """Machines that cannot reach the store of the cluster log and the segments, but perhaps that of the logs."""
+    corrupt_share: float = 0.0
+    """Of objects that are read, how many arrive with a wrong byte."""
+    page: int = 1000
+    """How many numbers one LIST has."""
     undecided_share: float = 0.0
     slow_until_ms: float = -1.0
     slowness: float = 1.0
+
+    def _ask_wals(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if process.node_id in self.wals_away_from:
+            process.after(TIMEOUT_MS, done, None)
+        else:
+            self.ask(process, apply, done)
+
+    def ask_main(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Have ``apply`` done in the store of the cluster log and the segments."""
+        if process.node_id in self.main_away_from:
+            process.after(TIMEOUT_MS, done, None)
+        else:
+            self.ask(process, apply, done)
 
     def ask(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Have ``apply`` done in the store, and tell its outcome, or None."""
@@ -108,7 +131,7 @@ class Bucket:
 
     def put(self, process: Process, wal: WalId, number: int, data: bytes, done: Callable[[Any], None]) -> None:
         """Put if absent. Outcome: whether it was written."""
-        self.ask(process, lambda: self._put(wal, number, data), done)
+        self._ask_wals(process, lambda: self._put(wal, number, data), process.step("put", done))
 
     def _put(self, wal: WalId, number: int, data: bytes) -> bool:
         log = self.wals.setdefault(wal, {})
@@ -123,20 +146,60 @@ class Bucket:
         return True
 
     def read(self, process: Process, wal: WalId, number: int, done: Callable[[Any], None]) -> None:
-        """An object. Outcome: ``Stored``, or "missing"."""
-        self.ask(process, lambda: self.wals.get(wal, {}).get(number, "missing"), done)
+        """An object. Outcome: ``Stored``, or "missing"; None also if a byte was wrong, so it is read again."""
+
+        def told(found: Any) -> None:
+            if isinstance(found, Stored) and self.corrupt_share and self.rng.random() < self.corrupt_share:
+                self._notice_corruption(found, wal, number)
+                found = None
+            done(found)
+
+        self._ask_wals(process, lambda: self.wals.get(wal, {}).get(number, "missing"), told)
+
+    def _notice_corruption(self, found: Stored, wal: WalId, number: int) -> None:
+        """Whoever reads an object notices any wrong byte."""
+        broken = bytearray(found.data)
+        broken[self.rng.randrange(len(broken))] ^= 1 << self.rng.randrange(8)
+        try:
+            decode_whole(bytes(broken), f"wal/{wal}/{number}", wal, number)
+        except CorruptionError:
+            return
+        raise Violation("damage", f"a wrong byte of object {number} of log {wal} is not noticed")
 
     def list_numbers(self, process: Process, wal: WalId, above: int, done: Callable[[Any], None]) -> None:
-        """Outcome: the numbers of the log above ``above``, in order."""
-        self.ask(process, lambda: sorted(each for each in self.wals.get(wal, {}) if each > above), done)
+        """Outcome: the numbers of the log above ``above``, in order. A LIST gives a page, and others change the log in between."""
+        numbers: list[int] = []
+
+        def page_after(last: int) -> None:
+            self._ask_wals(
+                process,
+                lambda: sorted(each for each in self.wals.get(wal, {}) if each > last)[: self.page],
+                listed,
+            )
+
+        def listed(found: list[int] | None) -> None:
+            if found is None:
+                done(None)
+                return
+            numbers.extend(found)
+            if len(found) < self.page:
+                done(numbers)
+            else:
+                page_after(found[-1])
+
+        page_after(above)
 
     def list_wals(self, process: Process, done: Callable[[Any], None]) -> None:
         """Outcome: the logs that have objects."""
-        self.ask(process, lambda: [wal for wal, log in self.wals.items() if log], done)
+        self._ask_wals(process, lambda: [wal for wal, log in self.wals.items() if log], done)
 
     def delete(self, process: Process, wal: WalId, numbers: list[int], done: Callable[[Any], None]) -> None:
         """Delete objects. Outcome: True."""
-        self.ask(process, lambda: self._delete(wal, numbers), done)
+        self._ask_wals(process, lambda: self._delete(wal, numbers), process.step("trim", done))
+
+    def lose(self, wal: WalId, number: int) -> None:
+        """The store breaks its promise."""
+        del self.wals[wal][number]
 
     def _delete(self, wal: WalId, numbers: list[int]) -> bool:
         log = self.wals.get(wal, {})
@@ -154,7 +217,7 @@ class Bucket:
 
     def read_manifest(self, process: Process, partition: TopicIdPartition, done: Callable[[Any], None]) -> None:
         """Outcome: the manifest."""
-        self.ask(process, lambda: self.manifest(partition), done)
+        self.ask_main(process, lambda: self.manifest(partition), done)
 
     def append_segment(
         self,
@@ -170,13 +233,18 @@ class Bucket:
             before = self.manifest(partition)
             if segment in before.segments:
                 return True
-            if leader_epoch < before.leader_epoch or segment.start != before.tiered_end:
+            if leader_epoch < before.leader_epoch:
+                return False
+            if (
+                not before.tiered_end <= segment.start <= max(before.tiered_end, before.log_start)
+                or segment.end <= before.tiered_end
+            ):
                 return False
             self.manifests[partition] = Manifest(leader_epoch, before.log_start, (*before.segments, segment))
             self.checkers.segment_tiered(partition, segment)
             return True
 
-        self.ask(process, apply, done)
+        self.ask_main(process, apply, done)
 
     def raise_log_start(
         self,
@@ -195,4 +263,4 @@ class Bucket:
             self.manifests[partition] = Manifest(leader_epoch, max(log_start, before.log_start), before.segments)
             return True
 
-        self.ask(process, apply, done)
+        self.ask_main(process, apply, done)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import TopicIdPartition
-from app.wal.trimming import Registration, has_ended
+from app.wal.trimming import Registration
 
 if TYPE_CHECKING:
     from tests.wal_simulation.bucket import Bucket
@@ -19,11 +19,22 @@ NOBODY = -1
 
 
 class Mode(IntEnum):
-    """The durability of a partition (J40)."""
+    """The durability of a partition (J40, J41)."""
 
     REPLICA = 0
     TO_OBJECT = 1
     OBJECT = 2
+    FROM_OBJECT = 3
+
+    @property
+    def is_walled(self) -> bool:
+        """Whether the leader writes records to its write-ahead log."""
+        return self is not Mode.REPLICA
+
+    @property
+    def fails_over_by_log(self) -> bool:
+        """J42: whether a leader goes on from objects, and not from its disk."""
+        return self in (Mode.OBJECT, Mode.FROM_OBJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +53,18 @@ class PartitionRecord:
     partition_epoch: int
     ranges: tuple[WalRange, ...]
     mode: Mode = Mode.OBJECT
-    home: int = NOBODY
-    """The broker with the only local copy, while the mode is not OBJECT."""
+    members: tuple[int, ...] = ()
+    """The brokers with local copies, while the mode is not OBJECT."""
+    offline: bool = False
+    """The store has lost what the record names (J21)."""
 
     def changed(self, **changes: Any) -> PartitionRecord:
         """The record after a change."""
         return replace(self, partition_epoch=self.partition_epoch + 1, **changes)
+
+    @property
+    def open_range(self) -> WalRange | None:
+        return self.ranges[-1] if self.ranges and self.ranges[-1].is_open else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +84,26 @@ class Image:
     def with_partitions(self, changed: Mapping[TopicIdPartition, PartitionRecord], **changes: Any) -> Image:
         return self.next(partitions={**self.partitions, **changed}, **changes)
 
+    def wal_of(self, node_id: int) -> WalId | None:
+        """The present log of a broker."""
+        broker = self.brokers.get(node_id)
+        return WalId(node_id, broker.broker_epoch) if broker is not None else None
+
+    def is_orphaned(self, record: PartitionRecord) -> bool:
+        """Whether nobody writes the open range of a partition any more (J16)."""
+        found = record.open_range
+        return found is not None and (record.leader == NOBODY or self.wal_of(record.leader) != found.wal)
+
+    def orphaned_wals(self) -> list[WalId]:
+        """Logs that are to be sealed, so that their ranges can be closed."""
+        return sorted({each.ranges[-1].wal for each in self.partitions.values() if self.is_orphaned(each)})
+
     def said_of(self, wal: WalId) -> Registration:
+        """What is known of the broker of a log (J36)."""
         broker = self.brokers.get(wal.broker_id)
         if broker is None:
             return Registration(self.sequence, None)
         return Registration(self.sequence, broker.broker_epoch, -1 if broker.sealed_at is None else broker.sealed_at)
-
-    def is_dead(self, wal: WalId) -> bool:
-        """Whether a log has ended (J36)."""
-        return has_ended(wal, self.said_of(wal))
 
 
 class ClusterLog:
@@ -91,7 +119,7 @@ class ClusterLog:
 
     def read(self, process: Process, done: Callable[[Any], None]) -> None:
         """Outcome: the newest image."""
-        self._bucket.ask(process, lambda: self.newest, done)
+        self._bucket.ask_main(process, lambda: self.newest, done)
 
     def append(self, process: Process, image: Image, done: Callable[[Any], None]) -> None:
         """Outcome: whether ``image`` is in the log under its number."""
@@ -103,6 +131,8 @@ class ClusterLog:
                 return False
             self._bucket.checkers.entry_stored(self.newest, image)
             self.images.append(image)
+            if image.partitions.keys() != self.images[-2].partitions.keys():
+                self._bucket.checkers.topics_changed()
             return True
 
-        self._bucket.ask(process, apply, done)
+        self._bucket.ask_main(process, apply, done)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.wal_simulation.cluster import Mode
+from app.wal.format import WINDOW
 
 if TYPE_CHECKING:
+    from tests.wal_simulation.office import Office
     from tests.wal_simulation.world import World
 
 HEAL_MS: Final = 16_000.0
@@ -25,6 +27,7 @@ KINDS: Final[Mapping[str, int]] = {
     "pause controller": 4,
     "cut from bucket": 3,
     "cut from brokers": 3,
+    "cut from cluster log": 3,
     "bucket away": 1,
     "undecided": 5,
     "slow": 3,
@@ -32,6 +35,12 @@ KINDS: Final[Mapping[str, int]] = {
     "suspect": 4,
     "move": 8,
     "switch": 3,
+    "stop": 2,
+    "twin": 2,
+    "unregister": 1,
+    "delete topic": 1,
+    "wals away": 1,
+    "lose": 0,
 }
 """Kinds of faults, and how often each is chosen."""
 
@@ -43,6 +52,7 @@ class Plan:
     nodes: int = 3
     partitions: int = 3
     linger_ms: int = 20
+    window: int = WINDOW
     object_bytes: int = 1000
     buffer_bytes: int = 24_000
     pause_ms: float = 80.0
@@ -51,8 +61,21 @@ class Plan:
     lost_replies: float = 0.05
     drop_share: float = 1.0
     """How often a leader asks for ranges to be dropped, of the times when it should."""
+    sweep_share: float = 1.0
+    """How often dead logs are looked through, of the times when they should be."""
     producers: int = 2
     """Of each partition."""
+    transactional: int = 1
+    """Transactional producers of each partition."""
+    lazy: int = 0
+    """Partitions whose segments are rolled so rarely that only wal.retention.bytes does it."""
+    retention_bytes: int = 1 << 40
+    delete_records: float = 0.0
+    """How often records are deleted up to an offset, of the times when something could be tiered."""
+    corrupt_share: float = 0.0
+    """Of objects that are read, how many arrive with a wrong byte."""
+    page: int = 1000
+    """Numbers of one LIST."""
     replicas: int = 0
     """Partitions that begin with another durability."""
     fault_every_ms: tuple[float, float] = (200.0, 1500.0)
@@ -65,6 +88,7 @@ class Plan:
         plan = cls(
             nodes=rng.choice([1, 2, 3, 3, 4]),
             partitions=rng.choice([1, 2, 3]),
+            window=rng.choice([WINDOW, WINDOW, WINDOW, 3, 1]),
             linger_ms=rng.choice([2, 10, 40]),
             object_bytes=object_bytes,
             buffer_bytes=object_bytes * rng.choice([12, 24, 50]),
@@ -72,6 +96,13 @@ class Plan:
             idle_share=rng.choice([0.0, 0.005, 0.03]),
             lost_replies=rng.choice([0.0, 0.02, 0.1]),
             replicas=rng.choice([0, 0, 1]),
+            producers=rng.choice([1, 2]),
+            transactional=rng.choice([0, 1, 1]),
+            lazy=rng.choice([0, 0, 1]),
+            retention_bytes=rng.choice([4_000, 20_000]),
+            delete_records=rng.choice([0.0, 0.0, 0.1, 0.4]),
+            corrupt_share=rng.choice([0.0, 0.02]),
+            page=rng.choice([10, 50, 1000]),
             fault_every_ms=rng.choice([(100.0, 700.0), (200.0, 1500.0), (1000.0, 3000.0)]),
         )
         return replace(plan, **fixed)
@@ -83,6 +114,7 @@ class FaultActor:
     def __init__(self, world: World, rng: Random) -> None:
         self.world, self.rng = world, rng
         self.done: set[str] = set()
+        self.hits: Counter[tuple[str, str]] = Counter()
         world.timeline.after(rng.uniform(1000, 2000), self._tick)
         world.timeline.after(HEAL_MS, world.heal)
 
@@ -105,6 +137,7 @@ class FaultActor:
             "pause controller": lambda node: self._pause(world.log.newest.controller),
             "cut from bucket": lambda node: self._for_a_while(world.bucket.away_from, node),
             "cut from brokers": lambda node: self._for_a_while(world.cut_off, node),
+            "cut from cluster log": lambda node: self._for_a_while(world.bucket.main_away_from, node),
             "bucket away": self._bucket_away,
             "undecided": self._undecided,
             "slow": self._slow,
@@ -112,10 +145,23 @@ class FaultActor:
             "suspect": self._suspect,
             "move": self._move,
             "switch": self._switch,
+            "stop": self._stop,
+            "twin": self._twin,
+            "unregister": self._unregister,
+            "delete topic": self._delete_topic,
+            "wals away": self._wals_away,
+            "lose": self._lose,
         }
         acts[kind](rng.choice(list(world.machines)))
 
+    def _hit(self, kind: str, node: int) -> None:
+        """Count what a fault hits."""
+        process = self.world.process_of(node)
+        for step in process.under_way() if process is not None else ():
+            self.hits[kind, step] += 1
+
     def _kill(self, node: int, *, wipe: bool) -> None:
+        self._hit("kill", node)
         machine = self.world.machines[node]
         machine.kill(wipe=wipe)
         self.world.timeline.after(self.rng.uniform(50, 4000), machine.start)
@@ -125,11 +171,13 @@ class FaultActor:
             self._kill(each, wipe=self.rng.random() < 0.8)
 
     def _pause(self, node: int) -> None:
+        self._hit("pause", node)
         process = self.world.process_of(node)
         if process is not None:
             process.pause(self.rng.choice([60.0, 300.0, 1000.0, 3000.0, 6000.0]))
 
     def _for_a_while(self, who: set[int], node: int) -> None:
+        self._hit("cut", node)
         who.add(node)
         self.world.timeline.after(self.rng.uniform(200, 4000), who.discard, node)
 
@@ -166,8 +214,57 @@ class FaultActor:
         if process is not None:
             process.move(key)
 
+    def _ask_controller(self) -> Office | None:
+        process = self.world.process_of(self.world.log.newest.controller)
+        return process.office if process is not None else None
+
     def _switch(self, node: int) -> None:
-        for key, record in self.world.log.newest.partitions.items():
-            process = self.world.process_of(self.world.log.newest.controller)
-            if record.mode is Mode.REPLICA and process is not None and process.office is not None:
-                process.office.switch(key)
+        office = self._ask_controller()
+        if office is not None:
+            office.switch(self.rng.choice(list(self.world.log.newest.partitions)))
+
+    def _stop(self, node: int) -> None:
+        process = self.world.process_of(node)
+        if process is not None:
+            process.stop()
+
+    def _twin(self, node: int) -> None:
+        process = self.world.process_of(node)
+        if process is not None and self.rng.random() < 0.5:
+            process.pause(self.rng.choice([300.0, 1000.0, 3000.0]))
+        self.world.machines[node].replace()
+
+    def _unregister(self, node: int) -> None:
+        office = self._ask_controller()
+        if office is not None:
+            office.unregister(node)
+
+    def _delete_topic(self, node: int) -> None:
+        office = self._ask_controller()
+        if office is not None:
+            office.delete(self.rng.choice(list(self.world.log.newest.partitions)))
+
+    def _wals_away(self, node: int) -> None:
+        for each in self.world.machines:
+            self._for_a_while(self.world.bucket.wals_away_from, each)
+
+    def _lose(self, node: int) -> None:
+        """The store loses an object that a partition needs and that is not its last one: nothing else can be noticed."""
+        world = self.world
+        for key, record in world.log.newest.partitions.items():
+            floor = world.checkers.floor(key)
+            for each in record.ranges:
+                log = world.bucket.wals.get(each.wal, {})
+                mine = [
+                    number
+                    for number, stored in sorted(log.items())
+                    if each.covers(number) and not each.is_open
+                    for section in stored.footer.sections
+                    if section.partition == key and section.leader_epoch == each.leader_epoch
+                    if section.end_offset > floor
+                ]
+                if len(mine) > 2 and mine[-1] - mine[0] == len(mine) - 1:
+                    number = self.rng.choice(mine[:-1])
+                    world.checkers.damaged.update(section.partition for section in log[number].footer.sections)
+                    world.bucket.lose(each.wal, number)
+                    return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -19,6 +20,18 @@ class Process:
         self.rng = rng
         self.alive = True
         self._paused_until_ms = -1.0
+        self.steps: Counter[str] = Counter()
+        """What is under way: how often each step has begun and not ended."""
+
+    def step(self, name: str, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        """``done``, which ends a step that begins now."""
+        self.steps[name] += 1
+
+        def ended(found: Any) -> None:
+            self.steps[name] -= 1
+            done(found)
+
+        return ended
 
     def after(self, delay_ms: float, do: Callable[..., None], *args: Any) -> None:
         """Call ``do(*args)`` in ``delay_ms``, if the process lives then."""
