@@ -292,8 +292,8 @@ TOPIC_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "When a record counts as stored. memory: when it is in the operating system's page cache, which survives a "
                 "crash of the broker but not of the machine. disk: after fdatasync. object: when it is in the write-ahead log in "
                 "the object store, so that it survives the loss of all brokers and disks. It needs firn.version 3, and a topic "
-                "that is tiered; a compacted one is tiered then too. As the brokers' default, object is of new topics, which keep "
-                "it as their own setting; other topics are as with disk.",
+                "that is tiered; a compacted one is tiered then too, and cannot change back. As the brokers' default, object is of "
+                "new topics, which keep it as their own setting; other topics are as with disk.",
                 importance=Importance.HIGH,
                 choices=tuple(Durability),
             ),
