@@ -543,6 +543,7 @@ class Node:
         if member is not None:
             member.wal_next = lambda: wal.next_number(member.broker_epoch)
             wal.drop_ranges = member.drop_ranges
+            wal.on_ended = lambda ended: member.register_again(ended.broker_epoch)
         assert self._tasks is not None, "partitions are led while the node runs"
         self._background.append(self._tasks.create_task(wal.run()))
         if member is not None:

@@ -18,7 +18,7 @@ from app.metadata import layout, member
 from app.metadata.broker_changes import fence_brokers
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import PartitionImage
-from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked, SwitchAsked
+from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.elections import NOBODY
 from app.metadata.features import FeatureAsked
 from app.metadata.member import ClusterMember

@@ -96,6 +96,8 @@ class FakeRead(NamedTuple):
 
 
 class FakeLog:
+    journaled = False
+
     def __init__(self, topic: str, partition: int = 0, config: TopicConfig | None = None) -> None:
         self.topic = topic
         self.partition = partition
