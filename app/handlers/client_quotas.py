@@ -117,17 +117,17 @@ class ClientQuotas(Quotas):
             self.spent(caller, None)
             return 0
         self._turn_to(None)
-        shares = self._of(caller, client_id)
+        shares = self.shares_of(caller, client_id)
         bucket = shares.produced if api_key == PRODUCE else shares.fetched if api_key == FETCH else NO_LIMIT
         return self._take(shares, bucket, size_bytes)
 
     def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        return self._produced(self._of(caller, client_id), size_bytes)
+        return self._produced(self.shares_of(caller, client_id), size_bytes)
 
     def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
         shares = kind.shares
         if shares.terms is not self.terms:
-            shares = kind.shares = self._of(caller, kind.client_id)
+            shares = kind.shares = self.shares_of(caller, kind.client_id)
         return self._produced(shares, size_bytes)
 
     def _produced(self, shares: Shares, size_bytes: int) -> int:
@@ -146,7 +146,7 @@ class ClientQuotas(Quotas):
     def spent(self, caller: Caller, client_id: str | None) -> None:
         if self._mark_s is not None:
             self._turn_to(None)
-            self._take(self._of(caller, client_id), NO_LIMIT, 0)
+            self._take(self.shares_of(caller, client_id), NO_LIMIT, 0)
 
     def _turn_to(self, shares: Shares | None) -> None:
         """Another request is charged next, perhaps of another client: first comes the time of those that were produced before.
@@ -173,15 +173,15 @@ class ClientQuotas(Quotas):
         return math.ceil(max(min(time_wait_s, self._time_s_max), bytes_wait_s) * 1000)
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        return math.ceil(self._of(caller, client_id).cold.take(size_bytes, self.now_s()) * 1000)
+        return math.ceil(self.shares_of(caller, client_id).cold.take(size_bytes, self.now_s()) * 1000)
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
-        shares = self._of(caller, client_id)
+        shares = self.shares_of(caller, client_id)
         bytes_max = min(shares.fetched.capacity, shares.cold.capacity)
         return None if bytes_max == math.inf else int(bytes_max)
 
     def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
-        mutations = self._of(caller, client_id).mutations
+        mutations = self.shares_of(caller, client_id).mutations
         now_s = self.now_s()
         if strict and mutations.balance(now_s) < 0:
             raise RequestRejected(
@@ -211,7 +211,7 @@ class ClientQuotas(Quotas):
             bucket.take(1, now_s)
         return wait_s
 
-    def _of(self, caller: Caller, client_id: str | None) -> Shares:
+    def shares_of(self, caller: Caller, client_id: str | None) -> Shares:
         principal = caller.rights.principal
         shares = self._shares.get((principal, client_id))
         return self._resolve(principal, client_id) if shares is None else shares

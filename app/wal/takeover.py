@@ -151,7 +151,7 @@ def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], take
     return end if local_end_offset >= end and below == theirs else None
 
 
-def _run(each: WalRange, objects: Objects) -> range:
+def counted_run(each: WalRange, objects: Objects) -> range:
     """J25: the numbers that go down from the range's last one without a gap.
 
     What lies below was trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or
@@ -175,7 +175,7 @@ def _by_range(partition: TopicIdPartition, ranges: Sequence[WalRange], objects: 
         wal, there = each.wal, objects.get(each.wal, {})
         below = taken.get((wal, each.leader_epoch), each.last + 1)
         found: list[Piece] = []
-        for number in _run(each, objects):
+        for number in counted_run(each, objects):
             section = there[number].section_of(partition)
             if section is not None and section.leader_epoch == each.leader_epoch and number < below:
                 found.append(Piece(wal, number, section))
@@ -187,7 +187,7 @@ def _by_range(partition: TopicIdPartition, ranges: Sequence[WalRange], objects: 
 
 def _is_whole(each: WalRange, objects: Objects) -> bool:
     """Whether nothing of the range was trimmed."""
-    return _run(each, objects).start == each.first
+    return counted_run(each, objects).start == each.first
 
 
 def _check_order(partition: TopicIdPartition, pieces: Sequence[Piece]) -> None:

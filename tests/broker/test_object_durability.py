@@ -405,7 +405,7 @@ async def test_what_was_read_of_ended_logs_before_a_partition_was_named_again_is
         first = await fence(broker)
         await until(lambda: calls)
         with monkeypatch.context() as patch:
-            patch.setattr(broker.node.partitions, "_bring_in_line", lambda *_: None)
+            patch.setattr(broker.node.partitions, "bring_one", lambda *_, **__: False)
             second = await fence(broker)
             waits.set()
             await until(lambda: len(calls) > 1)

@@ -340,7 +340,9 @@ async def test_clients_on_the_short_way_pay_for_the_time_of_each_of_them(start, 
     quotas.follow({QuotaEntity("ANONYMOUS", "", None): {"request_percentage": 20.0}})
     for _ in range(4):
         assert await told_of(client, "a", "bb") == [0, 0]
-    left_s = [quotas._of(Caller(Rights(ANONYMOUS)), client_id).time.balance(now_s) for client_id in ("a", "bb", "c")]
+    left_s = [
+        quotas.shares_of(Caller(Rights(ANONYMOUS)), client_id).time.balance(now_s) for client_id in ("a", "bb", "c")
+    ]
     assert all(0 < of_client < 0.15 for of_client in left_s[:2]), "0.025 s each time, and hardly anything comes in"
     assert left_s[2] == pytest.approx(0.2)
     assert decoded == [PRODUCE] * 2

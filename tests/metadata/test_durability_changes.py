@@ -70,7 +70,7 @@ def test_j40_the_first_entry_says_only_that_the_change_has_begun() -> None:
     assert (topic.configs, topic.replication_factor) == ({DURABILITY: "object"}, 3)
     with pytest.raises(RequestRejected, match="it is 2: run"):
         alter(several([1], level=2), "object")
-    with pytest.raises(RequestRejected, match="compacted segments are not tiered"):
+    with pytest.raises(RequestRejected, match="The topic must be tiered"):
         alter(several([1], level=3), "object", cleanup_policy="compact", remote_storage_enable="false")
 
 

@@ -110,7 +110,7 @@ def test_a_default_is_written_into_new_topics_that_can_have_it() -> None:
     topic = applied(draft, created(draft, default, configs={}))
     assert topic.configs == {"firn.durability": "object"}
     assert topic.partitions[0].durability is PartitionDurability.OBJECT
-    for configs in ({"cleanup.policy": "compact"}, {"remote.storage.enable": "false"}, {"firn.durability": "memory"}):
+    for configs in ({"remote.storage.enable": "false"}, {"firn.durability": "memory"}):
         other = created(draft, default, name="other", configs=configs).answer
         assert (other.configs, other.replication_factor) == (configs, -1)
         assert other.partitions[0].durability is PartitionDurability.REPLICAS

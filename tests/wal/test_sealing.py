@@ -214,12 +214,12 @@ def test_a_rule_taken_back_gives_a_log_two_ends_or_acknowledges_beyond(
 ) -> None:
     """The simulation of brokers hardly ever has such schedules, so they are drawn here."""
 
-    def draw() -> None:
+    def search() -> None:
         for seed in range(3000):
             _run(seed, new_sealing, window=2, one_less=one_less)
 
     with pytest.raises(AssertionError, match="seed"):
-        draw()
+        search()
 
 
 def test_a_smaller_window_works_as_well() -> None:

@@ -342,7 +342,7 @@ class Checkers:
         process = world.process_of(wal.broker_id)
         if process is None or process.writer is None or process.writer.wal != wal:
             return
-        newest = process.writer.durable_end - (world.plan.window + 1)
+        newest = process.writer.durable_end - (process.needs._window + 1)
         old = {number: one for number, one in objects.items() if number < newest}
         states = [
             each.state_number for number, one in objects.items() if number >= newest for each in one.footer.sections

@@ -244,7 +244,7 @@ def _by_range_of_any_leadership(
     return [
         [
             Piece(each.wal, number, section)
-            for number in takeover._run(each, objects)
+            for number in takeover.counted_run(each, objects)
             if (section := objects[each.wal][number].section_of(partition)) is not None
         ]
         for each in ranges
@@ -338,7 +338,7 @@ _NARROW: Final[Mapping[str, Any]] = {"window": 1, "object_bytes": 250, "buffer_b
 
 PLANTED: Final[Mapping[str, Planted]] = {
     "J1 a process goes on under the epoch of the process before": Planted(
-        Rules(registers_anew=False), "lost", 40, _often("kill")
+        Rules(registers_anew=False), "lost", 5, _often("kill")
     ),
     "J2 a later try has other bytes": Planted(
         Rules(writer=partial(_with_window, _ChangingWriter, 1)),
@@ -347,66 +347,66 @@ PLANTED: Final[Mapping[str, Planted]] = {
         {"partitions": 1, "linger_ms": 2, "pause_ms": 40.0, "producers": 4} | _often("undecided", "suspect"),
     ),
     "J2 an object that exists counts unread": Planted(Rules(writer=_TrustingWriter), "lost", 40, _often("suspect")),
-    "J3 a number is given up": Planted(Rules(writer=_ImpatientWriter), "lost", 40, _often("undecided")),
+    "J3 a number is given up": Planted(Rules(writer=_ImpatientWriter), "lost", 5, _often("undecided")),
     "J4 the window is unbounded": Planted(
         Rules(writer=partial(_with_window, WalWriter, 10**6)),
         "lost",
-        100,
+        5,
         _NARROW | {"buffer_bytes": 12_000, "producers": 4} | _often("undecided", "slow", "suspect"),
     ),
-    "J5 acknowledged beyond a hole": Planted(Rules(writer=_EagerWriter), "lost", 60, _often("undecided", "suspect")),
-    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "lost damage", 40, _often("slow", "suspect")),
+    "J5 acknowledged beyond a hole": Planted(Rules(writer=_EagerWriter), "lost", 5, _often("undecided", "suspect")),
+    "J6 newer batches go first": Planted(Rules(writer=_HastyOrderWriter), "lost damage", 5, _often("slow", "suspect")),
     "J7 the buffer is unbounded": Planted(
         Rules(writer=_UnboundedWriter),
         "memory",
-        20,
+        5,
         {"producers": 60, "partitions": 1, "object_bytes": 250, "buffer_bytes": 3000} | _often("bucket away"),
     ),
-    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "lost damage", 40, _often("undecided", "suspect")),
+    "J9 a seal behind a gap": Planted(Rules(sealing=_GapSealing), "lost damage", 5, _often("undecided", "suspect")),
     "J9 seals of others are overlooked": Planted(
-        Rules(sealing=_BlindSealing), "lost", 100, _often("undecided", "suspect", "new controller")
+        Rules(sealing=_BlindSealing), "lost", 5, _often("undecided", "suspect", "new controller")
     ),
     "J11 seals are deleted": Planted(
-        Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 3} | _only(undecided=6, pause=3)
+        Rules(deletable=_delete_seals), "reused lost", 5, {"nodes": 3} | _only(undecided=6, pause=3)
     ),
     "J12 garbage above the end counts": Planted(
         Rules(continue_from=_with_garbage, ignores_garbage=False),
         "lost doubled damage",
-        100,
+        5,
         _often("undecided", "suspect", "slow"),
     ),
     "J14 a seal in the own log is skipped": Planted(
         Rules(writer=_SkippingWriter, sealed_joins_anew=False), "lost", 40, _often("suspect", "new controller")
     ),
     "J15 ranges are read before their end is known": Planted(
-        Rules(reads_ended_ranges=False), "lost", 40, _often("suspect", "cut from brokers")
+        Rules(reads_ended_ranges=False), "lost", 5, _often("suspect", "cut from brokers")
     ),
     "J16 a leader is replaced without release or seal": Planted(
-        Rules(ends_with_seal=False), "lost", 40, _often("suspect", "cut from brokers")
+        Rules(ends_with_seal=False), "lost", 5, _often("suspect", "cut from brokers")
     ),
     "J17 the next leader is named before the seal": Planted(
-        Rules(elects_after_seal=False), "lost", 100, _often("suspect")
+        Rules(elects_after_seal=False), "lost", 5, _often("suspect")
     ),
     "J18 a release is taken back": Planted(Rules(release_is_final=False), "lost", 60, _often("move")),
-    "J18 a release is not flushed": Planted(Rules(release_is_flushed=False), "lost", 60, _often("move")),
+    "J18 a release is not flushed": Planted(Rules(release_is_flushed=False), "lost", 5, _often("move")),
     "J18 an old release is obeyed": Planted(
         Rules(release_names_epochs=False), "lost", 300, {"nodes": 2} | _often("move", "slow", "suspect")
     ),
     "J19 a range begins too late": Planted(
-        Rules(first_number=lambda reported: reported + 10), "lost", 60, _often("suspect")
+        Rules(first_number=lambda reported: reported + 10), "lost", 5, _often("suspect")
     ),
     "J20 sections of any leadership count": Planted(
         Rules(first_number=lambda reported: 0),
         "lost damage",
-        300,
+        5,
         {"lazy": 1, "partitions": 3, "idle_share": 0.03} | _often("move"),
         {"app.wal.takeover._by_range": _by_range_of_any_leadership},
     ),
     "J21 a range that ends before it begins is written": Planted(
-        Rules(sealed=_closed_anyway), "alive", 40, {"idle_share": 0.03} | _often("suspect")
+        Rules(sealed=_closed_anyway), "alive", 5, {"idle_share": 0.03} | _often("suspect")
     ),
     "J22 a registration leaves no range open": Planted(
-        Rules(registration_ends_leaderships=False), "lost", 100, _often("twin", "pause")
+        Rules(registration_ends_leaderships=False), "lost", 5, _often("twin", "pause")
     ),
     "J24 logs of older broker epochs count": Planted(
         Rules(ignores_older_logs=False),
@@ -423,19 +423,19 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J26 gaps are not looked for": Planted(
         Rules(),
         "reader",
-        40,
+        5,
         _often("lose", "suspect"),
         {"app.wal.takeover._check_covered": lambda *args: None},
     ),
     "J27 local bytes past the end are served": Planted(
-        Rules(local_end=_keep_local), "doubled", 40, _often("kill", "suspect")
+        Rules(local_end=_keep_local), "doubled", 5, _often("kill", "suspect")
     ),
-    "J28 producers are forgotten": Planted(Rules(continue_from=_without_producers), "doubled", 20, _often("kill")),
+    "J28 producers are forgotten": Planted(Rules(continue_from=_without_producers), "doubled", 5, _often("kill")),
     "J28 the last batch of each producer is known only": Planted(
-        Rules(continue_from=_with_last_batches), "doubled", 60, {"lost_replies": 0.1} | _often("kill", "suspect")
+        Rules(continue_from=_with_last_batches), "doubled", 5, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "known limit: segments have the last batch of each producer only": Planted(
-        Rules(segments_have_older=False), "doubled", 300, {"lost_replies": 0.1} | _often("kill", "suspect")
+        Rules(segments_have_older=False), "doubled", 5, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "J31 a missing object is damage at once": Planted(
         Rules(polls_before_damage=False), "reader", 200, {"nodes": 3, "lazy": 0} | _often("suspect", "pause")
@@ -447,31 +447,29 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(floor_is_durable=False), "lost damage", 100, _NARROW | _often("undecided", "suspect")
     ),
     "J34 a released range is forgotten": Planted(
-        Rules(needs=_ForgettingNeeds), "lost damage reader", 100, _often("move", "suspect")
+        Rules(needs=_ForgettingNeeds), "lost damage reader", 5, _often("move", "suspect")
     ),
-    "J35 a range is dropped before it is tiered": Planted(
-        Rules(drops_tiered_only=False), "lost", 60, _often("suspect")
-    ),
+    "J35 a range is dropped before it is tiered": Planted(Rules(drops_tiered_only=False), "lost", 5, _often("suspect")),
     "J36 a controller of the past deletes what it does not know": Planted(
         Rules(has_ended=_by_epoch_alone, deletable=_delete_by_epoch_alone),
         "lost",
-        100,
+        5,
         _often("pause controller", "new controller", "suspect", "kill"),
     ),
     "J37 states of batches on their way are trimmed": Planted(
         Rules(writer=_ForgetfulWriter), "damage doubled", 200, {"idle_share": 0.03, "linger_ms": 2}
     ),
     "J38 nothing is rolled for the bucket's sake": Planted(
-        Rules(rolls=False), "held", 40, {"lazy": 1, "partitions": 2, "retention_bytes": 4000}
+        Rules(rolls=False), "held", 5, {"lazy": 1, "partitions": 2, "retention_bytes": 4000}
     ),
     "J40 durability is switched to object in one entry": Planted(
-        Rules(two_entries_to_object=False), "lost", 60, {"replicas": 1} | _often("switch", "wipe")
+        Rules(two_entries_to_object=False), "lost", 5, {"replicas": 1} | _often("switch", "wipe")
     ),
     "J41 durability is switched from object in one entry": Planted(
         Rules(two_entries_from_object=False), "reader lost", 60, _often("switch", "kill", "suspect")
     ),
     "J42 a change fails over by the rule of afterwards": Planted(
-        Rules(changes_fail_over_as_before=False), "lost", 100, {"replicas": 1} | _often("switch", "suspect")
+        Rules(changes_fail_over_as_before=False), "lost", 5, {"replicas": 1} | _often("switch", "suspect")
     ),
 }
 
