@@ -39,8 +39,14 @@ from loadtests.system import free_port
 TOPIC = "zero"
 CREATE_VERSION, METADATA_VERSION, PRODUCE_VERSION, FETCH_VERSION = 5, 9, 9, 12
 GIVE_UP_S = 60.0
-AGAIN_S = 0.01
-RETRIED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+AGAIN_S = 0.05
+RETRIED = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""What a partition answers that is not led yet. Clients try all of these again."""
 
 
 class Broker:
@@ -74,7 +80,7 @@ class Broker:
                 self.wire = None
             if self.process.poll() is not None or self.elapsed_s > GIVE_UP_S:
                 raise SystemExit(f"the broker does not answer, see {self.log}")
-            time.sleep(0.005)
+            time.sleep(AGAIN_S)
 
     def create(self, partitions: int) -> None:
         topic = CreatableTopic(name=TOPIC, num_partitions=partitions, replication_factor=-1)
@@ -142,6 +148,7 @@ class Broker:
                     left.pop(one.partition_index, None)
             if left and self.elapsed_s > GIVE_UP_S:
                 raise SystemExit(f"{len(left)} partitions give no records")
+            time.sleep(AGAIN_S if left else 0)
 
     def end(self, how: signal.Signals) -> float:
         """Returns: seconds until the process has ended."""

@@ -35,7 +35,7 @@ def rules_that_touch(rules: BucketRules, prefix: str) -> list[str]:
 def _acts(rule: Mapping[str, Any], action: str) -> bool:
     found = rule.get(action)
     # A rule that only clears markers of deletions away does nothing to objects.
-    return bool(found) and not (action == "Expiration" and set(found) == {"ExpiredObjectDeleteMarker"})
+    return bool(found) and not (action == "Expiration" and set(found or ()) == {"ExpiredObjectDeleteMarker"})
 
 
 def _reaches(rule: Mapping[str, Any], prefix: str) -> bool:

@@ -330,7 +330,7 @@ class S3Store:
         bucket = {"Bucket": self.location.bucket}
 
         async def versioning() -> bool:
-            return (await self._client.get_bucket_versioning(**bucket)).get("Status") == "Enabled"
+            return bool((await self._client.get_bucket_versioning(**bucket)).get("Status") == "Enabled")
 
         async def lifecycle() -> list[Mapping[str, Any]]:
             try:
