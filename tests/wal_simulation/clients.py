@@ -50,8 +50,8 @@ class Producer:
         self._peers: dict[int, Broker] = {}
         """The process at the other end of the connection of the newest attempt."""
         self._leader_epoch = -1
-        """The newest one that it has heard of. A client never goes back to the leader of an older one (KIP-320): that may have fewer
-        of its batches, and would say that a sequence is out of order."""
+        """The newest one that it has heard of. A client never goes back to the leader of an older one (KIP-320): that may have
+        fewer of its batches, and would say that a sequence is out of order."""
         self._after(rng.uniform(500, 900), self._tick)
 
     def _after(self, delay_ms: float, do: Callable[[], None]) -> None:
