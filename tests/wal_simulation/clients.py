@@ -49,6 +49,9 @@ class Producer:
         self._is_to_twin = False
         self._peers: dict[int, Broker] = {}
         """The process at the other end of the connection of the newest attempt."""
+        self._leader_epoch = -1
+        """The newest one that it has heard of. A client never goes back to the leader of an older one (KIP-320): that may have
+        fewer of its batches, and would say that a sequence is out of order."""
         self._after(rng.uniform(500, 900), self._tick)
 
     def _after(self, delay_ms: float, do: Callable[[], None]) -> None:
@@ -128,7 +131,13 @@ class Producer:
         def deliver(broker: Broker) -> None:
             if attempt > max(self._peers, default=-1):
                 self._peers = {attempt: broker}
-            if self._peers.get(attempt) is broker:  # otherwise the connection has ended with its process
+            if self._peers.get(attempt) is not broker:
+                return  # the connection has ended with its process
+            leading = broker.led.get(self.key)
+            if leading is not None and leading.leader_epoch < self._leader_epoch:
+                reply("not leader", -1)
+            else:
+                self._leader_epoch = leading.leader_epoch if leading is not None else self._leader_epoch
                 broker.produce(self.key, data, batch.value, reply)
 
         world.deliver(self._target, self._arrives_ms - world.timeline.now_ms, deliver, twin=self._is_to_twin)

@@ -367,7 +367,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(sealing=_BlindSealing), "lost", 5, _often("undecided", "suspect", "new controller")
     ),
     "J11 seals are deleted": Planted(
-        Rules(deletable=_delete_seals), "reused lost", 5, {"nodes": 3} | _only(undecided=6, pause=3)
+        Rules(deletable=_delete_seals), "reused lost", 200, {"nodes": 3} | _only(undecided=6, pause=3)
     ),
     "J12 garbage above the end counts": Planted(
         Rules(continue_from=_with_garbage, ignores_garbage=False),
@@ -435,7 +435,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(continue_from=_with_last_batches), "doubled", 5, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "known limit: segments have the last batch of each producer only": Planted(
-        Rules(segments_have_older=False), "doubled", 5, {"lost_replies": 0.1} | _often("kill", "suspect")
+        Rules(segments_have_older=False), "doubled", 300, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "J31 a missing object is damage at once": Planted(
         Rules(polls_before_damage=False), "reader", 200, {"nodes": 3, "lazy": 0} | _often("suspect", "pause")
