@@ -253,7 +253,8 @@ class Node:
         """What runs beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
-        self.spending: Spending = None  # type: ignore[assignment] # until start
+        self.spending: Spending | None = None
+        """What was asked of the store in the last hour; None where nobody counts that."""
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
@@ -501,16 +502,18 @@ class Node:
                 faults=self.faults,
                 registry=self.registry,
             )
-        self.spending = Spending(
-            self.registry,
-            logs=self.logs,
-            table=self.partitions.table,
-            tier=self.remote_log_manager,
-            traffic=metrics,
-            store_samples=around.store_samples,
-            wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
-            faults=self.faults,
-        )
+        if around.store_samples is not None:
+            self.spending = Spending(
+                self.registry,
+                logs=self.logs,
+                table=self.partitions.table,
+                tier=self.remote_log_manager,
+                traffic=metrics,
+                store_samples=around.store_samples,
+                wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
+                pool=around.pool,
+                faults=self.faults,
+            )
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -737,7 +740,8 @@ class Node:
                 background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
-                background.append(tasks.create_task(self.spending.run()))
+                if self.spending is not None:
+                    background.append(tasks.create_task(self.spending.run()))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._token_secrets is not None:

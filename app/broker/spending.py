@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from app.cost import measured
-from app.cost.measured import Hour, PartitionBytes, Reading, Spent, measured_bill
+from app.cost.measured import Hour, MeasuredBill, PartitionBytes, Reading, Spent, measured_bill
 from app.cost.prices import Prices
 from app.errors import StorageUnavailable
 from app.faults import Faults
@@ -20,8 +21,9 @@ from app.handlers.metrics import ApiMetrics
 from app.hot.manager import LogManager
 from app.metrics import Labels, Registry, Sample
 from app.replication.partition import PartitionTable
-from app.seams import shared_wait_s
+from app.seams import BlockingPool, shared_wait_s
 from app.tiering.remote_log_manager import RemoteLogManager
+from app.units import TopicIdPartition
 
 READ_S: Final = 60.0
 """Between two readings."""
@@ -40,12 +42,14 @@ class Spending:
         table: PartitionTable,
         tier: RemoteLogManager,
         traffic: ApiMetrics,
-        store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None,
+        store_samples: Callable[[], Awaitable[Sequence[Sample]]],
         wal_kept_bytes: Callable[[], float],
+        pool: BlockingPool,
         faults: Faults,
         read_s: float = READ_S,
     ) -> None:
-        """``store_samples``: metrics of the store process, which counts requests."""
+        """``store_samples``: metrics of the store process, which counts requests. ``pool`` is for what takes long with many
+        partitions."""
         self._logs = logs
         self._table = table
         self._tier = tier
@@ -54,7 +58,11 @@ class Spending:
         self._wal_kept_bytes = wal_kept_bytes
         self._faults = faults
         self._read_s = read_s
+        self._pool = pool
         self._hour = Hour()
+        self.spent: Spent | None = None
+        """What was counted in the hour before the last reading; None before the second one."""
+        self._bill: MeasuredBill | None = None
         registry.describe("firn_hour_seconds", "gauge", "Time that the other numbers of the last hour cover")
         registry.describe("firn_hour_requests", "gauge", "Operations on the object store in the last hour")
         registry.describe("firn_hour_zone_bytes", "gauge", "Bytes of record batches in the last hour, by zone")
@@ -75,29 +83,41 @@ class Spending:
     async def read(self) -> None:
         """Take a reading now. Without the store process's numbers none is taken: the next one covers more time."""
         requests: dict[tuple[str, str], float] = defaultdict(float)
-        if self._store_samples is not None:
-            try:
-                samples = await self._store_samples()
-            except StorageUnavailable as error:
-                self._faults.met_error("reading the counters of", "the store process", error)
-                return
-            for sample in samples:
-                if sample.name == "firn_store_requests_total":
-                    labels = dict(sample.labels)
-                    requests[labels["operation"], labels["kind"]] += sample.value
-        copied = self._tier.copied_and_stored()
+        try:
+            samples = await self._store_samples()
+        except StorageUnavailable as error:
+            self._faults.met_error("reading the counters of", "the store process", error)
+            return
+        for sample in samples:
+            if sample.name == "firn_store_requests_total":
+                labels = dict(sample.labels)
+                requests[labels["operation"], labels["kind"]] += sample.value
         partitions: dict[tuple[str, int], PartitionBytes] = {}
+        stored: dict[str, float] = defaultdict(float)
         for place, log in enumerate(self._logs.logs(), start=1):
+            segments, stored_bytes = self._tier.copied_and_stored(TopicIdPartition(log.topic_id, log.partition))
             appended, sent = log.appended[0], log.sent_bytes
-            key = (log.topic, int(log.partition))
-            segments = copied[key][0] if key in copied else 0
             if appended or sent or segments:
+                key = (log.topic, int(log.partition))
                 partitions[key] = PartitionBytes(appended if log.journaled else 0, segments, appended, sent)
+            if stored_bytes:
+                stored[log.topic] += stored_bytes
             if not place % LOGS_AT_ONCE:
                 await asyncio.sleep(0)
+        reading = Reading(requests, self._zones(), partitions)
         led = [(one.topic, int(one.index)) for one in self._table.all_led()]
-        now_s = asyncio.get_running_loop().time()
-        self._hour.note(Reading(requests, self._zones(), partitions), now_s, led)
+        digest = partial(self._digest, reading, asyncio.get_running_loop().time(), led, stored)
+        if len(partitions) > LOGS_AT_ONCE:
+            await self._pool.run(digest)
+        else:
+            digest()
+
+    def _digest(
+        self, reading: Reading, now_s: float, led: Sequence[tuple[str, int]], stored: Mapping[str, float]
+    ) -> None:
+        self._hour.note(reading, now_s, led)
+        self.spent = self._hour.spent(stored, self._wal_kept_bytes())
+        self._bill = None if self.spent is None else measured_bill([self.spent], Prices())
 
     def _zones(self) -> dict[tuple[str, str], float]:
         traffic = self._traffic
@@ -112,20 +132,11 @@ class Spending:
             found[direction, measured.UNKNOWN] = max(0.0, total - known)
         return found
 
-    def spent(self) -> Spent | None:
-        """What was counted in the last hour; None before the second reading."""
-        stored: dict[str, float] = defaultdict(float)
-        for (topic, _), (_, stored_bytes) in self._tier.copied_and_stored().items():
-            if stored_bytes:
-                stored[topic] += stored_bytes
-        return self._hour.spent(stored, self._wal_kept_bytes())
-
     def _samples(self) -> Iterator[tuple[str, Labels, float] | None]:
-        spent = self.spent()
-        if spent is None:
+        spent, bill = self.spent, self._bill
+        if spent is None or bill is None:
             return
         yield from measured.samples_of(spent)
-        bill = measured_bill([spent], Prices())
         for line in bill.lines:
             yield "firn_cost_dollars_per_month", (("line", line.what),), line.dollars
         for topic in bill.topics:

@@ -89,9 +89,9 @@ def seal_write_ahead(objects: float) -> dict[str, float]:
 
 
 def take_over_write_ahead(objects: float, partitions: float) -> dict[str, float]:
-    """Go on from a sealed log that has so many objects: their footers and then the objects, once for all partitions, and each
-    partition's manifest."""
-    footers = {"list_objects": ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": objects, "get": objects}
+    """Go on from a sealed log that has so many objects: their footers and the seal's, then the objects, once for all partitions,
+    and each partition's manifest."""
+    footers = {"list_objects": ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": objects + 1, "get": objects}
     return add(seal_write_ahead(objects), footers, times(take_over(), partitions))
 
 

@@ -625,12 +625,10 @@ class RemoteLogManager:
         found = [partition_status(partition, now_ms) for partition in self._partitions.values()]
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
-    def copied_and_stored(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(raw bytes copied by this leader, bytes of readable segment objects) of every partition that is led here."""
-        return {
-            (one.log.topic, int(one.log.partition)): (one.copied_bytes, one.manifest.state.size_bytes)
-            for one in self._partitions.values()
-        }
+    def copied_and_stored(self, partition: TopicIdPartition) -> tuple[int, int]:
+        """Raw bytes that this leader has copied, and bytes of readable segment objects; zeros if it does not lead the partition."""
+        found = self._partitions.get(partition)
+        return (0, 0) if found is None else (found.copied_bytes, found.manifest.state.size_bytes)
 
     def segments(self, topic_id: TopicId, partition: PartitionIndex) -> list[SegmentStatus]:
         """Every segment of a partition, by offset; empty if this broker does not lead it."""

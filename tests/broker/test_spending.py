@@ -42,6 +42,7 @@ async def test_the_last_hour_is_told_by_metrics_by_http_and_by_the_command(
     ) as broker:
         await until(lambda: unfenced(broker) == [1])
         spending = broker.node.spending
+        assert spending is not None
         settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),))
         app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
         async with (
@@ -64,7 +65,7 @@ async def test_the_last_hour_is_told_by_metrics_by_http_and_by_the_command(
                 await produce(client, 10, topic="kept", value=bytes(3_000))
             await tier_everything(broker, "kept")
             await spending.read()
-            spent = spending.spent()
+            spent = spending.spent
             assert spent is not None
             puts = registry_requests(registry)["put_if_absent", "wal"] - counted["put_if_absent", "wal"]
             assert spent.requests["put_if_absent", "wal"] == puts == 4

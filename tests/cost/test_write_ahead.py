@@ -90,13 +90,26 @@ class Run:
         return total
 
 
-def run_broker(scenario: Callable[[Run], Awaitable[None]], **settings: int) -> None:
-    """A broker alone in a cluster of level 3, for as long as the scenario."""
+def run_broker(*scenarios: Callable[[Run], Awaitable[None]], **settings: int) -> None:
+    """A broker alone in a cluster of level 3, for as long as the scenario. It is killed then. Each further scenario has a new
+    broker on an empty disk, which takes its place over."""
 
     async def main(loop: VirtualLoop) -> None:
-        rng, pool, registry = random.Random(3), VirtualPool(lambda: 0.0001), Registry()
-        fs: Any = SimFileSystem(rng)
+        registry, rng = Registry(), random.Random(3)
         store = MeteredStore(SlowStore(), registry)
+        for number, scenario in enumerate(scenarios):
+            await run(loop, store, registry, rng, scenario, take_over=number > 0)
+
+    async def run(
+        loop: VirtualLoop,
+        store: MeteredStore,
+        registry: Registry,
+        rng: random.Random,
+        scenario: Callable[[Run], Awaitable[None]],
+        take_over: bool,
+    ) -> None:
+        pool = VirtualPool(lambda: 0.0001)
+        fs: Any = SimFileSystem(rng)
         config = BrokerConfig(
             node_id=1,
             data_dir="/data",
@@ -104,6 +117,7 @@ def run_broker(scenario: Callable[[Run], Awaitable[None]], **settings: int) -> N
             http_address="off",
             topic_defaults=TopicConfig(),
             firn_log_dir_free_bytes_min=0,
+            take_over=take_over,
             **settings,
         )
         around = Surroundings(
@@ -186,6 +200,33 @@ def test_all_requests_of_a_broker_are_as_many_as_the_model_says() -> None:
         assert requests.billed(found)[0] == pytest.approx(requests.billed(model)[0], rel=TOLERANCE)
 
     run_broker(scenario, remote_log_manager_task_interval_ms=1_000)
+
+
+def test_a_take_over_asks_for_what_the_model_says() -> None:
+    partitions = 5
+    before: Counter[tuple[str, str]] = Counter()
+
+    async def fill(run: Run) -> None:
+        await run.topic(partitions, 50)
+        await run.produce(partitions, appends_per_s=100.0, seconds=3.0)
+        await asyncio.sleep(1)
+        before.update(run.counted())
+
+    async def look(run: Run) -> None:
+        while any(run.node.partitions.table.led("t", index) is None for index in range(partitions)):
+            await asyncio.sleep(0.1)
+        found = Counter(
+            {operation: count for (operation, kind), count in (run.counted() - before).items() if kind == WAL}
+        )
+        objects = before["put_if_absent", WAL]
+        model = Counter(requests.take_over_write_ahead(objects, partitions))
+        assert found["get_tail"] >= objects > 30
+        for operation in ("get_tail", "get"):
+            assert found[operation] == pytest.approx(model[operation], rel=TOLERANCE), operation
+        assert 0 < found["list_objects"] <= model["list_objects"]
+        assert found["put_if_absent"] == 1, "the seal"
+
+    run_broker(fill, look)
 
 
 @pytest.mark.ci

@@ -122,6 +122,7 @@ class FakeLog:
         self.aborted: list[SimpleNamespace] = []
         self.producers = ProducerStates()
         self.has_files = True
+        self.journaled = False
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
 
     @property
