@@ -6,6 +6,7 @@ record from the tiered end on, so it is read and tiered like any other.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from app.broker.write_ahead import SealedLogs
@@ -16,7 +17,7 @@ from app.metadata.manifest import SegmentManifest
 from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectMissing
 from app.tiering.rebuild import RestorePlan, apply_plan, between, plan_restore
-from app.tiering.refilling import is_whole
+from app.tiering.refilling import is_whole, wait_quiet
 from app.tiering.store_work import StoreWork
 from app.units import Offset, TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
@@ -44,10 +45,12 @@ async def continue_log(
     stays_local = log.config.stays_local
     plan = None
     if stays_local:
+        await wait_quiet(log)
         _cut_at_hole(log)
         if not is_whole(log, manifest):
             plan = await refilled()
     if not ranges:
+        await wait_quiet(log)
         _cut(log, max(manifest.tiered_end, manifest.log_start_offset))
         return plan
     objects: dict[WalId, Mapping[int, WalFooter]] = {}
@@ -62,7 +65,9 @@ async def continue_log(
             plan = await refilled()
         else:
             plan = await plan_restore(manifest, work)
+            await wait_quiet(log)
             apply_plan(log, plan)
+    await wait_quiet(log)
     _cut(log, taken.end_offset)
     await _append_pieces(log, taken, sealed, now_ms)
     if log.log_end_offset != taken.end_offset:
@@ -112,3 +117,4 @@ async def _append_pieces(
             raise StorageUnavailable(f"{error}: it was there a moment ago") from error
         position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
         log.append_as_follower(data[position:], now_ms=now_ms())
+        await asyncio.sleep(0)

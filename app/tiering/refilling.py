@@ -63,7 +63,7 @@ async def refill(
     """
     plan = await plan_restore(manifest, work)
     entries = [entry for entry in manifest.finished if entry.end_offset > plan.log_start_offset]
-    await _quiet(log)
+    await wait_quiet(log)
     if not entries:
         apply_plan(log, plan)
         return plan
@@ -150,7 +150,7 @@ def _some_batches(data: memoryview, position: int) -> int:
     return end if end > position and end <= len(data) else len(data)
 
 
-async def _quiet(log: PartitionLog) -> None:
+async def wait_quiet(log: PartitionLog) -> None:
     """Wait for the end of a sync under way. Nobody appends, so no other follows. Raises: StorageUnavailable."""
     for _ in range(QUIET_TRIES_MAX):
         if not log.syncing and not log.held:
