@@ -76,6 +76,7 @@ class _Led:
         "leader_epoch",
         "log",
         "taken_bytes",
+        "took_s",
         "writer",
         "wrote",
     )
@@ -94,6 +95,8 @@ class _Led:
         """The log end when this leadership began: nothing of earlier ranges is at or above it."""
         self.began_s = asyncio.get_running_loop().time()
         self.taken_bytes = 0
+        self.took_s = self.began_s
+        """When it took records last."""
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
 
@@ -107,7 +110,8 @@ class _Led:
             self._state = captured(log.producers, log.leader_epochs(), log.log_end_offset)
 
     def take(self, records: memoryview) -> None:
-        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self.took_s = now_s = asyncio.get_running_loop().time()
+        now_ms = int(now_s * 1000)
         writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
         self.taken_bytes += len(records)
         position = 0
@@ -487,10 +491,14 @@ class WriteAhead:
                 continue
             self._note_images(needs)
             done: list[DropAsked] = []
+            now_s = asyncio.get_running_loop().time()
             for led in self._led.values():
                 floor = self._floor_of(led.key)
                 if floor is not None:
-                    needs.note_floor(led.key, *floor)
+                    tiered_end, log_start = floor
+                    # Nothing is left to be tiered, and nobody repeats a batch after so long: it holds no objects back (J32).
+                    gone = log_start >= led.log.log_end_offset and now_s - led.took_s >= ENDED_KEPT_S
+                    needs.note_floor(led.key, Offset(max(tiered_end, log_start)) if gone else tiered_end, log_start)
                     done += self._ended_ranges(led, *floor)
             await self._drop(done)
             for key in needs.to_roll(self._config().wal_retention_bytes):

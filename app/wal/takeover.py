@@ -105,7 +105,8 @@ def continue_from(
         floor = max(pieces[0].section.base_offset if pieces else end, 0 if tiered is None else tiered.floor)
         return _replayed([*run, *(piece.section for piece in pieces[1:])], end, pieces, floor)
     assert tiered is not None
-    if pieces or tiered.tiered_end < end:
+    # If all records were deleted, the state is kept for a while only (J32).
+    if pieces or max(tiered.tiered_end, tiered.log_start) < end:
         missing = pieces[0] if pieces else last
         raise CorruptionError(
             f"{partition}: object {missing.number} of write-ahead log {missing.wal} names object {missing.section.state_number} "

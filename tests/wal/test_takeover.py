@@ -296,11 +296,12 @@ def test_producers_are_known_though_all_records_were_deleted() -> None:
     assert not ranges_are_done(taken, tiered(3, log_start=3), own_section=True)
 
 
-def test_producers_that_are_lost_with_their_state_are_damage_though_all_records_were_deleted() -> None:
+def test_producers_are_not_known_any_more_if_their_state_went_after_all_records_were_deleted() -> None:
     log = log_of(A, 0, [3], [4])
     del log[0]
+    assert continue_from(P, [R(*A, 0, 1)], {A: log}, tiered(1, log_start=5)) == TakeOver(Offset(5), None, None, ())
     with pytest.raises(CorruptionError, match="names object 0 for the state"):
-        continue_from(P, [R(*A, 0, 1)], {A: log}, tiered(1, log_start=5))
+        continue_from(P, [R(*A, 0, 1)], {A: log}, tiered(1, log_start=4))
 
 
 def test_what_the_manifest_says_later_narrows_what_is_read_and_shows_gaps() -> None:
