@@ -435,7 +435,10 @@ PLANTED: Final[Mapping[str, Planted]] = {
         Rules(continue_from=_with_last_batches), "doubled", 5, {"lost_replies": 0.1} | _often("kill", "suspect")
     ),
     "known limit: segments have the last batch of each producer only": Planted(
-        Rules(segments_have_older=False), "doubled", 300, {"lost_replies": 0.1} | _often("kill", "suspect")
+        Rules(segments_have_older=False),
+        "doubled",
+        300,
+        _NARROW | {"lost_replies": 0.1, "idle_share": 0.03, "partitions": 3} | _often("kill", "suspect", "slow"),
     ),
     "J31 a missing object is damage at once": Planted(
         Rules(polls_before_damage=False), "reader", 200, {"nodes": 3, "lazy": 0} | _often("suspect", "pause")
