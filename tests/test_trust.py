@@ -219,6 +219,7 @@ HTTP_ROUTES = {
     ("GET", "/docs"): NOTHING,
     ("GET", "/openapi.json"): NOTHING,
     ("GET", "/metrics"): NOTHING,
+    ("GET", "/v1/cost"): NOTHING,
     ("GET", "/healthz"): HEALTH_CHECK,
     ("GET", "/readyz"): HEALTH_CHECK,
     ("GET", "/v3/clusters"): NOTHING,

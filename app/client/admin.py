@@ -468,16 +468,20 @@ class AdminClient:
 
     # --- Firn's own -----------------------------------------------------------------------------------------------
 
-    async def check_may_describe_cluster(self) -> None:
-        """Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable."""
+    async def check_may(self, operation: Operation) -> None:
+        """Whether this user may do that with the cluster. For requests whose refusal ends the connection.
+
+        Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.
+        """
 
         async def ask() -> None:
             request = DescribeClusterRequest(include_cluster_authorized_operations=True)
             answer = await (await self._cluster.any_broker()).request(ApiKey.DESCRIBE_CLUSTER, request)
             check_code(answer.error_code, answer.error_message, "the cluster")
-            if not answer.cluster_authorized_operations & 1 << Operation.DESCRIBE:
+            if not answer.cluster_authorized_operations & 1 << operation:
                 raise RequestRejected(
-                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "The user has no right to describe the cluster."
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                    f"The user has no right to {operation.name.lower()} the cluster.",
                 )
 
         await self._retrying(ask)
@@ -502,7 +506,7 @@ class AdminClient:
             try:
                 return await self.metrics(await self._cluster.broker(node_id))
             except BrokerUnavailable:
-                await self.check_may_describe_cluster()  # a broker closes the connection of those who may not
+                await self.check_may(Operation.DESCRIBE)  # a broker closes the connection of those who may not
                 raise
 
         async def ask() -> dict[int, firn_api.MetricsResponse]:

@@ -21,6 +21,7 @@ from app.http.metrics import labelled
 from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
 from app.metrics import Registry, Sample
 from app.seams import Clock
+from app.security.acls import Operation
 
 if TYPE_CHECKING:
     from app.client.firn_api import DrainResponse
@@ -153,7 +154,7 @@ class Gateway:
         broker can say so.
         """
         if self._of_caller:
-            await self.admin.check_may_describe_cluster()
+            await self.admin.check_may(Operation.DESCRIBE)
         samples = labelled(self.registry.samples(), process="http")
         up: list[Sample] = []
         text = "Whether the broker responds to the HTTP process."
@@ -181,8 +182,15 @@ class Gateway:
         return shown, node_id, labelled(samples, node_id=node_id)
 
     async def begin_drain(self) -> DrainResponse:
-        """Drain the broker that this process was started with. Raises: BrokerUnavailable, also without the right to."""
-        return await self.admin.drain(await self.cluster.bootstrap_broker(self.settings.bootstrap[0]), "begin")
+        """Drain the broker that this process was started with.
+
+        Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED for a caller who may not alter the cluster, BrokerUnavailable.
+        """
+        try:
+            return await self.admin.drain(await self.cluster.bootstrap_broker(self.settings.bootstrap[0]), "begin")
+        except BrokerUnavailable:
+            await self.admin.check_may(Operation.ALTER)  # a broker closes the connection of those who may not
+            raise
 
     async def check_ready(self) -> None:
         """Raises: FirnError or TimeoutError if no broker answers soon."""

@@ -75,7 +75,7 @@ GROUPS = {
     "together": Workload(beside.cold_replay, "Producers beside a cold replay", False, 5.2),
     "upload": Workload(beside.upload, "Upload while producing", True, 0.3),
     "start": Workload(start.run, "From start to first answers", False, 1.7),
-    "object": Workload(object_durability.run, "Topics with object durability", False, 1.5),
+    "object": Workload(object_durability.run, "Topics with object durability", False, 1.5, apart=True),
     "partitions": Workload(growth.partitions, "Cost against the number of partitions", True, 5),
     "history": Workload(growth.history, "Cost against the length of history", False, 2.3),
     "cluster": Workload(cluster.produce, "Replicated Produce, three brokers", True, 11, apart=True),

@@ -52,7 +52,7 @@ steps = st.lists(
     st.tuples(
         st.integers(0, 2),
         st.one_of(
-            st.tuples(st.just("take"), st.floats(0, 2000, allow_subnormal=False)),
+            st.tuples(st.just("take"), st.floats(0.001, 2000)),
             st.tuples(st.just("ask"), st.booleans()),
             st.tuples(st.just("wait"), st.floats(0, 3)),
         ),

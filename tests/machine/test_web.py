@@ -33,7 +33,7 @@ async def test_a_document_comes_whole_in_one_piece_or_in_chunks() -> None:
     [
         (http_answer(b"x" * 1001), "more than 1000 bytes"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000, "more than 1000 bytes"),
-        (http_answer(b"x", "404 Not Found"), "status of the answer is 404"),
+        (http_answer(b"x", "404 Not Found"), "there is no such document"),
         (http_answer(b"", "302 Found", "Location: http://169.254.169.254/"), "redirects are not followed"),
         (b"SSH-2.0-OpenSSH\r\n", "is no HTTP"),
         (b"", "is no HTTP|reset"),

@@ -21,6 +21,7 @@ from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
 from app.errors import ErrorCode, FencedError
 from app.metadata import layout
+from app.metadata.cluster import ClusterImage
 from app.metadata.log_format import decode_entry
 from app.metadata.manifest_state import segment_record_key
 from app.metadata.numbered_log import NumberedLog
@@ -866,7 +867,7 @@ class World:
         return False
 
 
-def _internal_topic_configs(topic: topics.InternalTopic, config: BrokerConfig) -> dict[str, str]:
+def _internal_topic_configs(topic: topics.InternalTopic, config: BrokerConfig, image: ClusterImage) -> dict[str, str]:
     """As ``topic_configs``, but the segments are as small as all others here, and too small for a setting."""
     return {"cleanup.policy": "compact", "remote.storage.enable": "false"}
 
