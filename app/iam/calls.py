@@ -43,8 +43,8 @@ DOCTOR_NEEDS: Final[dict[str, Needs]] = {
     "GetBucketVersioning": Needs("s3:GetBucketVersioning", on_bucket=True),
     "GetBucketLifecycleConfiguration": Needs("s3:GetLifecycleConfiguration", on_bucket=True),
 }
-"""The calls by which ``firn doctor`` asks what a bucket does by itself. No role needs them: without the right the doctor says that it
-could not look."""
+"""The calls by which ``firn doctor`` asks what a bucket does by itself. No role needs them: without the right the doctor says that
+it could not look."""
 
 TARGET_NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "put": ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"),
