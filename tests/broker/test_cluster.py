@@ -94,6 +94,7 @@ class GoneAway(BlockingPool):
         return await self._pool.run(work)
 
 
+@pytest.mark.ci
 async def test_a_controller_that_was_unsure_of_itself_fences_nobody_that_it_has_heard_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

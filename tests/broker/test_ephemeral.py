@@ -149,6 +149,7 @@ def partitions(broker: RunningBroker, topic: str) -> tuple[PartitionImage, ...]:
     return broker.node.cluster.image.topics_by_name[topic].partitions
 
 
+@pytest.mark.ci
 async def test_a_broker_that_comes_gets_its_share_of_the_leaders_while_producers_write(tmp_path: Path) -> None:
     async with broker_on(tmp_path, "a", **SETTINGS) as first:
         await in_cluster(first)

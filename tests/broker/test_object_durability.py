@@ -237,6 +237,7 @@ async def alter(client: Talk, topic: str, durability: str) -> None:
     assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
+@pytest.mark.ci
 async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: Path) -> None:
     async with alone(tmp_path) as broker:
         await create(broker, "t", firn_durability="memory")

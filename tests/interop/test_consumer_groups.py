@@ -271,6 +271,7 @@ def test_kafkas_tools_describe_reset_and_dump_a_group(firn: Served, jvm: JavaPro
     assert "tooled-group" not in tools(GROUPS, "--list")
 
 
+@pytest.mark.ci
 def test_the_java_consumer_subscribes_by_regular_expression(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "orders-eu", 1)
     reader = Java(java, firn, "by-regex", "group.protocol=consumer")

@@ -119,6 +119,7 @@ def produce(firn: Served, topic: str, values: Sequence[str], partitions: int = 1
     assert producer.flush(10) == 0
 
 
+@pytest.mark.ci
 def test_java_workers_share_every_record_once(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "jobs", 2)
     configure(firn, "workers", share_auto_offset_reset="earliest")
