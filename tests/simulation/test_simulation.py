@@ -75,7 +75,7 @@ def test_the_chosen_seed(chosen_seed: int | None) -> None:
 
 @pytest.mark.ci
 def test_a_seed_gives_the_same_trace_again_in_another_process_and_hash_order() -> None:
-    seeds = (3, 24)
+    seeds = (5, 24)
     here = [run_seed(seed).trace_hash for seed in seeds]
     program = (
         "from tests.simulation.world import run_seed\n"
