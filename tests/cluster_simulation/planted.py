@@ -378,7 +378,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "M8 a start registers twice": Planted(
         a_start_registers_twice,
         "member",
-        20,
+        60,
         ("answers lost", "kill"),
         SHORT | {"seconds": 15.0, "pause_s": 0.5},
     ),
