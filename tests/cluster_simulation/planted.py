@@ -407,7 +407,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "T8 entries are handed on before they are durable": Planted(
         entries_are_handed_on_before_they_are_durable,
         "INV-2",
-        15,
+        60,
         ("bucket away", "bucket cut", "kill leader"),
         SHORT | {"seconds": 15.0, "tiered": True, "lag_ms": 1000},
     ),

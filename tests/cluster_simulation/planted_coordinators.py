@@ -75,7 +75,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "X3 a marker given up on a refusal": Planted(
         gives_a_marker_up_on_a_refusal,
         "INV-9",
-        20,
+        40,
         ("kill leader", "restart", "reassign"),
         _TRANSACTIONS | {"seconds": 20.0, "pause_s": 0.5},
     ),
