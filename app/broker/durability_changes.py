@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
+from app.hot.log import PartitionLog
 from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.metadata.wal_ranges import PartitionDurability
@@ -83,6 +84,8 @@ class DurabilityChanges:
         self._faults = faults
         self._waiting: dict[TopicIdPartition, float] = {}
         """The partitions that are changed here, each with the loop time since which it is."""
+        self._paused: dict[TopicIdPartition, PartitionLog] = {}
+        """Logs that take no records, because it is not known yet what became of a request."""
         self._wake = asyncio.Event()
 
     def follow(self, image: ClusterImage, delta: ImageDelta) -> None:
@@ -118,6 +121,9 @@ class DurabilityChanges:
         image, partition = self._found(key)
         if image is None:
             self._waiting.pop(key, None)
+            paused = self._paused.pop(key, None)
+            if paused is not None:
+                paused.go_on()  # the change was taken back, by an image that is newer than what was asked for
             return
         if partition is None:
             return  # named, and not opened yet
@@ -154,6 +160,7 @@ class DurabilityChanges:
         await self._tiered(partition, int(log.high_watermark), TIER_S)
         if log.producers.open_transactions:
             return
+        self._paused[key] = log
         log.pause(
             RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again")
         )
@@ -170,6 +177,7 @@ class DurabilityChanges:
         finally:
             if not asked or self._is_newer(key, image):
                 log.go_on()
+                self._paused.pop(key, None)
 
     async def _tiered(self, partition: Partition, end: int, within_s: float) -> None:
         """Wait until everything below ``end`` is in the tier. Raises: TimeoutError, StorageFull, StorageUnavailable."""

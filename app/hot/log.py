@@ -450,6 +450,7 @@ class PartitionLog:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
         self.leader_epoch = epoch
         self._led = True
+        self._paused = None
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
 
@@ -534,7 +535,8 @@ class PartitionLog:
         self._guarded = True
 
     def pause(self, error: FirnError) -> None:
-        """Raise ``error`` from every append until ``go_on``. Reads, syncs, copies and rolls still work."""
+        """Raise ``error`` from every append until ``go_on``, or until another leadership begins. Reads, syncs, copies and rolls
+        still work."""
         self._paused = copy_of(error)
         self._guarded = True
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from app.broker import write_ahead_restore
+from app.broker import durability_changes, write_ahead_restore
 from app.broker.control_link import KafkaControlLink
 from app.client.admin import ConfigOperation
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.metadata.broker_changes import fence_brokers
 from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
+from app.metadata.member import ClusterMember
 from app.metadata.wal_ranges import PartitionDurability, WalId
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
@@ -283,6 +284,33 @@ async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: P
     async with alone(tmp_path, take_over=True) as broker:
         await led(broker, "t")
         assert broker.log("t").log_end_offset == written
+
+
+async def test_a_change_that_nobody_answers_and_that_is_taken_back_leaves_the_partition_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def unanswered(*_: Any) -> Any:
+        asked.set()
+        raise BrokerUnavailable("no answer")
+
+    monkeypatch.setattr(ClusterMember, "switch", unanswered)
+    monkeypatch.setattr(durability_changes, "ANSWER_S", 0)  # an attempt is over as soon as it would wait
+    async with alone(tmp_path) as broker:
+        await create(broker, "t", firn_durability="memory")
+        async with talk(broker.port) as client:
+            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            await alter(client, "t", "object")
+            await asked.wait()
+            await alter(client, "t", "memory")
+
+            async def written() -> None:
+                while (await produce(client, 1))[0] is not ErrorCode.NONE:
+                    await asyncio.sleep(0.05)
+
+            async with asyncio.timeout(20):
+                await written()
 
 
 async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:
