@@ -25,7 +25,6 @@ from app.broker.last_registration import LastRegistration
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.replication_metrics import ReplicationMetrics
-from app.broker.spending import Spending
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
     from app.broker.doors import Doors
     from app.broker.durability_changes import DurabilityChanges
     from app.broker.quota_tokens import QuotaTokens, Tokens
+    from app.broker.spending import Spending
     from app.broker.write_ahead import WriteAhead
     from app.broker.write_ahead_release import Releases
 
@@ -254,6 +254,7 @@ class Node:
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
         self.spending: Spending | None = None
+        """There soon after the broker serves, where requests to the store are counted."""
         """What was asked of the store in the last hour; None where nobody counts that."""
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
@@ -502,18 +503,6 @@ class Node:
                 faults=self.faults,
                 registry=self.registry,
             )
-        if around.store_samples is not None:
-            self.spending = Spending(
-                self.registry,
-                logs=self.logs,
-                table=self.partitions.table,
-                tier=self.remote_log_manager,
-                traffic=metrics,
-                store_samples=around.store_samples,
-                wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
-                pool=around.pool,
-                faults=self.faults,
-            )
         ReplicationMetrics(
             self.registry,
             self.partitions.table,
@@ -740,8 +729,8 @@ class Node:
                 background.append(tasks.create_task(self.cleaner.run()))
                 background.append(tasks.create_task(self._sweeping.run()))
                 background.append(tasks.create_task(self._watch_room()))
-                if self.spending is not None:
-                    background.append(tasks.create_task(self.spending.run()))
+                if self._around.store_samples is not None:
+                    background.append(tasks.create_task(self._count_spending(self._around.store_samples)))
                 background.append(tasks.create_task(self._apis.load_all()))
                 background.append(tasks.create_task(self.context.drain.run()))
                 if self._token_secrets is not None:
@@ -922,6 +911,28 @@ class Node:
         await add_first_users(
             self.config, self.context, fs=self._around.fs, pool=self._around.pool, log_line=self._log_line
         )
+
+    async def _count_spending(self, store_samples: Callable[[], Awaitable[Sequence[Sample]]]) -> None:
+        """What is told of costs is not needed to start, and its modules take a tenth of what all others take."""
+
+        def load() -> type[Spending]:
+            from app.broker.spending import Spending
+
+            return Spending
+
+        around = self._around
+        spending = self.spending = (await around.pool.run(load))(
+            self.registry,
+            logs=self.logs,
+            table=self.partitions.table,
+            tier=self.remote_log_manager,
+            traffic=self.context.metrics,
+            store_samples=store_samples,
+            wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
+            pool=around.pool,
+            faults=self.faults,
+        )
+        await spending.run()
 
     async def _sweep_tokens(self) -> None:
         from app.broker.token_sweep import sweep_tokens

@@ -41,6 +41,7 @@ async def test_the_last_hour_is_told_by_metrics_by_http_and_by_the_command(
         remote_log_manager_task_interval_ms=50,
     ) as broker:
         await until(lambda: unfenced(broker) == [1])
+        await until(lambda: broker.node.spending is not None)
         spending = broker.node.spending
         assert spending is not None
         settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),))
