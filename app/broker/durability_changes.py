@@ -201,7 +201,7 @@ class DurabilityChanges:
         if wal is None:
             return
         asked = False
-        wal.stop_taking([key])
+        wal.stop_taking([key], self)
         try:
             async with asyncio.timeout(PAUSE_S):
                 await wal.flushed([key])
@@ -213,7 +213,7 @@ class DurabilityChanges:
                 asked = not await self._refused(partition, image, 0, last)
         finally:
             if not asked or self._is_newer(key, image):
-                wal.take_again(key)
+                wal.take_again(key, self)
 
     async def _drop_leftovers(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
         """The ranges of before leave the record when all that was in them is tiered (J35)."""

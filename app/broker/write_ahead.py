@@ -75,6 +75,7 @@ class _Led:
         "key",
         "leader_epoch",
         "log",
+        "stopped_by",
         "taken_bytes",
         "took_s",
         "writer",
@@ -97,6 +98,8 @@ class _Led:
         self.taken_bytes = 0
         self.took_s = self.began_s
         """When it took records last."""
+        self.stopped_by: set[object] = set()
+        """Who has it take no records."""
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
 
@@ -404,10 +407,7 @@ class WriteAhead:
         writer = self._writer
         if writer is None:
             return
-        for led in self._led.values():
-            writer.stop(led.key)
-        assert self._owner is not None
-        self._owner.wake()
+        self.stop_taking(self.led_partitions, self)
         try:
             async with asyncio.timeout(FLUSH_S):
                 while writer.held_bytes and writer.sealed_at is None:
@@ -436,17 +436,26 @@ class WriteAhead:
         now_s = asyncio.get_running_loop().time()
         return {key: led.taken_bytes / max(1.0, now_s - led.began_s) for key, led in self._led.items()}
 
-    def stop_taking(self, partitions: Collection[TopicIdPartition]) -> None:
-        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18)."""
+    def stop_taking(self, partitions: Collection[TopicIdPartition], by: object) -> None:
+        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18).
+
+        ``by``: who wants it so. They may be several, each with a request of its own under way.
+        """
         if self._writer is not None and self._owner is not None:
             for key in partitions:
-                self._writer.stop(key)
+                led = self._led.get(key)
+                if led is not None:
+                    led.stopped_by.add(by)
+                    self._writer.stop(key)
             self._owner.wake()
 
-    def take_again(self, partition: TopicIdPartition) -> None:
-        """This broker leads on, by an image that is newer than any request to the contrary (J18)."""
-        if self._writer is not None and partition in self._led:
-            self._writer.resume(partition)
+    def take_again(self, partition: TopicIdPartition, by: object) -> None:
+        """As far as ``by`` goes, this broker leads on, by an image that is newer than any request of it to the contrary (J18)."""
+        led = self._led.get(partition)
+        if led is not None:
+            led.stopped_by.discard(by)
+            if self._writer is not None and not led.stopped_by:
+                self._writer.resume(partition)
 
     def last_number(self, partition: TopicIdPartition) -> int | None:
         """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led."""

@@ -62,7 +62,8 @@ class Releases:
         Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if
         the process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
         """
-        self._wal.stop_taking(keys)
+        by = object()
+        self._wal.stop_taking(keys, by)
         await self._wal.flushed(keys)
         asked: dict[TopicIdPartition, int] = {}
         """The partition epoch of the newest request."""
@@ -76,7 +77,7 @@ class Releases:
                 if partition is None or number is None:
                     del left[key]  # others lead, or will: the write-ahead log has ended
                 elif asked.get(key, partition.partition_epoch) < partition.partition_epoch:
-                    self._wal.take_again(key)
+                    self._wal.take_again(key, by)
                     del left[key]
                 else:
                     named = to if isinstance(to, int) else to.get(key, ANYBODY)

@@ -313,6 +313,22 @@ async def test_a_change_that_nobody_answers_and_that_is_taken_back_leaves_the_pa
                 await written()
 
 
+async def test_a_partition_takes_records_again_when_nobody_wants_it_to_stop_any_more(tmp_path: Path) -> None:
+    """A release may be under way for one reason, and another one be over: its last number must stay the last (J18)."""
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        wal = broker.node.write_ahead
+        assert wal is not None
+        [key] = wal.led_partitions
+        async with talk(broker.port) as client:
+            for reason in ("stop", "balance"):
+                wal.stop_taking([key], reason)
+            wal.take_again(key, "balance")
+            assert (await produce(client, 1))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            wal.take_again(key, "stop")
+            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+
+
 async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:
     async with alone(tmp_path) as broker:
         await create(broker, "object")
