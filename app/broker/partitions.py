@@ -996,7 +996,8 @@ class Partitions:
             for partition, image in resigned[:NAMED_MAX]
         )
         more = f" and {len(resigned) - NAMED_MAX} more" if len(resigned) > NAMED_MAX else ""
-        self._log_line(f"others lead {len(resigned)} partitions that this broker has led: {named}{more}")
+        who = "others lead" if any(image.leader >= 0 for _, image in resigned) else "nobody leads"
+        self._log_line(f"{who} {len(resigned)} partitions that this broker has led: {named}{more}")
 
     def _drop_replica(self, partition: Partition) -> None:
         """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""

@@ -12,6 +12,8 @@ from app.cli.output import console, count_text, print_json, print_table
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
 from app.errors import ConfigError, ConflictError
 
+SHOWN_GIB_MIN: Final = 0.05
+"""Less a month is shown as 0.0, and says nothing."""
 TOPICS_SHOWN: Final = 20
 
 if TYPE_CHECKING:
@@ -303,7 +305,7 @@ def _print_measured(bill: MeasuredBill, without: Sequence[int]) -> None:
 
     out = console()
     out.print(
-        f"A month like the last {bill.seconds / 60:.0f} minutes of {count_text(bill.brokers, 'broker')}; "
+        f"A month like the last {count_text(max(1, round(bill.seconds / 60)), 'minute')} of {count_text(bill.brokers, 'broker')}; "
         f"AWS list prices, {REGION}, {AS_OF}\n",
         soft_wrap=True,
     )
@@ -318,6 +320,8 @@ def _print_measured(bill: MeasuredBill, without: Sequence[int]) -> None:
         ["topic", ">dollars", ">share"], [[topic, _cents(part), f"{part * share:.1f}%"] for topic, part in shown]
     )
     for whose, gib in bill.unknown_gib.items():
+        if gib < SHOWN_GIB_MIN:
+            continue
         out.print(
             f"\n{gib:,.1f} GiB of {whose} are not in the bill. They may cross zones: broker.rack is not set, or the other side "
             "does not say its zone (docs/cost.md).",
