@@ -40,12 +40,12 @@ from app.wal.format import (
     Section,
     WalFooter,
     batch_fields,
-    check_section,
     encode_seal,
 )
-from app.wal.objects import list_numbers, put, read_footers
+from app.wal.objects import list_numbers, put, read_footers, read_whole
 from app.wal.owner import WalOwner
 from app.wal.states import captured
+from app.wal.takeover import Tiered, ranges_are_done
 from app.wal.trimming import WalNeeds
 from app.wal.writer import DurableObject, WalWriter
 
@@ -186,14 +186,12 @@ class SealedLogs:
         except ObjectMissing:
             self._footers.pop(wal, None)  # they name it, and may not be believed any more
             raise
-        data = memoryview(found.result())[section.position : section.position + section.size_bytes]
-        check_section(data, section, layout.wal_key(*wal, number))
         self._forget_later()
-        return data
+        return memoryview(found.result())[section.position : section.position + section.size_bytes]
 
     async def _get(self, wal: WalId, number: int) -> bytes:
         async with self._turns:
-            return await self._store.get(layout.wal_key(*wal, number))
+            return await read_whole(self._store, wal, number)
 
     def _forget_later(self) -> None:
         if self._forgets is not None:
@@ -540,10 +538,9 @@ class WriteAhead:
 
     def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
         """What the record of a partition need not name any more (J35)."""
-        if max(tiered_end, log_start) < led.began_at:
+        if not ranges_are_done(Offset(led.began_at), Tiered(tiered_end, log_start), own_section=led.wrote):
             return []
-        old = asyncio.get_running_loop().time() - led.began_s >= ENDED_KEPT_S
-        if not led.wrote and not (tiered_end >= led.began_at and old):
+        if not led.wrote and asyncio.get_running_loop().time() - led.began_s < ENDED_KEPT_S:
             return []
         partition = self._image().partition(*led.key)
         if partition is None or partition.leader_epoch != led.log.leader_epoch:

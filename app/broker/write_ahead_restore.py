@@ -16,12 +16,12 @@ from app.metadata.cluster import PartitionImage
 from app.metadata.manifest import SegmentManifest
 from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectMissing
-from app.tiering.rebuild import RestorePlan, apply_plan, between, plan_restore
+from app.tiering.rebuild import RestorePlan, apply_plan, plan_restore
 from app.tiering.refilling import is_whole, wait_quiet
 from app.tiering.store_work import StoreWork
-from app.units import Offset, TimestampMs, TopicIdPartition
+from app.units import TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
-from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from
+from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
 
 
 async def continue_log(
@@ -60,7 +60,8 @@ async def continue_log(
     tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
     taken = continue_from(key, ranges, objects, tiered)
     assert not isinstance(taken, NeedsManifest), taken
-    if plan is None and (not _begins_like(log, taken) or log.log_end_offset < tiered.floor):
+    kept = local_end(log.local_log_start_offset, log.log_end_offset, log.leader_epochs(), taken)
+    if plan is None and (kept is None or not log.local_log_start_offset <= tiered.floor <= kept):
         if stays_local:
             plan = await refilled()
         else:
@@ -78,17 +79,6 @@ async def continue_log(
     if taken.producers is not None:
         log.restore_producers(taken.producers)
     return plan
-
-
-def _begins_like(log: PartitionLog, taken: TakeOver) -> bool:
-    """Whether what is here is the beginning of the partition's records, up to its end or less far (J27)."""
-    if taken.leader_epochs is None:
-        return True  # it agrees with the manifest, and nothing above that counts
-    end = Offset(min(log.log_end_offset, taken.end_offset))
-    theirs = [each for each in taken.leader_epochs if each.start_offset < end]
-    # Below the log start neither has to be known any more.
-    start = max(log.local_log_start_offset, theirs[0].start_offset if theirs else end)
-    return start >= end or between(log.leader_epochs(), start, end) == between(theirs, start, end)
 
 
 def _cut_at_hole(log: PartitionLog) -> None:

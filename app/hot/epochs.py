@@ -75,3 +75,11 @@ class LeaderEpochs:
     def replace(self, entries: Iterable[EpochStart]) -> None:
         self._entries = list(entries)
         self.dirty = True
+
+
+def between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple[EpochStart, ...]:
+    """The epochs of the offsets in [start, end), the first of them from ``start`` on."""
+    epochs = LeaderEpochs(lineage)
+    epochs.truncate_from_start(start)
+    epochs.truncate_from_end(end)
+    return epochs.entries()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.checkpoints import EpochStart
-from app.hot.epochs import LeaderEpochs
+from app.hot.epochs import between
 from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
@@ -193,14 +193,6 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
         if lineage and here != lineage[-1][0]:
             return f"offset {tiered_end - 1} is of leader epoch {here} here and of {lineage[-1][0]} in the tier"
     return None
-
-
-def between(lineage: Iterable[EpochStart], start: Offset, end: Offset) -> tuple[EpochStart, ...]:
-    """The epochs of the offsets in [start, end), the first of them from ``start`` on."""
-    epochs = LeaderEpochs(lineage)
-    epochs.truncate_from_start(start)
-    epochs.truncate_from_end(end)
-    return epochs.entries()
 
 
 async def agree(log: RestorableLog, manifest: SegmentManifest, work: StoreWork) -> RestorePlan | None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.metadata import layout
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.wal_ranges import WalId
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.units import Buffer
-from app.wal.format import TAIL_BYTES, Section, WalFooter, check_section, decode_footer, footer_tail_bytes
+from app.wal.format import TAIL_BYTES, WalFooter, decode_footer, decode_whole, footer_tail_bytes
 
 T = TypeVar("T")
 
 REQUEST_S: Final = 10.0
 """A request that takes longer is undecided. It may still be applied: whoever sent it repeats it."""
+
+WHOLE_S: Final = 30.0
+"""The same for a whole object, of 8 MiB by default."""
 
 READS: Final = 3
 """So often bytes are read that are not what was written, before that is taken for damage: the transfer may be damaged, and not the
@@ -62,20 +65,20 @@ async def _read_until_whole(read: Callable[[], Awaitable[T]]) -> T:
     return await read()
 
 
-async def read_section(store: ObjectStore, wal: WalId, number: int, section: Section) -> bytes:
-    """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
-    return await _read_until_whole(lambda: _read_section(store, wal, number, section))
+async def read_whole(store: ObjectStore, wal: WalId, number: int) -> bytes:
+    """A whole object with every section checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
+    return await _read_until_whole(lambda: _read_whole(store, wal, number))
 
 
-async def _read_section(store: ObjectStore, wal: WalId, number: int, section: Section) -> bytes:
+async def _read_whole(store: ObjectStore, wal: WalId, number: int) -> bytes:
     key = layout.wal_key(*wal, number)
     try:
-        async with asyncio.timeout(REQUEST_S):
-            data = await store.get_range(key, section.position, section.position + section.size_bytes)
+        async with asyncio.timeout(WHOLE_S):
+            data = await store.get(key)
     except TimeoutError:
-        raise StorageUnavailable(f"{key}: no response within {REQUEST_S:g} s") from None
-    check_section(memoryview(data), section, key)
-    return bytes(data)
+        raise StorageUnavailable(f"{key}: no response within {WHOLE_S:g} s") from None
+    decode_whole(data, key, wal, number)
+    return data
 
 
 async def list_numbers(store: ObjectStore, wal: WalId, *, above: int = -1) -> list[int]:
@@ -115,19 +118,3 @@ async def read_footers(
         if outcome is not None:
             raise outcome
     return found
-
-
-async def read_ranges(store: ObjectStore, ranges: Sequence[WalRange]) -> dict[WalId, dict[int, WalFooter]]:
-    """The footers of all objects in closed ranges: what ``takeover.continue_from`` asks for.
-
-    Partitions that go on together are read together: give the ranges of all of them.
-    Raises: StorageUnavailable, CorruptionError.
-    """
-    assert not any(each.is_open for each in ranges), ranges
-    objects: dict[WalId, dict[int, WalFooter]] = {}
-    for wal in dict.fromkeys(each.wal for each in ranges):
-        mine = [each for each in ranges if each.wal == wal]
-        there = await list_numbers(store, wal, above=min(each.first for each in mine) - 1)
-        wanted = [number for number in there if any(each.covers(number) for each in mine)]
-        objects[wal] = await read_footers(store, wal, wanted)
-    return objects

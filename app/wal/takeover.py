@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
+from app.hot.epochs import between
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
 from app.metadata.wal_ranges import WalId, WalRange
@@ -131,25 +132,27 @@ def narrowed(partition: TopicIdPartition, taken: TakeOver, tiered: Tiered) -> Ta
     return replace(taken, pieces=tuple(pieces), aborted=aborted)
 
 
-def ranges_are_done(taken: TakeOver, tiered: Tiered, *, own_section: bool) -> bool:
-    """Whether the leader may ask for all closed ranges to leave the record (J35).
+def ranges_are_done(end_offset: Offset, tiered: Tiered, *, own_section: bool) -> bool:
+    """Whether the leader may ask for all closed ranges to leave the record (J35). ``end_offset``: where it took the partition over.
 
     ``own_section``: an object that counts has a section of this leadership. Until there is one, the last section is in a closed
     range, and is needed for producers and lineage until it is tiered itself: that its records were deleted is not enough.
     """
-    return tiered.floor >= taken.end_offset and (own_section or tiered.tiered_end >= taken.end_offset)
+    return tiered.floor >= end_offset and (own_section or tiered.tiered_end >= end_offset)
 
 
-def local_end(local_end_offset: Offset, local_epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
-    """Up to where local bytes may stay (J27): the end, or None if the local log has to begin anew at the end.
+def local_end(start: Offset, end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
+    """Up to where the bytes of a local log [``start``, ``end``) may stay (J27); None if it has to begin anew.
 
-    ``taken`` has the lineage of the partition, from the ranges or from the last segment's footer.
+    ``epochs`` is its lineage. Without one in ``taken`` all of the partition is tiered, and the log agrees with the tier already.
     """
-    assert taken.leader_epochs is not None
-    end = taken.end_offset
-    below = [each for each in local_epochs if each.start_offset < end]
-    theirs = [each for each in taken.leader_epochs if each.start_offset < end]
-    return end if local_end_offset >= end and below == theirs else None
+    kept = min(end, taken.end_offset)
+    if taken.leader_epochs is None:
+        return kept
+    theirs = [each for each in taken.leader_epochs if each.start_offset < kept]
+    # Below the log start neither has to be known any more.
+    first = max(start, theirs[0].start_offset if theirs else kept)
+    return kept if first >= kept or between(epochs, first, kept) == between(theirs, first, kept) else None
 
 
 def counted_run(each: WalRange, objects: Objects) -> range:

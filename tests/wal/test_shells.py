@@ -16,7 +16,7 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.units import Buffer, TimestampMs
 from app.wal.format import encode_object
-from app.wal.objects import READS, list_numbers, read_footer, read_ranges, read_section
+from app.wal.objects import READS, list_numbers, read_footer, read_footers, read_whole
 from app.wal.owner import WalOwner
 from app.wal.takeover import TakeOver, continue_from
 from app.wal.taker import seal
@@ -78,12 +78,15 @@ class Broker:
 async def read_back(store: ObjectStore, end: int) -> dict[object, bytes]:
     """All batches of both partitions, from the sealed log alone."""
     ranges = [WalRange(*WAL, 0, 0, end - 1)] if end else []
-    objects = await read_ranges(store, ranges)
+    objects = {WAL: await read_footers(store, WAL, [each for each in await list_numbers(store, WAL) if each < end])}
     found: dict[object, bytes] = {}
     for partition in (P, Q):
         taken = continue_from(partition, ranges, objects, None)
         assert isinstance(taken, TakeOver)
-        parts = [await read_section(store, piece.wal, piece.number, piece.section) for piece in taken.pieces]
+        parts = []
+        for piece in taken.pieces:
+            data, section = await read_whole(store, piece.wal, piece.number), piece.section
+            parts.append(data[section.position : section.position + section.size_bytes])
         found[partition] = b"".join(parts)
     return found
 

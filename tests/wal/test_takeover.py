@@ -290,10 +290,10 @@ def test_producers_are_known_though_all_records_were_deleted() -> None:
     assert (taken.end_offset, taken.pieces, taken.leader_epochs) == (4, (), ((1, 3),))
     assert taken.producers is not None
     assert set(taken.producers.entries) == {7}
-    assert not ranges_are_done(taken, tiered(1, log_start=4), own_section=False)
-    assert ranges_are_done(taken, tiered(1, log_start=4), own_section=True)
-    assert ranges_are_done(taken, tiered(4), own_section=False)
-    assert not ranges_are_done(taken, tiered(3, log_start=3), own_section=True)
+    assert not ranges_are_done(taken.end_offset, tiered(1, log_start=4), own_section=False)
+    assert ranges_are_done(taken.end_offset, tiered(1, log_start=4), own_section=True)
+    assert ranges_are_done(taken.end_offset, tiered(4), own_section=False)
+    assert not ranges_are_done(taken.end_offset, tiered(3, log_start=3), own_section=True)
 
 
 def test_producers_are_not_known_any_more_if_their_state_went_after_all_records_were_deleted() -> None:
@@ -367,7 +367,9 @@ def test_a_state_that_would_be_too_long_loses_older_batches_first_and_then_silen
         (20, [(1, 0), (2, 6)], 10),  # bytes past the end are cut
         (20, [(1, 0), (2, 6), (3, 12)], 10),
         (10, [(1, 0), (2, 6)], 10),
-        (9, [(1, 0), (2, 6)], None),  # it lacks records
+        (9, [(1, 0), (2, 6)], 9),  # it lacks records, and what it has is theirs
+        (9, [(1, 0), (2, 7)], None),
+        (0, [], 0),
         (20, [(1, 0)], None),  # another history
         (20, [(1, 0), (2, 5)], None),
     ],
@@ -378,4 +380,4 @@ def test_local_bytes_stay_only_up_to_the_end_and_of_the_same_history(
     lineage = (EpochStart(LeaderEpoch(1), Offset(0)), EpochStart(LeaderEpoch(2), Offset(6)))
     taken = TakeOver(Offset(10), lineage, ProducerStates(), ())
     local = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in epochs]
-    assert local_end(Offset(end), local, taken) == kept
+    assert local_end(Offset(0), Offset(end), local, taken) == kept

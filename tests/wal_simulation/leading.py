@@ -193,8 +193,9 @@ class Leading:
         producers.decide_below(taken.end_offset)
         taken = replace(taken, leader_epochs=epochs, producers=producers)
         log = self.broker.disk.get(self.key, LocalLog())
-        kept = self.world.rules.local_end(Offset(log.end), log.epochs.entries(), taken)
-        if kept is None:
+        kept = self.world.rules.local_end(Offset(0), Offset(log.end), log.epochs.entries(), taken)
+        # What a log lacks is read from the objects here, and not brought to the disk: it begins anew at the end.
+        if kept is None or kept < taken.end_offset:
             state = captured(producers, epochs, taken.end_offset)
             log = LocalLog(taken.end_offset, epochs=LeaderEpochs(epochs), state_at_start=state)
         else:
@@ -633,7 +634,7 @@ class Leading:
         if not self.world.rules.drops_tiered_only:
             done = True
         elif self._taken is not None:
-            done = ranges_are_done(self._taken, _tiered(self.manifest), own_section=self._has_own_section)
+            done = ranges_are_done(self._taken.end_offset, _tiered(self.manifest), own_section=self._has_own_section)
             # A leader may wait as long as it likes for a section of its own.
             waits = self.world.writing and self.broker.rng.random() < 0.7
             done = done and (self._has_own_section or not waits)

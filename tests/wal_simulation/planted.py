@@ -294,9 +294,9 @@ def _with_last_batches(*args: Any) -> TakeOver | NeedsManifest:
     return taken
 
 
-def _keep_local(end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
+def _keep_local(start: Offset, end: Offset, epochs: Sequence[EpochStart], taken: TakeOver) -> Offset | None:
     """J27: local bytes are never cut."""
-    return end if end >= taken.end_offset else local_end(end, epochs, taken)
+    return end if end >= taken.end_offset else local_end(start, end, epochs, taken)
 
 
 def _closed_anyway(ranges: tuple[WalRange, ...], wal: WalId, end: int) -> tuple[WalRange, ...]:
@@ -482,7 +482,7 @@ LEGAL: Final[Mapping[str, Rules]] = {
     "J9 a taker that begins anew for no reason": Rules(sealing=_HesitatingSealing),
     "J13 more objects stay": Rules(needs=lambda wal, window: WalNeeds(wal, window=window + 5)),
     "J19 every range begins at 0": Rules(first_number=lambda reported: 0),
-    "J27 local bytes are never kept": Rules(local_end=lambda end, epochs, taken: None),
+    "J27 local bytes are never kept": Rules(local_end=lambda start, end, epochs, taken: None),
     "J38 everything is rolled as soon as possible": Rules(needs=_EagerNeeds),
 }
 """Other ways to keep the rules: nothing may be found."""
