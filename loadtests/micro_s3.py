@@ -1,5 +1,5 @@
-"""What bytes from S3 cost the store process's side: ranges through obstore and through aiobotocore, chunks on their way to a cache
-file, and a page of a LIST.
+"""What requests to S3 cost the store process's side: ranges, small objects and pages of a LIST through obstore and through
+aiobotocore, and chunks on their way to a cache file.
 
     python -m loadtests.micro_s3 [--megabytes 256] [--rounds 5] [--default-allocator]
 
@@ -38,10 +38,12 @@ from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 
 RANGE_BYTES = 4 * MIB
 FOOTER_BYTES = 16 * KIB
-FOOTERS = 200
+SMALL = 200
+"""Small requests of a kind in one round."""
 IN_FLIGHT = 8
 KEYS = 1000
 OBJECT = "data/one"
+SMALL_OBJECT = "data/small"
 
 Work = Callable[[], Awaitable[object]]
 
@@ -80,7 +82,7 @@ def _show(what: str, found: Mapping[str, list[tuple[float, float]]], total_bytes
         cpu = [cost[0] / total_bytes * 1e9 for cost in costs]
         rates = [total_bytes / 1e6 / cost[1] for cost in costs]
         print(
-            f"{what}, {name:<17} least {min(cpu):.2f} s CPU per GB, median {statistics.median(cpu):.2f}, "
+            f"{what}{name:<18} least {min(cpu):.2f} s CPU per GB, median {statistics.median(cpu):.2f}, "
             f"{statistics.median(rates):.0f} MB/s",
             flush=True,
         )
@@ -91,32 +93,50 @@ async def _measure(url: str, batch: bytes, total_bytes: int, rounds: int, scratc
     assert isinstance(location, S3Location)
     store = S3Store(location, rng=random.Random(1))
     await store.open()
-    short_cut = store._bulk
+    short_cut = store._short_cut
 
-    async def read(length: int, starts: range, *, bulk: bool) -> None:
-        store._bulk = short_cut if bulk else None
+    def through(works: Mapping[str, Callable[[], Awaitable[object]]]) -> dict[str, Work]:
+        """Each work in both ways."""
+
+        async def do(work: Callable[[], Awaitable[object]], *, obstore: bool) -> None:
+            store._short_cut = short_cut if obstore else None
+            await work()
+            store._short_cut = short_cut
+
+        return {
+            f"{what}, {name}": partial(do, work, obstore=name == "obstore")
+            for what, work in works.items()
+            for name in ("obstore", "aiobotocore")
+        }
+
+    numbers = itertools.count()
+
+    async def read(length: int, starts: range) -> None:
         await _all(starts, lambda start: store.get_range(OBJECT, start, start + length))
-        store._bulk = short_cut
 
-    large, small = range(0, total_bytes, RANGE_BYTES), range(0, FOOTERS * FOOTER_BYTES, FOOTER_BYTES)
-    ways: dict[str, Work] = {
-        "obstore": partial(read, RANGE_BYTES, large, bulk=True),
-        "aiobotocore": partial(read, RANGE_BYTES, large, bulk=False),
+    async def put(size_bytes: int, count: int) -> None:
+        data = bytes(size_bytes)
+        await _all(range(count), lambda _: store.put_if_absent(f"put/{next(numbers)}", data))
+
+    large, small = range(0, total_bytes, RANGE_BYTES), range(0, SMALL * FOOTER_BYTES, FOOTER_BYTES)
+    _show("ranges of 4 MiB", await _in_turns(through({"": partial(read, RANGE_BYTES, large)}), rounds), total_bytes)
+    requests = {
+        "a range of 16 KiB": partial(read, FOOTER_BYTES, small),
+        "a whole object of 16 KiB": partial(_all, range(SMALL), lambda _: store.get(SMALL_OBJECT)),
+        "a put of 300 bytes": partial(put, 300, SMALL),
+        "a put of 1 MiB": partial(put, MIB, SMALL),
+        "a LIST without a key": partial(_all, range(SMALL), lambda _: store.list_objects("none/")),
+        f"a LIST of {KEYS:,} keys": partial(_all, range(SMALL // 10), lambda _: store.list_objects("keys/")),
     }
-    _show("ranges of 4 MiB", await _in_turns(ways, rounds), total_bytes)
-    ways = {
-        "obstore": partial(read, FOOTER_BYTES, small, bulk=True),
-        "aiobotocore": partial(read, FOOTER_BYTES, small, bulk=False),
-    }
-    for name, costs in (await _in_turns(ways, rounds)).items():
-        cpu_ms = [cost[0] / FOOTERS * 1000 for cost in costs]
-        print(f"a range of 16 KiB, {name:<15} least {min(cpu_ms):.2f} ms CPU, median {statistics.median(cpu_ms):.2f}")
+    for name, costs in (await _in_turns(through(requests), rounds)).items():
+        count = SMALL // 10 if "keys" in name else SMALL
+        cpu_ms = [cost[0] / count * 1000 for cost in costs]
+        print(f"{name:<37} least {min(cpu_ms):.2f} ms CPU, median {statistics.median(cpu_ms):.2f}", flush=True)
 
     work = InlineStoreWork(store, PosixFileSystem(), StoreThreads(THREADS), random.Random(1))
     batches = RANGE_BYTES // len(batch)
     chunk_bytes = batches * len(batch)
     crc = crc32c(batch * batches)
-    numbers = itertools.count()
 
     async def fetch(start: int, path: str) -> None:
         chunk = ChunkEntry(
@@ -135,11 +155,8 @@ async def _measure(url: str, batch: bytes, total_bytes: int, rounds: int, scratc
         "new file": lambda: _all(chunks, fetch_anew),
         "file written over": lambda: _all(chunks, lambda start: fetch(start, f"{scratch}/{start}")),
     }
-    _show("chunks of 4 MiB", await _in_turns(ways, rounds), len(chunks) * chunk_bytes)
+    _show("chunks of 4 MiB, ", await _in_turns(ways, rounds), len(chunks) * chunk_bytes)
 
-    pages = [await _cost(lambda: store.list_objects("keys/")) for _ in range(4 * rounds)]
-    cpu_ms = [cost[0] * 1000 for cost in pages[1:]]
-    print(f"a LIST of {KEYS:,} keys, least {min(cpu_ms):.1f} ms CPU, median {statistics.median(cpu_ms):.1f}")
     await store.close()
 
 
@@ -162,6 +179,7 @@ def main() -> None:
             while total_bytes < options.megabytes * MIB:
                 total_bytes += file.write(batch)
         total_bytes = total_bytes // RANGE_BYTES * RANGE_BYTES
+        (bucket / SMALL_OBJECT).write_bytes(bytes(FOOTER_BYTES))
         for number in range(KEYS):
             (bucket / "keys" / f"{number:020d}").touch()
         with slow_s3(bucket, 0) as endpoint:

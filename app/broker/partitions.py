@@ -332,12 +332,12 @@ class Partitions:
 
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
-        await self._check_manifest_is_there(log, manifest)
+        image = self._cluster.image.partition(log.topic_id, log.partition)
+        journaled = image is not None and image.is_journaled
+        await self._check_manifest_is_there(log, manifest, image if journaled else None, since_s)
         # Before the first write, so that lost entries can be put back at their numbers.
         if self._may_lack_records(log, manifest, foreign=foreign):
             await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
-        image = self._cluster.image.partition(log.topic_id, log.partition)
-        journaled = image is not None and image.is_journaled
         if foreign or journaled:
             # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
             await manifest.seal(self._leader_epoch(log))
@@ -608,11 +608,25 @@ class Partitions:
             await self._bump({log: manifest}, [log])
             one.bumped_above = highest
 
-    async def _check_manifest_is_there(self, log: PartitionLog, manifest: SegmentManifest) -> None:
-        """Refuse to lead a partition whose manifest was lost. Raises: CorruptionError, StorageUnavailable."""
+    async def _check_manifest_is_there(
+        self,
+        log: PartitionLog,
+        manifest: SegmentManifest,
+        journaled: PartitionImage | None = None,
+        since_s: float = 0.0,
+    ) -> None:
+        """Refuse to lead a partition whose manifest was lost. ``journaled``: of one that has a write-ahead log.
+
+        Raises: CorruptionError, StorageUnavailable.
+        """
         reaches_back = log.log_end_offset > 0 and log.local_log_start_offset == log.log_start_offset
         if reaches_back or _key_of(log) in self._believed:
             return
+        if journaled is not None and manifest.state.is_blank:
+            from app.broker.write_ahead_restore import has_first_record
+
+            if await has_first_record(journaled, _key_of(log), self._journal().sealed, since_s):
+                return
         try:
             await check_manifest_is_there(manifest)
         except CorruptionError as error:

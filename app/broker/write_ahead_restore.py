@@ -7,21 +7,21 @@ record from the tiered end on, so it is read and tiered like any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from app.broker.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.metadata.cluster import PartitionImage
 from app.metadata.manifest import SegmentManifest
-from app.metadata.wal_ranges import WalId
+from app.metadata.wal_ranges import WalId, WalRange
 from app.objectstore.api import ObjectMissing
 from app.tiering.rebuild import RestorePlan, apply_plan, plan_restore
 from app.tiering.refilling import is_whole, wait_quiet
 from app.tiering.store_work import StoreWork
 from app.units import TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
-from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end
+from app.wal.takeover import NeedsManifest, TakeOver, Tiered, begins_at_zero, continue_from, local_end
 
 
 async def continue_log(
@@ -53,9 +53,7 @@ async def continue_log(
         await wait_quiet(log)
         _cut(log, max(manifest.tiered_end, manifest.log_start_offset))
         return plan
-    objects: dict[WalId, Mapping[int, WalFooter]] = {}
-    for wal in dict.fromkeys(each.wal for each in ranges):
-        objects[wal] = await sealed.footers(wal, since_s)
+    objects = await _footers(ranges, sealed, since_s)
     key = TopicIdPartition(log.topic_id, log.partition)
     tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
     taken = continue_from(key, ranges, objects, tiered)
@@ -79,6 +77,23 @@ async def continue_log(
     if taken.producers is not None:
         log.restore_producers(taken.producers)
     return plan
+
+
+async def has_first_record(
+    partition: PartitionImage, key: TopicIdPartition, sealed: SealedLogs, since_s: float
+) -> bool:
+    """Whether the partition's ended ranges have every record that it ever had, so that no loss of its manifest matters.
+
+    Raises: StorageUnavailable (try again), CorruptionError.
+    """
+    ranges = [each for each in partition.wal_ranges if not each.is_open]
+    return bool(ranges) and begins_at_zero(key, ranges, await _footers(ranges, sealed, since_s))
+
+
+async def _footers(
+    ranges: Sequence[WalRange], sealed: SealedLogs, since_s: float
+) -> Mapping[WalId, Mapping[int, WalFooter]]:
+    return {wal: await sealed.footers(wal, since_s) for wal in dict.fromkeys(each.wal for each in ranges)}
 
 
 def _cut_at_hole(log: PartitionLog) -> None:

@@ -37,7 +37,7 @@ NEEDS: Final[dict[str, Needs]] = {
     "ListObjectsV2": Needs("s3:ListBucket", on_bucket=True),
     "ListMultipartUploads": Needs("s3:ListBucketMultipartUploads", on_bucket=True),
 }
-"""Every call that ``app/objectstore/s3.py`` and ``s3_bulk.py`` make for a broker, by its name in S3's interface."""
+"""Every call that ``app/objectstore/s3.py`` and ``s3_short_cut.py`` make for a broker, by its name in S3's interface."""
 
 DOCTOR_NEEDS: Final[dict[str, Needs]] = {
     "GetBucketVersioning": Needs("s3:GetBucketVersioning", on_bucket=True),

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 from xml.etree import ElementTree
 
 import aiohttp
@@ -59,8 +59,8 @@ from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeU
 from app.objectstore.bucket_rules import BucketRules
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.location import S3Location
-from app.objectstore.s3_bulk import BulkReader
 from app.objectstore.s3_models import ServiceModels
+from app.objectstore.s3_short_cut import PAGE_KEYS, PUT_BYTES_MAX, ShortCut
 from app.units import Buffer, TimestampMs
 
 T = TypeVar("T")
@@ -79,6 +79,7 @@ BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
 USER_AGENT: Final = f"firn/{__version__}"
+SHORT_CUT_USER_AGENT: Final = f"{USER_AGENT} obstore"
 """A fixed user agent, because botocore builds its own for every request, which is a tenth of the cost of a small request."""
 
 UPLOADS_PER_PAGE: Final = 1000
@@ -180,7 +181,7 @@ class S3Store:
         self._attempt_timeout_s = attempt_timeout_s
         self._resources = contextlib.AsyncExitStack()
         self._client: Any = None
-        self._bulk: BulkReader | None = None
+        self._short_cut: ShortCut | None = None
         self._encryption: dict[str, str] = {}
         if location.sse is not None:
             self._encryption["ServerSideEncryption"] = location.sse
@@ -217,10 +218,11 @@ class S3Store:
             )
             self._client.meta.events.register("before-parse.s3.ListObjectsV2", _take_listing)
             if region is not None:
-                self._bulk = BulkReader(
+                self._short_cut = ShortCut(
                     location,
                     region,
                     partial(_frozen_credentials, session),
+                    user_agent=SHORT_CUT_USER_AGENT,
                     connect_timeout_s=CONNECT_TIMEOUT_S,
                     timeout_s=self._attempt_timeout_s / 2,  # the rest of an attempt is for asking again
                     certificates=_certificates(session),
@@ -244,20 +246,13 @@ class S3Store:
             async with answer["Body"] as body:
                 return await _read(body, answer["ContentLength"], key)
 
-        return await self._request("get", key, send)
+        return await self._request("get", key, send, first=self._first(lambda short_cut: short_cut.get(key)))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         check_key(key)
         check_range(start, end)
-        bulk = self._bulk
 
         async def send() -> bytes | memoryview:
-            nonlocal bulk
-            if bulk is not None:
-                short_cut, bulk = bulk, None  # tried once: if need be, aiobotocore says what is wrong
-                found = await short_cut.read(key, start, end)
-                if found is not None:
-                    return found
             answer = await self._client.get_object(**self._object(key), Range=f"bytes={start}-{end - 1}")
             async with answer["Body"] as body:
                 first, size_bytes = _content_range(answer, key)
@@ -267,7 +262,8 @@ class S3Store:
                     )
                 return await _read(body, min(end, size_bytes) - start, key)
 
-        return await self._request("get_range", key, send)
+        first = self._first(lambda short_cut: short_cut.get_range(key, start, end))
+        return await self._request("get_range", key, send, first=first)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         check_key(key)
@@ -289,7 +285,8 @@ class S3Store:
                     )
                 return await _read(body, wanted, key), size_bytes
 
-        return await self._request("get_tail", key, send)
+        first = self._first(lambda short_cut: short_cut.get_tail(key, length))
+        return await self._request("get_tail", key, send, first=first)
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
@@ -323,7 +320,10 @@ class S3Store:
                     return found
                 after = {"ContinuationToken": answer["NextContinuationToken"]}
 
-        return await self._request("list_objects", prefix, send)
+        first = None
+        if limit == PAGE_KEYS and (root + prefix).endswith("/"):
+            first = self._first(lambda short_cut: short_cut.list_objects(prefix, start_after))
+        return await self._request("list_objects", prefix, send, first=first)
 
     async def bucket_rules(self) -> BucketRules:
         """What the bucket does to objects by itself, for checks. Raises: StorageUnavailable, also without the right to know."""
@@ -364,14 +364,21 @@ class S3Store:
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         check_key(key)
-        checksum = _checksum(data)
+        checksum: str | None = None
 
-        async def send() -> None:
+        async def send() -> Literal[True]:
+            nonlocal checksum
+            if checksum is None:
+                checksum = _checksum(data)
             await self._client.put_object(
                 **self._object(key), **self._encryption, Body=_body(data), ChecksumCRC32C=checksum, IfNoneMatch="*"
             )
+            return True
 
-        await self._request("put_if_absent", key, send)
+        first = None
+        if len(data) <= PUT_BYTES_MAX and not self._encryption:
+            first = self._first(lambda short_cut: short_cut.put_if_absent(key, data))
+        await self._request("put_if_absent", key, send, first=first)
 
     async def delete(self, key: str) -> None:
         check_key(key)
@@ -488,8 +495,22 @@ class S3Store:
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self.location.bucket, "Key": self.location.prefix + key}
 
-    async def _request(self, operation: str, key: str, send: Callable[[], Awaitable[T]]) -> T:
-        """The response of ``send``, with retries while they can help and time is left."""
+    def _first(self, send: Callable[[ShortCut], Awaitable[T | None]]) -> Callable[[], Awaitable[T | None]] | None:
+        short_cut = self._short_cut
+        return None if short_cut is None or short_cut.is_paused else lambda: send(short_cut)
+
+    async def _request(
+        self,
+        operation: str,
+        key: str,
+        send: Callable[[], Awaitable[T]],
+        *,
+        first: Callable[[], Awaitable[T | None]] | None = None,
+    ) -> T:
+        """The response of ``send``, with retries while they can help and time is left.
+
+        ``first`` is tried once before it. If that returns None, ``send`` says what is wrong.
+        """
         assert self._client is not None, "open() first"
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._deadline_s
@@ -497,6 +518,11 @@ class S3Store:
         while True:
             try:
                 async with asyncio.timeout_at(deadline_s), self._slots, asyncio.timeout(self._attempt_timeout_s):
+                    if first is not None:
+                        once, first = first, None
+                        if (found := await once()) is not None:
+                            return found
+                        self._count_retry(operation)
                     return await send()
             except FirnError as error:
                 failure: FirnError = error

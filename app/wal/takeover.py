@@ -116,6 +116,14 @@ def continue_from(
     return TakeOver(end, None, None, ())
 
 
+def begins_at_zero(partition: TopicIdPartition, ranges: Sequence[WalRange], objects: Objects) -> bool:
+    """Whether closed ranges have the first record that the partition ever had.
+
+    If so, they have all records (or J26 takes the partition offline), and nothing that the tier has lost is missing.
+    """
+    return any(found and found[0].section.base_offset == 0 for found in _by_range(partition, ranges, objects))
+
+
 def narrowed(partition: TopicIdPartition, taken: TakeOver, tiered: Tiered) -> TakeOver:
     """The same once the manifest is known, if the partition goes on without it (J26). ``tiered`` was read after the footers.
 

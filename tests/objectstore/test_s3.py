@@ -156,7 +156,7 @@ async def test_a_refusal_says_how_to_mend_it_and_is_not_repeated(status: int, co
         with pytest.raises(StorageUnavailable) as raised:
             await store.put_if_absent("k", b"x")
         writes = [request for request in server.requests if request.method == "PUT"]
-        assert len(writes) == 1
+        assert len(writes) == 2  # the short cut's, and the one that tells
     assert code in str(raised.value)
     assert mend in str(raised.value)
     assert "put_if_absent of k in s3://bucket/cluster" in str(raised.value)
@@ -244,11 +244,11 @@ def page(*keys: str, more: str = "", space: str = "") -> bytes:
 
 async def test_a_short_page_is_not_taken_for_the_last() -> None:
     async with scripted(page("a", "b", more="next"), page(more="again"), page("c")) as (server, store, _):
-        assert [info.key for info in await store.list_objects("", start_after="0")] == ["a", "b", "c"]
+        assert [info.key for info in await store.list_objects("", start_after="0", limit=999)] == ["a", "b", "c"]
     assert "start-after=cluster%2F0" in server.requests[0].target
     assert "continuation-token=next" in server.requests[1].target
     assert "continuation-token=again" in server.requests[2].target
-    assert "max-keys=998" in server.requests[2].target
+    assert "max-keys=997" in server.requests[2].target
 
 
 async def test_a_list_is_read_in_the_namespace_of_s3_and_without_one() -> None:

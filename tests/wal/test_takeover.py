@@ -24,7 +24,16 @@ from app.wal.format import (
     encode_seal,
 )
 from app.wal.states import captured, replay, restored
-from app.wal.takeover import NeedsManifest, TakeOver, Tiered, continue_from, local_end, narrowed, ranges_are_done
+from app.wal.takeover import (
+    NeedsManifest,
+    TakeOver,
+    Tiered,
+    begins_at_zero,
+    continue_from,
+    local_end,
+    narrowed,
+    ranges_are_done,
+)
 from tests.wal.objects import NONCE, NOW, P, Q, batch, draft, empty_state, fields_of, marker
 
 A, B = WalId(1, 10), WalId(2, 20)
@@ -381,3 +390,12 @@ def test_local_bytes_stay_only_up_to_the_end_and_of_the_same_history(
     taken = TakeOver(Offset(10), lineage, ProducerStates(), ())
     local = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in epochs]
     assert local_end(Offset(0), Offset(end), local, taken) == kept
+
+
+def test_only_ranges_that_have_the_first_record_make_a_lost_manifest_harmless() -> None:
+    objects = {A: log_of(A, 0, [], [0, 1], [2]), B: log_of(B, 0, [3], epoch=2)}
+    assert begins_at_zero(P, [R(*A, 0, 2), R(*B, 0, 0)], objects)
+    assert not begins_at_zero(P, [R(*B, 0, 0)], objects)
+    assert not begins_at_zero(P, [R(*A, 2, 2), R(*B, 0, 0)], objects)
+    assert not begins_at_zero(Q, [], objects)
+    assert not begins_at_zero(P, [R(*A, 0, 0)], objects)
