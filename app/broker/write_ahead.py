@@ -16,11 +16,12 @@ from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
 
+from app.allocator import keep_freed_memory
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.hot.log import PartitionLog
-from app.limits import WAL_OBJECT_BYTES_MAX
+from app.limits import MIB, WAL_OBJECT_BYTES_MAX
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
@@ -60,6 +61,9 @@ ENDED_KEPT_S: Final = 300.0
 """How long ended ranges stay whose records are all tiered, if no later object of the partition has the state of its producers."""
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
+KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
+"""Freed memory that stays with the process for the next objects, once there is a log: new pages for each would cost more than what
+is done with them."""
 FLUSH_S: Final = 10.0
 """How long a stop waits until everything that was appended is in the bucket."""
 
@@ -310,6 +314,7 @@ class WriteAhead:
 
     def _begin(self, wal: WalId) -> None:
         config = self._config()
+        keep_freed_memory(KEPT_MEMORY_BYTES_MAX)
         self._writer = writer = WalWriter(
             wal,
             new_nonce=lambda: self._rng.randbytes(NONCE_BYTES),

@@ -32,7 +32,8 @@ from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, Stora
 from app.limits import KIB, MIB
 from app.units import Buffer
 
-Handler = Callable[[bytes], Awaitable[Buffer]]
+Handler = Callable[[Buffer], Awaitable[Buffer]]
+"""Gets the parameters: bytes, or a view of a large frame, which is nobody else's."""
 
 FRAME_BYTES_MAX: Final = 256 * MIB
 """Largest frame: a chunk of ``limits.CHUNK_BYTES_MAX`` with room to spare. Bulk data goes through files instead."""
@@ -69,7 +70,7 @@ def encode_error(error: FirnError) -> bytes:
     return msgspec.msgpack.encode(_ErrorPayload(type(error).__name__, str(error), None if code is None else int(code)))
 
 
-def decode_error(payload: bytes) -> FirnError:
+def decode_error(payload: Buffer) -> FirnError:
     """The error that ``encode_error`` wrote into a payload. An unknown class becomes a StorageUnavailable that names it.
 
     Raises: ProtocolError.
@@ -117,7 +118,8 @@ class _FrameProtocol(asyncio.BufferedProtocol):
 
     # --- what the two ends do -----------------------------------------------------------------------------------------
 
-    def frame_received(self, call_id: int, kind: int, payload: bytes) -> None:
+    def frame_received(self, call_id: int, kind: int, payload: Buffer) -> None:
+        """``payload`` is nobody else's: bytes, or a view of a large frame that was not copied."""
         raise NotImplementedError
 
     def stream_ended(self) -> None:
@@ -189,7 +191,8 @@ class _FrameProtocol(asyncio.BufferedProtocol):
                 self._large_filled += nbytes
                 if self._large_filled == len(self._large):
                     frame, self._large = memoryview(self._large), None
-                    self._take(frame, 0, len(frame))
+                    _, call_id, kind = _HEADER.unpack_from(frame)
+                    self.frame_received(call_id, kind, frame[_HEADER.size :])
                 return
             self._filled += nbytes
             self._cut()
@@ -280,14 +283,14 @@ class _ClientConnection(_FrameProtocol):
             del self._pending[call_id]
             del answer  # An error holds this frame and the caller's, and the future holds the error.
 
-    def frame_received(self, call_id: int, kind: int, payload: bytes) -> None:
+    def frame_received(self, call_id: int, kind: int, payload: Buffer) -> None:
         if kind not in (_ANSWER, _ERROR):
             raise ProtocolError(f"a frame of kind {kind} for a client")
         answer = self._pending.get(call_id)
         if answer is None or answer.done():
             return  # its caller has gone
         if kind == _ANSWER:
-            answer.set_result(payload)
+            answer.set_result(bytes(payload))
         else:
             answer.set_exception(decode_error(payload))
 
@@ -404,12 +407,12 @@ class RpcClient:
 
 
 class _ServerConnection(_FrameProtocol):
-    def __init__(self, start: Callable[[int, bytes], None], cancel: Callable[[int], None]) -> None:
+    def __init__(self, start: Callable[[int, Buffer], None], cancel: Callable[[int], None]) -> None:
         super().__init__()
         self._start = start
         self._cancel = cancel
 
-    def frame_received(self, call_id: int, kind: int, payload: bytes) -> None:
+    def frame_received(self, call_id: int, kind: int, payload: Buffer) -> None:
         if kind == _REQUEST:
             self._start(call_id, payload)
         elif kind == _CANCEL:
@@ -441,7 +444,7 @@ class RpcServer:
         tasks: dict[int, asyncio.Task[None]] = {}
         connection: _ServerConnection
 
-        def start(call_id: int, payload: bytes) -> None:
+        def start(call_id: int, payload: Buffer) -> None:
             task = group.create_task(self._answer(connection, call_id, payload))
             tasks[call_id] = task
             if len(tasks) == SERVER_CALLS_MAX:
@@ -471,8 +474,8 @@ class RpcServer:
         if isinstance(connection.error, ProtocolError):
             raise connection.error
 
-    async def _answer(self, connection: _ServerConnection, call_id: int, payload: bytes) -> None:
-        method = payload[1 : 1 + payload[0]]
+    async def _answer(self, connection: _ServerConnection, call_id: int, payload: Buffer) -> None:
+        method = bytes(payload[1 : 1 + payload[0]])
         handler = self._handlers.get(method)
         kind, answer = _ERROR, b""
         body: Buffer = b""

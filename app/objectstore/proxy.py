@@ -204,51 +204,51 @@ class _StoreHandlers:
             "store.abort_upload": self.abort_upload,
         }
 
-    async def get(self, payload: bytes) -> Buffer:
-        return await self._store.get(payload.decode())
+    async def get(self, payload: Buffer) -> Buffer:
+        return await self._store.get(str(payload, "utf-8"))
 
-    async def get_range(self, payload: bytes) -> Buffer:
+    async def get_range(self, payload: Buffer) -> Buffer:
         asked = msgspec.msgpack.decode(payload, type=_Range)
         return await self._store.get_range(asked.key, asked.start, asked.end)
 
-    async def get_tail(self, payload: bytes) -> Buffer:
+    async def get_tail(self, payload: Buffer) -> Buffer:
         asked = msgspec.msgpack.decode(payload, type=_Range)
         data, size_bytes = await self._store.get_tail(asked.key, asked.end)
         return _SIZE.pack(size_bytes) + data
 
-    async def head(self, payload: bytes) -> Buffer:
-        return _encode(await self._store.head(payload.decode()))
+    async def head(self, payload: Buffer) -> Buffer:
+        return _encode(await self._store.head(str(payload, "utf-8")))
 
-    async def put(self, payload: bytes) -> Buffer:
+    async def put(self, payload: Buffer) -> Buffer:
         write = msgspec.msgpack.decode(payload, type=_WriteView)
         await self._store.put(write.key, write.data)
         return b""
 
-    async def put_if_absent(self, payload: bytes) -> Buffer:
+    async def put_if_absent(self, payload: Buffer) -> Buffer:
         write = msgspec.msgpack.decode(payload, type=_WriteView)
         await self._store.put_if_absent(write.key, write.data)
         return b""
 
-    async def delete(self, payload: bytes) -> Buffer:
-        await self._store.delete(payload.decode())
+    async def delete(self, payload: Buffer) -> Buffer:
+        await self._store.delete(str(payload, "utf-8"))
         return b""
 
-    async def delete_many(self, payload: bytes) -> Buffer:
+    async def delete_many(self, payload: Buffer) -> Buffer:
         await self._store.delete_many(msgspec.msgpack.decode(payload, type=list[str]))
         return b""
 
-    async def list_objects(self, payload: bytes) -> Buffer:
+    async def list_objects(self, payload: Buffer) -> Buffer:
         asked = msgspec.msgpack.decode(payload, type=_List)
         return _encode(await self._store.list_objects(asked.prefix, start_after=asked.start_after, limit=asked.limit))
 
-    async def begin_upload(self, payload: bytes) -> Buffer:
+    async def begin_upload(self, payload: Buffer) -> Buffer:
         if len(self._uploads) >= UPLOADS_OPEN_MAX:
             raise LimitExceeded(f"{len(self._uploads)} uploads are under way; complete or abort some")
-        upload = await self._store.begin_upload(payload.decode())
+        upload = await self._store.begin_upload(str(payload, "utf-8"))
         self._uploads[upload.upload_id] = upload
         return upload.upload_id.encode()
 
-    async def put_part(self, payload: bytes) -> Buffer:
+    async def put_part(self, payload: Buffer) -> Buffer:
         part = msgspec.msgpack.decode(payload, type=_PartView)
         upload = self._uploads.get(part.upload_id)
         if upload is None:
@@ -260,7 +260,7 @@ class _StoreHandlers:
             raise
         return b""
 
-    async def complete(self, payload: bytes) -> Buffer:
+    async def complete(self, payload: Buffer) -> Buffer:
         name = msgspec.msgpack.decode(payload, type=_UploadName)
         upload = self._uploads.get(name.upload_id)
         if upload is None:
@@ -275,10 +275,10 @@ class _StoreHandlers:
         self._uploads.pop(name.upload_id, None)
         return b""
 
-    async def list_uploads(self, payload: bytes) -> Buffer:
-        return _encode(await self._store.list_uploads(payload.decode()))
+    async def list_uploads(self, payload: Buffer) -> Buffer:
+        return _encode(await self._store.list_uploads(str(payload, "utf-8")))
 
-    async def abort_upload(self, payload: bytes) -> Buffer:
+    async def abort_upload(self, payload: Buffer) -> Buffer:
         name = msgspec.msgpack.decode(payload, type=_UploadName)
         upload = self._uploads.get(name.upload_id)
         if upload is not None and upload.key == name.key:

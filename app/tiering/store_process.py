@@ -100,10 +100,10 @@ async def serve(url: str, sock: socket.socket) -> None:
         object_path = lambda key: f"{root}/{key}"  # noqa: E731
     work = InlineStoreWork(store, PosixFileSystem(), pool, rng, object_path=object_path)
 
-    async def metrics(_: bytes) -> Buffer:
+    async def metrics(_: Buffer) -> Buffer:
         return encode_samples(registry.samples())
 
-    async def ping(asked: bytes) -> Buffer:
+    async def ping(asked: Buffer) -> Buffer:
         return asked
 
     gc.freeze()

@@ -83,13 +83,13 @@ class ProxyStoreWork:
 def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
     """The part in the store process: serves the calls of ``ProxyStoreWork`` to an ``RpcServer``."""
 
-    async def upload_segment(asked: bytes) -> Buffer:
+    async def upload_segment(asked: Buffer) -> Buffer:
         return msgspec.msgpack.encode(await work.upload_segment(msgspec.msgpack.decode(asked, type=UploadJob)))
 
-    async def upload_progress(_: bytes) -> Buffer:
+    async def upload_progress(_: Buffer) -> Buffer:
         return msgspec.msgpack.encode(list((await work.upload_progress()).items()))
 
-    async def fetch_chunk(asked: bytes) -> Buffer:
+    async def fetch_chunk(asked: Buffer) -> Buffer:
         told = msgspec.msgpack.decode(asked, type=_FetchChunk)
         chunk = ChunkEntry(
             FilePosition(told.position), told.stored_bytes, told.raw_bytes, Offset(told.base_offset), told.record_count,
@@ -98,7 +98,7 @@ def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
         )  # fmt: skip
         return msgspec.msgpack.encode(_Location(*await work.fetch_chunk(told.key, chunk, told.cache_path)))
 
-    async def read_footer(asked: bytes) -> Buffer:
+    async def read_footer(asked: Buffer) -> Buffer:
         told = msgspec.msgpack.decode(asked, type=_ReadFooter)
         return msgspec.msgpack.encode(_Footer(*await work.read_footer(told.key, told.place)))
 

@@ -77,7 +77,7 @@ class _OneThread:
 async def serve(sock: socket.socket, work: InlineCleanerWork) -> None:
     """Serve calls over ``sock`` until end-of-file."""
 
-    async def ping(asked: bytes) -> Buffer:
+    async def ping(asked: Buffer) -> Buffer:
         return asked
 
     await RpcServer({**cleaner_handlers(work), "process.ping": ping}).serve(sock)

@@ -121,13 +121,13 @@ class ProxyCleanerWork:
 def cleaner_handlers(work: CleanerWork) -> dict[str, Handler]:
     """The part in the other process: serves the calls of ``ProxyCleanerWork`` to an ``RpcServer``."""
 
-    async def begin(asked: bytes) -> Buffer:
+    async def begin(asked: Buffer) -> Buffer:
         return msgspec.msgpack.encode(await work.begin(msgspec.msgpack.decode(asked, type=CleaningJob)))
 
-    async def write(asked: bytes) -> Buffer:
+    async def write(asked: Buffer) -> Buffer:
         return msgspec.msgpack.encode(await work.write(msgspec.msgpack.decode(asked, type=list[SegmentFile])))
 
-    async def end(_: bytes) -> Buffer:
+    async def end(_: Buffer) -> Buffer:
         await work.end()
         return b""
 
