@@ -7,6 +7,8 @@ a spot machine is reclaimed (``spot/instance-action``), with about 120 s left. E
 refuses writes, uploads what is on its disk only and stops. The group's terminate hook holds the machine until then;
 heartbeats keep the hook open. Nothing holds a spot machine: the drain gets the time that is left.
 
+A broker without a disk (node id ``auto``) asks for spot notices itself, so the agent of its machine leaves them to it.
+
 Standard library only, Python 3.11.
 """
 
@@ -102,7 +104,8 @@ class Agent:
         self._unreachable_told = False
 
     def run(self) -> None:
-        self._surroundings.say("Watching for spot notices, and for the auto-scaling group to end this machine.")
+        notices = "" if self._settings.without_disk else "for spot notices, and "
+        self._surroundings.say(f"Watching {notices}for the auto-scaling group to end this machine.")
         notice = None
         while notice is None:
             notice = self.look()
@@ -113,7 +116,7 @@ class Agent:
     def look(self) -> Notice | None:
         """What the metadata says now. A metadata service that is away for a moment is asked again."""
         try:
-            notice = self._spot_notice() or self._group_notice()
+            notice = self._group_notice() if self._settings.without_disk else self._spot_notice() or self._group_notice()
             self._tell_rebalance()
         except (Unreachable, AwsError, ValueError) as error:
             if not self._unreachable_told:
@@ -183,7 +186,10 @@ class Agent:
                 beat_s = now_s
                 self._hook("RecordLifecycleActionHeartbeat")
         took_s = self._clock.monotonic_s() - begun_s
-        if code == DRAINED:
+        if settings.without_disk:
+            ended = f"Stopped in {took_s:.1f} s" if code == DRAINED else f"`firn drain` ended with exit code {code}"
+            what = f"{ended}: all that was acknowledged is in the bucket."
+        elif code == DRAINED:
             what = f"Drained in {took_s:.1f} s: everything tiered is in the store."
         elif code == NOT_WHOLE:
             what = f"Not drained after {took_s:.1f} s: what the lines above name is on the data volume only."

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
 from firn_machine import Commands, Disk, Done, Machine, bake, disks, install, write_units, write_whole
-from firn_settings import DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
+from firn_settings import AUTO, DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
 
 USER: Final = "firn"
 KAFKA_PORT: Final = 9092
@@ -92,6 +92,9 @@ class Boot:
         self._aws = aws
         self._wheelhouse = wheelhouse
         self._instance_id = ""
+        self._address = ""
+        """Of this machine in its network; asked for only if clients are told it."""
+        self._rack = settings.zone
         self._beat_s = machine.clock.monotonic_s()
         self._begun_s = self._beat_s
         self._launched = False
@@ -106,16 +109,19 @@ class Boot:
             self.check_bucket()
         release = self.begin_release()
         if self._settings.role == "broker":
-            device = self.find_disk()
-            self.make_file_system(device)
-            self.mount(device)
+            if self._data.kind == "root":
+                self.use_root_disk()
+            else:
+                device = self.find_disk()
+                self.make_file_system(device)
+                self.mount(device)
             self.claim_bucket()
         self.finish_release(release)
         self.install_units(release)
         self.write_settings()
         if self._settings.role == "broker":
             unit = "firn.service"
-            force = self.must_take_over()
+            force = not self._settings.without_disk and self.must_take_over()
             self.examine()
             self._end_commands()
         else:
@@ -138,7 +144,13 @@ class Boot:
     def check_place(self) -> None:
         self._instance_id = self._metadata.need("meta-data/instance-id")
         zone = self._metadata.need("meta-data/placement/availability-zone")
-        if zone != self._settings.zone:
+        if self._settings.without_disk:
+            if not zone.startswith(self._settings.region):
+                raise Refused(f"This machine is in zone {zone}, and the launch template is for {self._settings.region}.")
+            # The id of a zone means the same zone in every account, and its name does not: clients may be in another account.
+            self._rack = self._metadata.need("meta-data/placement/availability-zone-id")
+            self._address = self._metadata.need("meta-data/local-ipv4")
+        elif zone != self._settings.zone:
             raise Refused(
                 f"This machine is in zone {zone}. Node {self._settings.node_id} belongs in zone {self._settings.zone}: "
                 "correct the subnets of its auto-scaling group."
@@ -196,6 +208,21 @@ class Boot:
             self._cluster_of_bucket()
 
     # --- the disk
+
+    def use_root_disk(self) -> None:
+        """The data directory of a broker without a disk that matters lies on the machine's own root.
+
+        The folder is bound to itself: `firn.service` starts over a mount point only, so that no other broker gets there by mistake.
+        """
+        place = "/var/lib/firn"
+        folder = self._machine.path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._machine.mounted_from(place) is None:
+            done = self._machine.run("mount", "--bind", place, place)
+            if done.code != 0:
+                raise Refused(f"{place} cannot be bound to itself: {done.last_words}")
+        self._own_data(folder)
+        self._say(f"The data directory is on the root disk, at {place}: it may be lost with this machine.")
 
     def find_disk(self) -> str:
         data = self._data
@@ -366,14 +393,17 @@ class Boot:
             if mounted is None:
                 self._machine.run("umount", place)
             raise
+        self._own_data(folder)
+        if new:
+            write_whole(folder / MARKER, json.dumps(self._marker) + "\n", 0o644)
+        self._say(f"Disk {device} is mounted at {place}" + (": it is new." if new else " with what it had."))
+
+    def _own_data(self, folder: Path) -> None:
         self._ensure_user()
         data = folder / "data"
         data.mkdir(mode=0o750, exist_ok=True)
         self._own_what_another_image_owned(data)
         self._machine.own(data, USER, USER)
-        if new:
-            write_whole(folder / MARKER, json.dumps(self._marker) + "\n", 0o644)
-        self._say(f"Disk {device} is mounted at {place}" + (": it is new." if new else " with what it had."))
 
     def _own_what_another_image_owned(self, data: Path) -> None:
         """Each image numbers its system users itself, and files have only the number.
@@ -396,7 +426,7 @@ class Boot:
         return {
             "version": 1,
             "cluster": settings.cluster,
-            "node_id": settings.node_id,
+            "node_id": AUTO if settings.without_disk else settings.node_id,
             "store": settings.store_url.name,
         }
 
@@ -522,7 +552,8 @@ class Boot:
             ]
             environment["FIRN_HTTP_FLAGS"] = " ".join(flags)
         else:
-            text = properties_text(broker_settings(settings, self._instance_id))
+            told = broker_settings(settings, self._instance_id, address=self._address, rack=self._rack)
+            text = properties_text(told)
             write_whole(self._machine.path("/etc/firn/firn.properties"), text, 0o640)
             self._machine.own(self._machine.path("/etc/firn/firn.properties"), "root", USER)
         lines = "".join(f"{name}={_quoted(value)}\n" for name, value in environment.items())
@@ -745,6 +776,8 @@ class Boot:
         return self._settings.data
 
     def _who(self) -> str:
+        if self._settings.without_disk:
+            return "a broker without a disk"
         return f"node {self._settings.node_id}" if self._settings.role == "broker" else "HTTP"
 
     def _say(self, text: str) -> None:
@@ -841,13 +874,22 @@ def _is_ours(says: Mapping[str, str] | None) -> bool:
     return says is not None and says.get("TYPE") in ("ext4", "xfs") and says.get("LABEL") == LABEL
 
 
-def broker_settings(settings: Settings, instance_id: str) -> dict[str, str]:
-    """What is in ``firn.properties``: the broker's settings by their own names."""
-    host = f"[{settings.advertised_host}]" if ":" in settings.advertised_host else settings.advertised_host
+def broker_settings(settings: Settings, instance_id: str, *, address: str, rack: str) -> dict[str, str]:
+    """What is in ``firn.properties``: the broker's settings by their own names.
+
+    ``address`` is the machine's own, which a broker without a disk advertises; ``rack`` is where it is.
+    """
+    named = address if settings.without_disk else settings.advertised_host
+    host = f"[{named}]" if ":" in named else named
+    without_disk = {
+        "node.id": AUTO,
+        "firn.ephemeral": "true",
+        "firn.spot.notice.endpoint": settings.endpoints.get("imds", METADATA),
+    }
     return {
         **settings.broker,
-        "node.id": str(settings.node_id),
-        "broker.rack": settings.zone,
+        **(without_disk if settings.without_disk else {"node.id": str(settings.node_id)}),
+        "broker.rack": rack,
         "log.dirs": "/var/lib/firn/data",
         "firn.store.url": settings.store,
         "listeners": f"PLAINTEXT://0.0.0.0:{KAFKA_PORT}",

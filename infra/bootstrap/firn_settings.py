@@ -14,6 +14,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 SETTINGS: Final = "/etc/firn/bootstrap.json"
+AUTO: Final = "auto"
+"""In place of a node id: the machine is one of many, and its broker has no disk that matters (ADR 0037, J47)."""
 
 EFFECT_OF_BOOTSTRAP: Final = {
     "node.id": "node_id",
@@ -33,6 +35,8 @@ EFFECT_OF_BOOTSTRAP: Final = {
     "firn.rack": "zone",
     "firn.instance.id": "the instance metadata",
     "firn.take.over": "what EC2 says of the old machine",
+    "firn.ephemeral": "node_id",
+    "firn.spot.notice.endpoint": "the instance metadata",
 }
 """Settings of the broker that the first boot decides, and from what. They may not be among ``settings``."""
 
@@ -96,6 +100,7 @@ class Settings:
     role: str
     cluster: str
     node_id: int
+    """-1 if it is ``auto``."""
     region: str
     zone: str
     store: str
@@ -109,6 +114,8 @@ class Settings:
     broker: Mapping[str, str]
     lifecycle: Lifecycle | None
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    without_disk: bool = False
+    """Whether ``node_id`` is ``auto``: whatever is on this machine may be lost with it."""
 
     @property
     def store_url(self) -> StoreUrl:
@@ -155,13 +162,14 @@ def parse_settings(text: str) -> Settings:
             raise SettingsError(
                 f"bootstrap.json: endpoints.{name} must be imds, ec2, s3 or autoscaling, and an http URL"
             )
-    node_id = top.integer("node_id", 0, (1 << 31) - 1, optional=not broker_role)
+    without_disk = broker_role and top.says("node_id", AUTO)
+    node_id = -1 if without_disk else top.integer("node_id", 0, (1 << 31) - 1, optional=not broker_role)
     settings = Settings(
         role=role,
         cluster=top.text("cluster", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"),
         node_id=node_id,
         region=top.text("region", r"[a-z]{2}(-[a-z]+)+-\d"),
-        zone=top.text("zone", r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+"),
+        zone=top.nothing("zone") if without_disk else top.text("zone", r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+"),
         store=top.text(
             "store", r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?(\?[^\s#]*)?", optional=not broker_role
         ),
@@ -188,6 +196,7 @@ def parse_settings(text: str) -> Settings:
             lifecycle.integer("heartbeat_s", 1, 7200),
         ),
         endpoints=endpoints,
+        without_disk=without_disk,
     )
     for fields in (top, wheelhouse, data, lifecycle, advertised, web):
         if fields is not None:
@@ -197,7 +206,7 @@ def parse_settings(text: str) -> Settings:
 
 
 def _data(fields: _Fields) -> Data:
-    kind = fields.choice("kind", ("ebs", "instance-store"))
+    kind = fields.choice("kind", ("ebs", "instance-store", "root"))
     ebs = kind == "ebs"
     return Data(
         kind=kind,
@@ -209,7 +218,7 @@ def _data(fields: _Fields) -> Data:
 
 
 def _check_together(settings: Settings) -> None:
-    if not settings.zone.startswith(settings.region):
+    if settings.zone and not settings.zone.startswith(settings.region):
         raise SettingsError(f"bootstrap.json: zone {settings.zone} is not in region {settings.region}")
     for name, value in settings.broker.items():
         if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", name + value) or not name.strip():
@@ -224,9 +233,15 @@ def _check_together(settings: Settings) -> None:
                 f"{', '.join(HTTP_SETTINGS[1:])}" + (f"; it has {', '.join(unknown)}" if unknown else "")
             )
         return
-    if settings.data is None or not settings.advertised_host:
-        raise SettingsError("bootstrap.json: role broker needs data and advertised")
-    if settings.data.kind == "instance-store" and not settings.accept_loss_of_untiered:
+    if settings.data is None or bool(settings.advertised_host) is settings.without_disk:
+        raise SettingsError(
+            "bootstrap.json: role broker needs data, and advertised unless node_id is auto: such a machine advertises its own address"
+        )
+    if settings.without_disk and settings.data.kind == "ebs":
+        raise SettingsError("bootstrap.json: node_id auto has no volume; data.kind must be root or instance-store")
+    if settings.data.kind == "root" and not settings.without_disk:
+        raise SettingsError("bootstrap.json: data.kind root is for node_id auto; a broker with a node id needs a disk of its own")
+    if settings.data.kind == "instance-store" and not settings.accept_loss_of_untiered and not settings.without_disk:
         raise SettingsError(
             "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "
             "with its machine; set accept_loss_of_untiered, or use an EBS volume"
@@ -263,6 +278,10 @@ class _Fields:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise SettingsError(f"bootstrap.json: {self._where}{name} is {json.dumps(value)}, which is not allowed")
         return value
+
+    def says(self, name: str, value: str) -> bool:
+        """Whether a field has this value. It may have another one."""
+        return self._take(name) == value
 
     def nothing(self, name: str) -> str:
         self._read.add(name)

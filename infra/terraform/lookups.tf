@@ -55,6 +55,24 @@ data "aws_ec2_instance_type" "broker" {
   }
 }
 
+data "aws_ec2_instance_type" "fleet" {
+  for_each = toset(var.fleet == null ? [] : concat([var.instance_type], var.fleet.other_instance_types))
+
+  instance_type = each.value
+
+  lifecycle {
+    postcondition {
+      condition     = contains(self.supported_architectures, var.architecture)
+      error_message = "Instance type ${each.value} of fleet is not for ${var.architecture}. Choose types for ${var.architecture}."
+    }
+
+    postcondition {
+      condition     = var.fleet.disk != "instance-store" || self.instance_storage_supported
+      error_message = "Instance type ${each.value} of fleet has no NVMe disk of its own. Choose types with NVMe (m7gd, c7gd), or fleet.disk = \"root\"."
+    }
+  }
+}
+
 data "aws_ec2_instance_type" "http" {
   count = var.http == null ? 0 : 1
 

@@ -13,15 +13,18 @@ locals {
   }])
 
   # A port for each node id: the load balancer has one address, and each broker needs its own port that never changes.
-  listener_ports = { for node_id in keys(var.brokers) : node_id => var.kafka_port + tonumber(node_id) }
-  first_node_id  = [for node_id in sort([for id in keys(var.brokers) : format("%04d", tonumber(id))]) : tostring(tonumber(node_id))][0]
+  # Brokers without disks share one port, which is a client's first address only.
+  listener_ports = merge({ for node_id in keys(var.brokers) : node_id => var.kafka_port + tonumber(node_id) }, { for _ in var.fleet[*] : "fleet" => var.kafka_port })
+  first_address  = module.broker.addresses[var.fleet != null ? "fleet" : local.first_node_id[0]]
+  first_node_id  = [for node_id in sort([for id in keys(var.brokers) : format("%04d", tonumber(id))]) : tostring(tonumber(node_id))]
 
   # The bucket's policy names the roles that may write, so their names are fixed here.
-  role_names       = { for node_id in keys(var.brokers) : node_id => "${var.cluster_name}-broker-${node_id}" }
+  role_names       = merge({ for node_id in keys(var.brokers) : node_id => "${var.cluster_name}-broker-${node_id}" }, { for _ in var.fleet[*] : "fleet" => "${var.cluster_name}-fleet" })
   broker_role_arns = [for name in values(local.role_names) : "arn:${local.partition}:iam::${local.account_id}:role/${name}"]
   writer_role_arns = concat(local.broker_role_arns, var.operator_role_arns)
   interface_service = sort(concat(
-    ["autoscaling", "ec2", "ec2messages", "kms", "logs", "monitoring", "ssm", "ssmmessages"],
+    var.fleet == null ? ["ec2"] : [], # the boot asks EC2 for volumes and machines
+    ["autoscaling", "ec2messages", "kms", "logs", "monitoring", "ssm", "ssmmessages"],
     var.create_secret ? ["secretsmanager"] : [],
   ))
 
@@ -30,14 +33,17 @@ locals {
 
   # Brokers close idle connections before the load balancer drops them (350 s) without notice to either side.
   # A record has one copy until it is tiered, and a machine that fails loses its page cache. So a record is synced to the volume before it is acknowledged.
+  # Brokers without disks have no volume: their records are in the bucket first.
   settings = merge(
-    { "connections.max.idle.ms" = "300000", "firn.durability" = "disk" },
+    { "connections.max.idle.ms" = "300000" },
+    var.fleet == null ? { "firn.durability" = "disk" } : {},
     var.redis == null ? {} : { "firn.redis.url" = "rediss://${aws_elasticache_replication_group.valkey[0].primary_endpoint_address}:6379" },
     var.settings,
   )
 
   user_data_template = "${path.module}/../bootstrap/user_data.py.tftpl"
-  risky = compact([
+  # Of brokers without disks nothing can be lost that was acknowledged.
+  risky = var.fleet != null ? [] : compact([
     var.market == "spot" ? "spot (120 s to drain)" : "",
     var.data_disk.kind == "instance-store" ? "instance store (gone with the machine)" : "",
     var.scale_to_zero != null ? "scale to zero by schedule" : "",
@@ -62,6 +68,7 @@ module "network" {
   http_port            = var.http_port
   http_enabled         = var.http != null
   spark_enabled        = var.spark != null
+  fleet_enabled        = var.fleet != null
   redis_enabled        = var.redis != null
   kms_key_arn          = module.storage.kms_key_arn
   log_retention_days   = var.log_retention_days
@@ -91,10 +98,11 @@ module "observability" {
   log_retention_days        = var.log_retention_days
   alarm_actions             = var.alarm_actions
   http_port                 = var.http_port
-  brokers                   = { for node_id, broker in var.brokers : node_id => broker.running }
+  brokers                   = merge({ for node_id, broker in var.brokers : node_id => broker.running }, { for fleet in var.fleet[*] : "fleet" => true })
+  by_node_id                = var.fleet == null
   scheduled                 = var.scale_to_zero != null
-  disk_free_bytes_min       = floor(var.data_disk.size_gib * 1073741824 / 10)
-  autoscaling_groups        = { for node_id in keys(var.brokers) : node_id => "${var.cluster_name}-broker-${node_id}" }
+  disk_free_bytes_min       = floor((var.fleet == null ? var.data_disk.size_gib : var.fleet.disk_gib) * 1073741824 / 10)
+  autoscaling_groups        = local.role_names # each group has the name of its role
   load_balancer_arn_suffix  = module.broker.load_balancer_arn_suffix
   target_group_arn_suffixes = module.broker.target_group_arn_suffixes
 }
@@ -107,6 +115,7 @@ module "broker" {
   account_id               = local.account_id
   partition                = local.partition
   brokers                  = var.brokers
+  fleet                    = var.fleet
   listener_ports           = local.listener_ports
   role_names               = local.role_names
   vpc_id                   = module.network.vpc_id

@@ -1,10 +1,10 @@
 output "bootstrap_servers" {
   description = "Value of a client's bootstrap.servers."
-  value       = join(",", [for node_id in sort(keys(var.brokers)) : module.broker.addresses[node_id]])
+  value       = join(",", [for key in sort(keys(module.broker.addresses)) : module.broker.addresses[key]])
 }
 
 output "broker_addresses" {
-  description = "host:port by node id. They stay the same when machines are replaced."
+  description = "host:port by node id; of a fleet one, which clients connect to first. They stay the same when machines are replaced."
   value       = module.broker.addresses
 }
 
@@ -23,8 +23,8 @@ output "client_properties" {
 output "try_it" {
   description = "Commands to try the broker on a machine in client_cidrs."
   value       = <<-EOT
-    echo hello | kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -P
-    kcat -b ${module.broker.addresses[local.first_node_id]} -t greetings -C -e -q
+    echo hello | kcat -b ${local.first_address} -t greetings -P
+    kcat -b ${local.first_address} -t greetings -C -e -q
   EOT
 }
 
@@ -71,6 +71,14 @@ output "drain_commands" {
       })}'",
       "--timeout-seconds 60",
     ])
+  }
+}
+
+output "fleet_commands" {
+  description = "Commands that change the number of brokers without disks, to none too; null without fleet."
+  value = var.fleet == null ? null : {
+    to_zero = "aws autoscaling update-auto-scaling-group --region ${var.region} --auto-scaling-group-name ${module.broker.fleet_group} --min-size 0 --desired-capacity 0"
+    back    = "aws autoscaling update-auto-scaling-group --region ${var.region} --auto-scaling-group-name ${module.broker.fleet_group} --min-size ${var.fleet.min} --desired-capacity ${var.fleet.min}"
   }
 }
 
@@ -132,11 +140,11 @@ output "interface_endpoint_count" {
 output "bill" {
   description = "How many there are of what `firn cost --with NAME=COUNT` takes."
   value = {
-    load_balancer      = 1
+    load_balancer      = var.fleet == null ? 1 : 0 # of a fleet only first connections go through it: its hours besides
     endpoint           = module.network.interface_endpoint_count
     nat                = var.egress == "nat" ? 1 : 0
     key                = var.kms_key_arn == null ? 1 : 0
-    metric             = length(module.observability.metric_names) * length(var.brokers)
+    metric             = length(module.observability.metric_names) * max(1, length(var.brokers)) # those of a fleet are of all its brokers together
     alarm              = module.observability.alarm_count
     http_machine       = var.http == null ? 0 : var.http.machines * length(var.zones)
     http_load_balancer = var.http == null ? 0 : 1

@@ -48,16 +48,22 @@ variable "brokers" {
     One entry for each node id. `zone`: where the broker and its volume lie; a volume cannot leave its zone, so it never changes.
     `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id. Drain it first, and end its machine before you apply:
     machines are protected from scale-in (infra/README.md, "Day by day").
-    Firn is one broker today, so one entry is allowed unless preview_cluster is true.
+    Firn is one broker today, so one entry is allowed unless preview_cluster is true. Empty with fleet.
   EOT
   type = map(object({
     zone    = string
     running = optional(bool, true)
   }))
+  default = {}
 
   validation {
-    condition     = length(var.brokers) > 0
-    error_message = "brokers is empty. Name one node id with its zone, such as { \"0\" = { zone = \"eu-central-1a\" } }."
+    condition     = length(var.brokers) > 0 || var.fleet != null
+    error_message = "brokers is empty. Name one node id with its zone, such as { \"0\" = { zone = \"eu-central-1a\" } }, or set fleet."
+  }
+
+  validation {
+    condition     = length(var.brokers) == 0 || var.fleet == null
+    error_message = "brokers and fleet are both set. Keep brokers for brokers with volumes, or fleet for brokers without disks."
   }
 
   validation {
@@ -78,6 +84,52 @@ variable "brokers" {
   validation {
     condition     = alltrue([for broker in values(var.brokers) : broker.running]) || var.accept_loss_of_untiered
     error_message = "running = false scales a broker to zero. Records that are not in the bucket are then on one volume, and no broker serves them. Drain the broker, and set accept_loss_of_untiered = true."
+  }
+}
+
+variable "fleet" {
+  description = <<-EOT
+    Brokers without disks, in place of `brokers`: one group of machines in all zones, whose number follows the load. Every topic has firn.durability=object,
+    so what is acknowledged is in the bucket, and AWS may end any machine. `min` and `max`: number of machines. `on_demand`: how many of them are on demand;
+    the others are on spot. `other_instance_types`: what spot may be besides instance_type, of the same size. `disk`: root (of `disk_gib`) or instance-store;
+    a cache in any case. `cpu_percent` and `network_mb_s`: the average of all machines that their number is chosen for; a broker uses one core for itself, so
+    50 percent of two cores are all that it can use. data_disk, market and accept_loss_of_untiered have no meaning then. null: none.
+  EOT
+  type = object({
+    min                  = optional(number, 3)
+    max                  = optional(number, 9)
+    on_demand            = optional(number, 1)
+    other_instance_types = optional(list(string), [])
+    disk                 = optional(string, "root")
+    disk_gib             = optional(number, 50)
+    cpu_percent          = optional(number, 35)
+    network_mb_s         = optional(number, 60)
+  })
+  default = null
+
+  validation {
+    condition     = var.fleet == null || try(var.fleet.min >= 1 && var.fleet.max >= var.fleet.min && var.fleet.max <= 100, false)
+    error_message = "fleet.min or fleet.max is out of range. Write 1 <= min <= max <= 100; scale_to_zero is what ends the last machine."
+  }
+
+  validation {
+    condition     = var.fleet == null || try(var.fleet.on_demand >= 0 && var.fleet.on_demand <= var.fleet.max, false)
+    error_message = "fleet.on_demand is out of range. Write 0 (all on spot) to fleet.max (none on spot)."
+  }
+
+  validation {
+    condition     = var.fleet == null || contains(["root", "instance-store"], try(var.fleet.disk, ""))
+    error_message = "fleet.disk is neither root nor instance-store. Write root unless the instance types have NVMe."
+  }
+
+  validation {
+    condition     = var.fleet == null || try(var.fleet.disk_gib >= 20 && var.fleet.disk_gib <= 16384, false)
+    error_message = "fleet.disk_gib is out of range. Write 20 to 16384. The root disk also has the last hour of every partition."
+  }
+
+  validation {
+    condition     = var.fleet == null || try(var.fleet.cpu_percent >= 10 && var.fleet.cpu_percent <= 90 && var.fleet.network_mb_s >= 1, false)
+    error_message = "fleet.cpu_percent or fleet.network_mb_s is out of range. Write 10 to 90 percent, and at least 1 MB/s."
   }
 }
 
@@ -109,7 +161,7 @@ variable "settings" {
     condition = length(setintersection(keys(var.settings), [
       "node.id", "broker.id", "listeners", "firn.listen", "advertised.listeners", "firn.advertise", "log.dirs", "log.dir",
       "firn.data.dir", "broker.rack", "firn.rack", "firn.store.url", "firn.store", "firn.http.listen", "firn.http",
-      "firn.instance.id", "firn.take.over", "firn.redis.url",
+      "firn.instance.id", "firn.take.over", "firn.redis.url", "firn.ephemeral", "firn.spot.notice.endpoint",
     ])) == 0
     error_message = "settings names a setting that comes from another variable or from the machine (node id, listeners, addresses, directories, rack, store, HTTP, instance, take-over, Redis). Remove it."
   }
@@ -122,6 +174,11 @@ variable "settings" {
   validation {
     condition     = alltrue([for value in values(var.settings) : !can(regex("[\r\n]", value))])
     error_message = "settings has a value of several lines. Write it in one line."
+  }
+
+  validation {
+    condition     = var.fleet == null || lookup(var.settings, "firn.durability", "object") == "object"
+    error_message = "settings has a firn.durability other than object, and brokers without disks (fleet) lead no other topics. Remove it."
   }
 }
 
@@ -297,7 +354,8 @@ variable "scale_to_zero" {
   description = <<-EOT
     Stop the brokers and start them again by schedule. `down` and `up` are cron expressions of five fields in `time_zone`. null: never. Between the two the
     group's capacity is not managed by Terraform, and protection from scale-in is off. A machine that runs already keeps its protection, so that the schedule
-    does not end it: take the protection off by hand (infra/README.md, "Day by day").
+    does not end it: take the protection off by hand (infra/README.md, "Day by day"). Of a fleet nothing is protected, and `up` starts fleet.min machines; an
+    apply while it is down starts them too, until the next `down`.
   EOT
   type = object({
     down      = string
@@ -307,7 +365,7 @@ variable "scale_to_zero" {
   default = null
 
   validation {
-    condition     = var.scale_to_zero == null || var.accept_loss_of_untiered
+    condition     = var.scale_to_zero == null || var.accept_loss_of_untiered || var.fleet != null
     error_message = "scale_to_zero ends brokers by schedule. Records that a drain cannot upload in time are then on one volume, and no broker serves them. Set accept_loss_of_untiered = true, or remove scale_to_zero."
   }
 
@@ -492,6 +550,11 @@ variable "bucket_versioning_days" {
   validation {
     condition     = var.bucket_versioning_days == 0 || var.existing_bucket == null
     error_message = "bucket_versioning_days applies only to a new bucket. Remove it, and set the versioning of existing_bucket where you manage that bucket."
+  }
+
+  validation {
+    condition     = var.bucket_versioning_days == 0 || var.fleet == null
+    error_message = "bucket_versioning_days keeps every object of the write-ahead logs of fleet, which are deleted all the time, for as many days more. Remove it; `firn doctor` would refuse the bucket."
   }
 }
 

@@ -23,7 +23,7 @@ from botocore.session import get_session
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError
-from app.iam.calls import NEEDS, TARGET_NEEDS
+from app.iam.calls import DOCTOR_NEEDS, NEEDS, TARGET_NEEDS
 from app.iam.policy import policy_of
 from app.objectstore.location import S3Location, parse_store_url
 from app.settings import ALIASES, catalogue, from_assignments, parse_address, resolve
@@ -267,7 +267,7 @@ def _wrong_user_data(data: bytes) -> Iterator[str]:
     try:
         parse_store_url(settings.store)
         if settings.role == "broker":
-            given = reader.broker_settings(settings, "i-0123456789abcdef0")
+            given = reader.broker_settings(settings, "i-0123456789abcdef0", address="10.42.0.5", rack="euc1-az1")
             resolve([from_assignments(f"{name}={text}" for name, text in given.items())])
     except ConfigError as error:
         yield f"is refused by the program: {error}"
@@ -395,7 +395,7 @@ def _operations(service: str) -> frozenset[str]:
 
 def _unknown_actions(document: dict[str, Any]) -> Iterator[str]:
     """Actions that AWS does not have. Those of most services are called as their calls are."""
-    of_s3 = {needs.action for needs in NEEDS.values()}
+    of_s3 = {needs.action for needs in (*NEEDS.values(), *DOCTOR_NEEDS.values())}
     for action in sorted(actions_of(document)):
         service, _, name = action.partition(":")
         if "*" in action:
@@ -430,10 +430,15 @@ def _wrong_calls(run: str, documents: list[tuple[Resource, dict[str, Any]]]) -> 
     allows = {action for _, document in documents for action in actions_of(document)}
     if role == "broker" and len(documents) > 1:
         volume = any("ec2:AttachVolume" in actions_of(document) for _, document in documents)
-        for call in sorted(machine_calls() - allows):
+        fleet = documents[0][0].address.endswith('["fleet"]')  # it has no volume, and takes no node id over
+        calls = {call for call in machine_calls() if not fleet or not call.startswith("ec2:")}
+        for call in sorted(calls - allows):
             if call != "ec2:AttachVolume" or volume:
                 yield Finding("iam", where, f"lacks {call}, which infra/bootstrap calls")
-        for action in sorted(allows - machine_calls()):
+        looks = {needs.action for needs in DOCTOR_NEEDS.values()}
+        if fleet and not looks <= allows:
+            yield Finding("iam", where, f"lacks {', '.join(sorted(looks - allows))}: the first boot could not look at the bucket")
+        for action in sorted(allows - calls):
             if action.partition(":")[0] in _BY_MACHINES and action != "ec2:AttachVolume":
                 yield Finding("iam", where, f"allows {action}, which infra/bootstrap never calls")
     if role == "http":
@@ -529,8 +534,10 @@ def _broken(resource: Resource) -> Iterator[str]:
                     yield "lets containers reach instance metadata: http_put_response_hop_limit is not 1"
                 if options.get("instance_metadata_tags") == "enabled":
                     yield "shows tags to the machine, which reads settings from the launch template alone"
-        case "aws_autoscaling_group" if ".broker" in resource.address:
+        case "aws_autoscaling_group" if "aws_autoscaling_group.broker" in resource.address:
             yield from _broken_group(values)
+        case "aws_autoscaling_group" if "aws_autoscaling_group.fleet" in resource.address:
+            yield from _broken_fleet(values)
         case "aws_lb_target_group" if values.get("protocol") == "TCP":
             if str(values.get("preserve_client_ip")).lower() != "false":
                 yield "preserves client addresses, so that a broker cannot reach its own"
@@ -583,6 +590,22 @@ def _broken_group(values: dict[str, Any]) -> Iterator[str]:
     for policy in values.get("instance_maintenance_policy") or [{}]:
         if policy.get("min_healthy_percentage") != 0 or policy.get("max_healthy_percentage") != 100:
             yield "starts a machine before the old one ended: the maintenance policy is not terminate-first"
+    yield from _without_hooks(values)
+
+
+def _broken_fleet(values: dict[str, Any]) -> Iterator[str]:
+    """Of brokers without disks: the next machine serves before the old one goes, and nothing keeps one that is to go."""
+    if values.get("health_check_type") != "EC2":
+        yield "ends all brokers when the bucket is away: health_check_type is not EC2"
+    if values.get("protect_from_scale_in"):
+        yield "keeps machines that are not needed: protect_from_scale_in is set"
+    for policy in values.get("instance_maintenance_policy") or [{}]:
+        if policy.get("min_healthy_percentage") != 100:
+            yield "ends a machine before the next one serves: the maintenance policy is not launch-first"
+    yield from _without_hooks(values)
+
+
+def _without_hooks(values: dict[str, Any]) -> Iterator[str]:
     moments = {hook.get("lifecycle_transition") for hook in values.get("initial_lifecycle_hook") or ()}
     for moment in ("LAUNCHING", "TERMINATING"):
         if f"autoscaling:EC2_INSTANCE_{moment}" not in moments:

@@ -397,3 +397,44 @@ run "no_metric_is_of_a_partition" {
     error_message = "CloudWatch would get a metric for each partition: ${join(", ", output.metric_names)}"
   }
 }
+
+run "brokers_without_disks_lose_nothing_and_are_told_no_address_of_their_own" {
+  command = plan
+
+  variables {
+    brokers       = {}
+    zones         = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
+    fleet         = { on_demand = 0 }
+    scale_to_zero = { down = "0 20 * * *", up = "0 6 * * *" }
+  }
+
+  assert {
+    condition     = output.what_can_be_lost == "" && length(output.data_volumes) == 0 && length(output.drain_commands) == 0
+    error_message = "Brokers without disks have something to lose: ${output.what_can_be_lost}"
+  }
+
+  assert {
+    condition     = jsondecode(output.bootstrap_json["fleet"]).node_id == "auto" && jsondecode(output.bootstrap_json["fleet"]).advertised == null && jsondecode(output.bootstrap_json["fleet"]).settings == { "connections.max.idle.ms" = "300000" }
+    error_message = "The bootstrap document is ${output.bootstrap_json["fleet"]}"
+  }
+
+  assert {
+    condition     = output.bootstrap_servers == "prod-kafka-0123456789abcdef.elb.eu-central-1.amazonaws.com:9092"
+    error_message = "Clients are told ${output.bootstrap_servers}"
+  }
+
+  assert {
+    condition     = contains(jsondecode(output.bucket_policy).Statement[2].Condition.ArnNotEquals["aws:PrincipalArn"], "arn:aws:iam::123456789012:role/prod-fleet")
+    error_message = "The bucket does not let the brokers write: ${output.bucket_policy}"
+  }
+
+  assert {
+    condition     = output.bill.metric == length(output.metric_names) && output.bill.load_balancer == 0 && output.interface_endpoint_count == 7
+    error_message = "The bill is ${jsonencode(output.bill)}"
+  }
+
+  assert {
+    condition     = strcontains(output.fleet_commands.to_zero, "prod-fleet --min-size 0 --desired-capacity 0") && strcontains(output.fleet_commands.back, "--min-size 3 --desired-capacity 3")
+    error_message = "The commands are ${jsonencode(output.fleet_commands)}"
+  }
+}

@@ -975,3 +975,134 @@ run "a_log_retention_that_cloudwatch_has_not_is_refused" {
 
   expect_failures = [var.log_retention_days]
 }
+
+# --- brokers without disks ---
+
+run "a_fleet_is_accepted_in_place_of_brokers" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = {}
+  }
+}
+
+run "a_fleet_beside_brokers_is_refused" {
+  command = plan
+
+  variables {
+    fleet = {}
+  }
+
+  expect_failures = [var.brokers]
+}
+
+run "a_fleet_of_none_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { min = 0 }
+  }
+
+  expect_failures = [var.fleet]
+}
+
+run "more_machines_on_demand_than_there_are_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { on_demand = 10 }
+  }
+
+  expect_failures = [var.fleet]
+}
+
+run "a_fleet_with_volumes_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { disk = "ebs" }
+  }
+
+  expect_failures = [var.fleet]
+}
+
+run "a_root_disk_without_space_for_a_cache_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { disk_gib = 8 }
+  }
+
+  expect_failures = [var.fleet]
+}
+
+run "a_target_that_no_load_reaches_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { cpu_percent = 100 }
+  }
+
+  expect_failures = [var.fleet]
+}
+
+run "another_durability_of_a_fleet_is_refused" {
+  command = plan
+
+  variables {
+    brokers  = {}
+    fleet    = {}
+    settings = { "firn.durability" = "disk" }
+  }
+
+  expect_failures = [var.settings]
+}
+
+run "versions_of_write_ahead_logs_are_refused" {
+  command = plan
+
+  variables {
+    brokers                = {}
+    fleet                  = {}
+    bucket_versioning_days = 7
+  }
+
+  expect_failures = [var.bucket_versioning_days]
+}
+
+run "a_type_of_another_architecture_in_a_fleet_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = {}
+  }
+
+  override_data {
+    target          = data.aws_ec2_instance_type.fleet
+    override_during = plan
+    values = {
+      supported_architectures    = ["x86_64"]
+      instance_storage_supported = false
+    }
+  }
+
+  expect_failures = [data.aws_ec2_instance_type.fleet]
+}
+
+run "a_fleet_on_instance_store_of_types_without_nvme_is_refused" {
+  command = plan
+
+  variables {
+    brokers = {}
+    fleet   = { disk = "instance-store" }
+  }
+
+  expect_failures = [data.aws_ec2_instance_type.fleet]
+}

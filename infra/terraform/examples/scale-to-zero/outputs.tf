@@ -9,13 +9,13 @@ output "client_properties" {
 }
 
 output "try_it" {
-  description = "Commands to try the broker on a machine in client_cidrs."
+  description = "Commands to try the brokers on a machine in client_cidrs."
   value       = module.firn.try_it
 }
 
-output "drain_commands" {
-  description = "A command for each node id that drains the broker."
-  value       = module.firn.drain_commands
+output "fleet_commands" {
+  description = "Commands that end all brokers, and that start them again."
+  value       = module.firn.fleet_commands
 }
 
 output "what_can_be_lost" {

@@ -1,7 +1,8 @@
-# A role for each node id. `store` has the program's permissions in the bucket: `firn iam policy --role broker` prints the same document. `machine`
+# A role for each node id, or for the fleet. `store` has the program's permissions in the bucket: `firn iam policy --role broker` prints the same document. `machine`
 # has the permissions of the first boot and the agent.
 
 locals {
+  machines = merge(local.group_names, { for key in keys(local.fleet_user_data) : key => local.fleet_name }) # auto-scaling group by key
   root     = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
   prefixes = [for prefix in ["cluster/", "topics/", "data/", "wal/", "check/"] : "${local.root}${prefix}"] # check/ is firn doctor's
 
@@ -44,7 +45,7 @@ locals {
 }
 
 resource "aws_iam_role" "broker" {
-  for_each = var.brokers
+  for_each = local.machines
 
   name = var.role_names[each.key]
   assume_role_policy = jsonencode({
@@ -58,14 +59,14 @@ resource "aws_iam_role" "broker" {
 }
 
 resource "aws_iam_instance_profile" "broker" {
-  for_each = var.brokers
+  for_each = local.machines
 
   name = var.role_names[each.key]
   role = aws_iam_role.broker[each.key].name
 }
 
 resource "aws_iam_role_policy" "store" {
-  for_each = var.brokers
+  for_each = local.machines
 
   name   = "store"
   role   = aws_iam_role.broker[each.key].id
@@ -73,14 +74,14 @@ resource "aws_iam_role_policy" "store" {
 }
 
 resource "aws_iam_role_policy" "machine" {
-  for_each = var.brokers
+  for_each = local.machines
 
   name = "machine"
   role = aws_iam_role.broker[each.key].id
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
-      [
+      [for statement in [
         {
           # The boot asks whether the instance in the cluster log is terminated, and whether the volume is free. These calls have no resources in IAM.
           Sid      = "LookAtMachines"
@@ -88,11 +89,22 @@ resource "aws_iam_role_policy" "machine" {
           Action   = ["ec2:DescribeInstances", "ec2:DescribeVolumes"]
           Resource = "*"
         },
+      ] : statement if contains(keys(var.brokers), each.key)],
+      [for statement in [
+        {
+          # `firn doctor` looks whether the bucket would keep or delete objects of write-ahead logs by itself.
+          Sid      = "LookAtBucket"
+          Effect   = "Allow"
+          Action   = ["s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"]
+          Resource = var.bucket_arn
+        },
+      ] : statement if !contains(keys(var.brokers), each.key)],
+      [
         {
           Sid      = "AnswerLifecycleHooks"
           Effect   = "Allow"
           Action   = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
-          Resource = "arn:${var.partition}:autoscaling:${var.region}:${var.account_id}:autoScalingGroup:*:autoScalingGroupName/${local.group_names[each.key]}"
+          Resource = "arn:${var.partition}:autoscaling:${var.region}:${var.account_id}:autoScalingGroup:*:autoScalingGroupName/${each.value}"
         },
         {
           # What AmazonSSMManagedInstanceCore allows, less reading every parameter of the account.
@@ -152,7 +164,7 @@ resource "aws_iam_role_policy" "machine" {
           Resource  = var.kms_key_arn
           Condition = { BoolIfExists = { "kms:GrantIsForAWSResource" = "true" }, StringEquals = { "kms:ViaService" = "ec2.${var.region}.amazonaws.com" } }
         },
-      ] : statement if local.ebs],
+      ] : statement if local.ebs && contains(keys(var.brokers), each.key)],
       [for wheelhouse in var.wheelhouse[*] :
         {
           Sid      = "Packages"

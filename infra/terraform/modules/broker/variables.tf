@@ -26,13 +26,28 @@ variable "brokers" {
   }))
 }
 
+variable "fleet" {
+  description = "Brokers without disks, as in the root module."
+  type = object({
+    min                  = number
+    max                  = number
+    on_demand            = number
+    other_instance_types = list(string)
+    disk                 = string
+    disk_gib             = number
+    cpu_percent          = number
+    network_mb_s         = number
+  })
+  default = null
+}
+
 variable "listener_ports" {
-  description = "Port of the load balancer by node id."
+  description = "Port of the load balancer by node id, or of `fleet`."
   type        = map(number)
 }
 
 variable "role_names" {
-  description = "Name of the role by node id. The caller chooses it, because the bucket's policy names the roles before they exist."
+  description = "Name of the role by node id, or of `fleet`. The caller chooses it, because the bucket's policy names the roles before they exist."
   type        = map(string)
 }
 

@@ -173,6 +173,42 @@ resource "aws_vpc_security_group_ingress_rule" "brokers_from_kafka_lb" {
   to_port                      = var.kafka_port
 }
 
+# --- clients and machines → brokers without disks ------------------------------------------------------------------------------------
+
+# The load balancer gives such a broker's address away, and from then on clients connect to the machine itself.
+resource "aws_vpc_security_group_ingress_rule" "fleet_clients" {
+  for_each = var.fleet_enabled ? toset(var.client_cidrs) : toset([])
+
+  security_group_id = aws_security_group.broker.id
+  description       = "Kafka's protocol from clients"
+  cidr_ipv4         = each.key
+  ip_protocol       = "tcp"
+  from_port         = var.kafka_port
+  to_port           = var.kafka_port
+}
+
+resource "aws_vpc_security_group_ingress_rule" "fleet_machines" {
+  for_each = var.fleet_enabled ? local.machines : {}
+
+  security_group_id            = aws_security_group.broker.id
+  description                  = "Kafka's protocol from ${each.key}"
+  referenced_security_group_id = each.value
+  ip_protocol                  = "tcp"
+  from_port                    = var.kafka_port
+  to_port                      = var.kafka_port
+}
+
+resource "aws_vpc_security_group_egress_rule" "fleet_machines" {
+  for_each = var.fleet_enabled ? local.machines : {}
+
+  security_group_id            = each.value
+  description                  = "Kafka's protocol to brokers"
+  referenced_security_group_id = aws_security_group.broker.id
+  ip_protocol                  = "tcp"
+  from_port                    = var.kafka_port
+  to_port                      = var.kafka_port
+}
+
 # --- clients → load balancer → HTTP processes -----------------------------------------------------------------------------------
 
 resource "aws_vpc_security_group_ingress_rule" "http_clients" {

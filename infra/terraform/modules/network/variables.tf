@@ -69,6 +69,12 @@ variable "spark_enabled" {
   type        = bool
 }
 
+variable "fleet_enabled" {
+  description = "Whether there are brokers without disks, which clients connect to at the addresses of their machines."
+  type        = bool
+  default     = false
+}
+
 variable "redis_enabled" {
   description = "Whether there is a Valkey."
   type        = bool

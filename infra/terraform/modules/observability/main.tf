@@ -5,9 +5,10 @@
 # would be thousands of metrics. Prometheus can read those from /metrics at no cost.
 
 locals {
-  namespace = "Firn"
+  namespace  = "Firn"
+  dimensions = { for key in keys(var.brokers) : key => merge({ cluster = var.name }, var.by_node_id ? { node_id = key } : {}) }
 
-  # Metrics of each broker, with the dimensions cluster and node_id. docs/metrics.md explains them.
+  # Metrics of each broker, with the dimensions cluster and (by_node_id) node_id. docs/metrics.md explains them.
   metrics = [
     "firn_broker_up",
     "firn_bytes_in_total",
@@ -31,7 +32,7 @@ locals {
     "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no response from its broker, or the machine sends no metrics. Look at the machine's journal." }
     "log-directory-offline" = { metric = "firn_log_offline", statistic = "Maximum", above = 0, periods = 1, text = "The data directory is offline: the broker refuses writes. Look at the journal, then at the volume." }
     "partitions-offline"    = { metric = "firn_offline_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Partitions that the broker leads cannot be opened. `firn verify` and the journal say why." }
-    "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib), or lower local.retention.bytes or local.retention.ms." }
+    "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib, fleet.disk_gib), or lower local.retention.bytes or local.retention.ms." }
     "tiering-fails"         = { metric = "firn_tier_failures_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads have failed for 15 minutes. Records that are not in the bucket are on one disk only. The journal says why uploads fail." }
     "uploads-stall"         = { metric = "firn_tier_stalled_uploads_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads make no progress. Check the network route to S3." }
     "local-corruption"      = { metric = "firn_tier_corrupt_segments_total", statistic = "Sum", above = 0, periods = 1, text = "A local segment is damaged. The journal names it." }
@@ -80,7 +81,7 @@ locals {
             metric_declaration = [{
               source_labels    = ["cluster"]
               label_matcher    = "^${var.name}$"
-              dimensions       = [["cluster", "node_id"]]
+              dimensions       = [concat(["cluster"], var.by_node_id ? ["node_id"] : [])]
               metric_selectors = [for metric in local.metrics : "^${metric}$"]
             }]
           }
@@ -153,7 +154,7 @@ resource "aws_cloudwatch_metric_alarm" "broker" {
   alarm_description   = each.value.text
   namespace           = local.namespace
   metric_name         = each.value.metric
-  dimensions          = { cluster = var.name, node_id = each.value.node_id }
+  dimensions          = local.dimensions[each.value.node_id]
   statistic           = each.value.statistic
   period              = 300
   evaluation_periods  = each.value.periods
@@ -168,7 +169,7 @@ resource "aws_cloudwatch_metric_alarm" "unreachable" {
   for_each = var.scheduled ? {} : { for node_id, running in var.brokers : node_id => running if running }
 
   alarm_name          = "${var.name}-${each.key}-unreachable"
-  alarm_description   = "The load balancer cannot connect to broker ${each.key}, so clients cannot either."
+  alarm_description   = "The load balancer cannot connect to ${var.by_node_id ? "broker ${each.key}" : "any broker"}, so clients cannot either."
   namespace           = "AWS/NetworkELB"
   metric_name         = "HealthyHostCount"
   dimensions          = { LoadBalancer = var.load_balancer_arn_suffix, TargetGroup = var.target_group_arn_suffixes[each.key] }
@@ -186,7 +187,7 @@ resource "aws_cloudwatch_metric_alarm" "machine" {
   for_each = var.brokers
 
   alarm_name          = "${var.name}-${each.key}-machine"
-  alarm_description   = "EC2 finds the machine of broker ${each.key} impaired. Its auto-scaling group replaces it; the volume stays."
+  alarm_description   = var.by_node_id ? "EC2 finds the machine of broker ${each.key} impaired. Its auto-scaling group replaces it; the volume stays." : "EC2 finds a machine impaired. Its auto-scaling group replaces it, and nothing is lost."
   namespace           = "AWS/EC2"
   metric_name         = "StatusCheckFailed"
   dimensions          = { AutoScalingGroupName = var.autoscaling_groups[each.key] }
@@ -229,7 +230,7 @@ resource "aws_cloudwatch_dashboard" "this" {
           period = 60
           # A list of lists, as CloudWatch wants it: flatten would take the inner lists apart, too.
           metrics = concat([for metric in graph.metrics : [
-            for node_id in keys(var.brokers) : [local.namespace, metric, "cluster", var.name, "node_id", node_id]
+            for key in keys(var.brokers) : concat([local.namespace, metric, "cluster", var.name], var.by_node_id ? ["node_id", key] : [])
           ]]...)
         }
       }],

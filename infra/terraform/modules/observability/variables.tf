@@ -33,6 +33,12 @@ variable "brokers" {
   type        = map(bool)
 }
 
+variable "by_node_id" {
+  description = "Whether metrics are of each node id. If not, they are of the whole cluster: new machines have new node ids, and each would be a metric more."
+  type        = bool
+  default     = true
+}
+
 variable "scheduled" {
   description = "Whether a schedule scales brokers to zero. Missing metrics then mean nothing."
   type        = bool

@@ -1,4 +1,4 @@
-# A broker for working hours says what it can lose.
+# Brokers for working hours lose nothing.
 
 mock_provider "aws" {
   source          = "../../tests/mocks"
@@ -10,11 +10,16 @@ variables {
   client_cidrs = ["10.1.0.0/16"]
 }
 
-run "it_says_what_it_can_lose" {
+run "it_loses_nothing" {
   command = plan
 
   assert {
-    condition     = strcontains(output.what_can_be_lost, "spot (120 s to drain)") && strcontains(output.what_can_be_lost, "scale to zero by schedule")
-    error_message = "The output says ${output.what_can_be_lost}"
+    condition     = output.what_can_be_lost == ""
+    error_message = "Something can be lost: ${output.what_can_be_lost}"
+  }
+
+  assert {
+    condition     = strcontains(output.fleet_commands.back, "--min-size 1 --desired-capacity 1")
+    error_message = "The commands are ${jsonencode(output.fleet_commands)}"
   }
 }

@@ -111,3 +111,30 @@ run "an_existing_vpc_is_not_changed_but_for_endpoints" {
     error_message = "Something of somebody else's VPC would be changed."
   }
 }
+
+run "clients_and_machines_reach_brokers_without_disks_at_their_own_addresses" {
+  command = plan
+
+  variables {
+    fleet_enabled = true
+  }
+
+  assert {
+    condition     = toset([for rule in aws_vpc_security_group_ingress_rule.fleet_clients : "${rule.cidr_ipv4} ${rule.from_port} ${rule.to_port}"]) == toset(["10.1.0.0/16 9092 9092", "10.2.0.0/16 9092 9092"])
+    error_message = "Clients do not reach the brokers that the load balancer tells them of, or others do."
+  }
+
+  assert {
+    condition     = toset(keys(aws_vpc_security_group_ingress_rule.fleet_machines)) == toset(["broker", "http", "spark"]) && length(aws_vpc_security_group_egress_rule.fleet_machines) == 3
+    error_message = "Brokers, HTTP processes or Spark jobs do not reach brokers."
+  }
+}
+
+run "nobody_but_the_load_balancer_reaches_brokers_with_volumes" {
+  command = plan
+
+  assert {
+    condition     = length(aws_vpc_security_group_ingress_rule.fleet_clients) == 0 && length(aws_vpc_security_group_ingress_rule.fleet_machines) == 0
+    error_message = "Somebody reaches brokers past the load balancer."
+  }
+}

@@ -99,3 +99,24 @@ run "the_dashboard_draws_a_line_for_each_metric_of_each_broker" {
     error_message = "The first graph is not of the bytes in and out of each broker: ${aws_cloudwatch_dashboard.this.dashboard_body}"
   }
 }
+
+run "brokers_that_come_and_go_make_no_new_metrics" {
+  command = plan
+
+  variables {
+    brokers                   = { fleet = true }
+    by_node_id                = false
+    autoscaling_groups        = { fleet = "prod-fleet" }
+    target_group_arn_suffixes = { fleet = "targetgroup/prod-fleet/0123456789abcdef" }
+  }
+
+  assert {
+    condition     = alltrue([for alarm in aws_cloudwatch_metric_alarm.broker : alarm.dimensions == tomap({ cluster = "prod" })])
+    error_message = "An alarm is of one node id, which the next machine has not."
+  }
+
+  assert {
+    condition     = !strcontains(aws_ssm_parameter.agent.value, "node_id") && !strcontains(aws_cloudwatch_dashboard.this.dashboard_body, "node_id")
+    error_message = "Each machine is a metric more."
+  }
+}

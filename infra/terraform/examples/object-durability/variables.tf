@@ -1,0 +1,37 @@
+variable "cluster_name" {
+  description = "Name of the cluster."
+  type        = string
+  default     = "firn"
+}
+
+variable "region" {
+  description = "Region of all resources."
+  type        = string
+  default     = "eu-central-1"
+}
+
+variable "ami_id" {
+  description = "Image of the machines: Debian 12 for arm64, in the region. infra/README.md, \"Image\", says what it contains."
+  type        = string
+}
+
+variable "client_cidrs" {
+  description = "Address blocks that may reach Kafka. Firn has no authentication yet."
+  type        = list(string)
+}
+
+variable "wheelhouse" {
+  description = "Packages: bucket, key and SHA-256 of a wheelhouse; null if the packages are in the image."
+  type = object({
+    bucket = string
+    key    = string
+    sha256 = string
+  })
+  default = null
+}
+
+variable "alarm_actions" {
+  description = "SNS topics that alarms notify."
+  type        = list(string)
+  default     = []
+}
