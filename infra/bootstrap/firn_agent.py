@@ -116,7 +116,9 @@ class Agent:
     def look(self) -> Notice | None:
         """What the metadata says now. A metadata service that is away for a moment is asked again."""
         try:
-            notice = self._group_notice() if self._settings.without_disk else self._spot_notice() or self._group_notice()
+            notice = (
+                self._group_notice() if self._settings.without_disk else self._spot_notice() or self._group_notice()
+            )
             self._tell_rebalance()
         except (Unreachable, AwsError, ValueError) as error:
             if not self._unreachable_told:

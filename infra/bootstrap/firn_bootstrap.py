@@ -146,7 +146,9 @@ class Boot:
         zone = self._metadata.need("meta-data/placement/availability-zone")
         if self._settings.without_disk:
             if not zone.startswith(self._settings.region):
-                raise Refused(f"This machine is in zone {zone}, and the launch template is for {self._settings.region}.")
+                raise Refused(
+                    f"This machine is in zone {zone}, and the launch template is for {self._settings.region}."
+                )
             # The id of a zone means the same zone in every account, and its name does not: clients may be in another account.
             self._rack = self._metadata.need("meta-data/placement/availability-zone-id")
             self._address = self._metadata.need("meta-data/local-ipv4")

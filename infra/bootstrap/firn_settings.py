@@ -235,12 +235,14 @@ def _check_together(settings: Settings) -> None:
         return
     if settings.data is None or bool(settings.advertised_host) is settings.without_disk:
         raise SettingsError(
-            "bootstrap.json: role broker needs data, and advertised unless node_id is auto: such a machine advertises its own address"
+            "bootstrap.json: role broker needs data, and advertised unless node_id is auto (the machine's own address)"
         )
     if settings.without_disk and settings.data.kind == "ebs":
         raise SettingsError("bootstrap.json: node_id auto has no volume; data.kind must be root or instance-store")
     if settings.data.kind == "root" and not settings.without_disk:
-        raise SettingsError("bootstrap.json: data.kind root is for node_id auto; a broker with a node id needs a disk of its own")
+        raise SettingsError(
+            "bootstrap.json: data.kind root is for node_id auto; a broker with a node id needs a disk of its own"
+        )
     if settings.data.kind == "instance-store" and not settings.accept_loss_of_untiered and not settings.without_disk:
         raise SettingsError(
             "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "

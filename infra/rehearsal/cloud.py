@@ -1,6 +1,7 @@
 """Substitutes for AWS: moto is S3 and EC2, ``tests.infra.imds`` is instance metadata and Auto Scaling's lifecycle actions.
 
-All servers listen in the rehearsal's own network namespace, so they use no port of this machine. Metadata is at 169.254.169.254.
+All servers listen in the rehearsal's own network namespace, so they use no port of this machine. Metadata is at 169.254.169.254,
+and the rest at ``HOST``, where machines with a network of their own reach it, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tests.infra.imds import Instance, LifecycleServer, MetadataServer
 
 REGION: Final = "eu-central-1"
 ZONE: Final = "eu-central-1a"
+HOST: Final = "10.42.0.1"
+"""Address of the bridge that machines with a network of their own are connected to."""
 MOTO: Final = Path(__file__).parents[2] / "tests" / "objectstore" / "moto_server.py"
 IMAGE: Final = "ami-12c6146b"
 BUCKET: Final = "firn-rehearsal"
@@ -32,7 +35,7 @@ class Cloud:
 
     def __init__(self) -> None:
         self._moto = subprocess.Popen(
-            [sys.executable, str(MOTO)],
+            [sys.executable, str(MOTO), HOST],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -42,9 +45,9 @@ class Cloud:
         port = self._moto.stdout.readline().strip()
         if not port:
             raise RuntimeError("moto did not start")
-        self.endpoint = f"http://127.0.0.1:{port}"
+        self.endpoint = f"http://{HOST}:{port}"
         self.metadata = MetadataServer(Instance(), host="169.254.169.254", port=80)
-        self.hooks = LifecycleServer()
+        self.hooks = LifecycleServer(HOST)
         keys = {"aws_access_key_id": "rehearsal", "aws_secret_access_key": "rehearsal", "region_name": REGION}
         config = Config(retries={"max_attempts": 5})
         self.s3: Any = boto3.client("s3", endpoint_url=self.endpoint, config=config, **keys)
@@ -89,7 +92,8 @@ class Cloud:
         if self.attached_to(volume_id) == instance_id:
             self.ec2.detach_volume(VolumeId=volume_id, InstanceId=instance_id, Force=True)
 
-    def terminate(self, instance_id: str, volume_id: str) -> None:
+    def terminate(self, instance_id: str, volume_id: str | None) -> None:
         """Make EC2 call an instance terminated."""
-        self.release(instance_id, volume_id)
+        if volume_id is not None:
+            self.release(instance_id, volume_id)
         self.ec2.terminate_instances(InstanceIds=[instance_id])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -68,7 +68,11 @@ class Load:
     """Writes more records at each call. It remembers none of them: ``state`` reads them from the cluster."""
 
     rounds: int = 0
-    _quiet: dict[str, Any] = field(default_factory=lambda: {"bootstrap.servers": BOOTSTRAP, "log_level": 0})
+    bootstrap: str = BOOTSTRAP
+
+    @property
+    def _quiet(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
 
     def create_topics(self) -> None:
         tiered = {"segment.bytes": "1048576"}
@@ -166,6 +170,13 @@ class Load:
                         customers[message.key().decode()] = message.value().decode()
                 records[f"{topic}-{partition}"] = (count, end, digest.hexdigest()[:12])
         return State(records, self._committed(), self._transactional_ids(), customers)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """How many partitions of a topic each broker leads."""
+        found: dict[int, int] = {}
+        for partition in AdminClient(self._quiet).list_topics(topic, timeout=30).topics[topic].partitions.values():
+            found[partition.leader] = found.get(partition.leader, 0) + 1
+        return found
 
     def ends(self, topic: str, partitions: int) -> list[int]:
         consumer = self._consumer("ends")

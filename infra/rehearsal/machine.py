@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.rehearsal.cloud import Cloud
+from infra.rehearsal.cloud import HOST, Cloud
 from tests.infra.imds import Instance
 
 VOLUME_BYTES = 20 << 30
 DEVICE = "nvme1n1"
+BRIDGE = "firn-br"
 
 
 class Failed(Exception):
@@ -71,15 +72,24 @@ class Line:
 
 
 class Machine:
-    """One instance. ``start`` boots it; ``lose``, ``power_off`` or ``close`` end it."""
+    """One instance. ``start`` boots it; ``lose``, ``power_off`` or ``close`` end it.
 
-    def __init__(self, cloud: Cloud, work: Path, image: Path, volume: Volume | None, user_data: str) -> None:
+    A machine with an ``address`` has a network of its own, so that several can run at once. It is gone from the network when it
+    ends, as a machine of EC2 is.
+    """
+
+    def __init__(
+        self, cloud: Cloud, work: Path, image: Path, volume: Volume | None, user_data: str, address: str | None = None
+    ) -> None:
         self.cloud = cloud
         self.instance_id = cloud.launch()
         self.volume = volume
         self.instance = Instance(
             instance_id=self.instance_id, user_data=user_data.encode(), lifecycle_state="InService"
         )
+        self.address = address
+        if address is not None:
+            self.instance.local_ipv4 = address
         self._folder = work / self.instance_id
         self._image = image
         self._root = self._folder / "root"
@@ -94,6 +104,8 @@ class Machine:
             (self._folder / name).mkdir(parents=True)
         options = f"lowerdir={self._image},upperdir={self._folder}/upper,workdir={self._folder}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(self._root)], check=True)
+        if self.address is not None:
+            self._connect(self.address)
         self._watcher = threading.Thread(target=self._show_disks, daemon=True)
         self._watcher.start()
         self.boot()
@@ -103,7 +115,11 @@ class Machine:
         binds = [f"--bind={self._sysfs}:/sys/block"]
         if self.volume is not None:
             binds.append(f"--bind={self.volume.loop}:/dev/{DEVICE}")
-        self.cloud.metadata.become(self.instance)
+        if self.address is None:
+            self.cloud.metadata.become(self.instance)
+        else:
+            self.cloud.metadata.by_address[self.address] = self.instance
+            binds.append(f"--network-namespace-path=/run/netns/{self._network}")
         command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={self._root}", *binds]
         self.started_s = time.time()
         with (self._folder / "console.log").open("ab") as console:
@@ -114,6 +130,29 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @property
+    def _network(self) -> str:
+        """Name of its network namespace, and of its end of the bridge: the kernel takes 15 characters."""
+        return self.instance_id[-12:]
+
+    def _connect(self, address: str) -> None:
+        name = self._network
+        for command in (
+            ("ip", "netns", "add", name),
+            ("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name),
+            ("ip", "link", "set", name, "master", BRIDGE, "up"),
+            ("ip", "-n", name, "link", "set", "lo", "up"),
+            ("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0"),
+            ("ip", "-n", name, "link", "set", "eth0", "up"),
+            ("ip", "-n", name, "route", "add", "default", "via", HOST),
+        ):
+            _output(*command)
+
+    def _disconnect(self) -> None:
+        if self.address is not None:
+            subprocess.run(["ip", "link", "delete", self._network], check=False, capture_output=True)
+            subprocess.run(["ip", "netns", "delete", self._network], check=False, capture_output=True)
 
     def _show_disks(self) -> None:
         """The kernel's part: a disk is there once EC2 has attached it."""
@@ -177,6 +216,17 @@ class Machine:
                 raise Failed(f"{self.instance_id} did not say {text!r} within {timeout_s:.0f} s.\n{self.last_words()}")
             time.sleep(0.3)
 
+    def wait_until_logged(self, who: str, text: str, timeout_s: float) -> Line:
+        """The first line of any program that has this text."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            found = next((line for line in self.journal(who) if text in line.text), None)
+            if found is not None:
+                return found
+            if time.monotonic() > end_s or not self.is_running():
+                raise Failed(f"{self.instance_id} did not log {text!r} within {timeout_s:.0f} s.\n{self.last_words()}")
+            time.sleep(0.3)
+
     def check_hope(self) -> None:
         """Raises: Failed if the boot was refused."""
         refused = self.said("Firn does not start")
@@ -196,6 +246,7 @@ class Machine:
         assert self._nspawn is not None
         os.kill(self.leader, signal.SIGKILL)
         at_s = time.time()
+        self._disconnect()
         self._nspawn.wait(30)
         self._ended.set()
         return at_s
@@ -208,6 +259,7 @@ class Machine:
             self._nspawn.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise Failed(f"{self.instance_id} does not shut down.\n{self.last_words()}") from None
+        self._disconnect()
 
     def close(self) -> None:
         """End what still runs, and remove the machine's root."""
@@ -215,6 +267,7 @@ class Machine:
         if self._nspawn is not None and self._nspawn.poll() is None:
             self._nspawn.kill()
             self._nspawn.wait()
+        self._disconnect()
         if self._watcher is not None:
             self._watcher.join(10)
         if os.path.ismount(self._root):
@@ -233,9 +286,11 @@ def _lines(text: str) -> Iterator[Line]:
 
 
 @contextmanager
-def machine(cloud: Cloud, work: Path, image: Path, volume: Volume | None, user_data: str) -> Iterator[Machine]:
+def machine(
+    cloud: Cloud, work: Path, image: Path, volume: Volume | None, user_data: str, address: str | None = None
+) -> Iterator[Machine]:
     """A machine that boots, and is gone at the end of the block."""
-    one = Machine(cloud, work, image, volume, user_data)
+    one = Machine(cloud, work, image, volume, user_data, address)
     try:
         one.start()
         yield one

@@ -24,15 +24,19 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
+from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, HOST, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
 from infra.rehearsal.load import BOOTSTRAP, ORDERS, Load, State
-from infra.rehearsal.machine import Failed, Machine, Volume, detach_leftovers, machine
+from infra.rehearsal.machine import BRIDGE, Failed, Machine, Volume, detach_leftovers, machine
 from infra.rehearsal.wheelhouses import Wheelhouses
 
 TEMPLATE: Final = Path(__file__).parents[1] / "bootstrap" / "user_data.py.tftpl"
 BOOT_S_MAX: Final = 300.0
 WIDE: Final = 1_000
 """Partitions of the broker that is lost and replaced within a limit."""
+STOP_S_MAX: Final = 5.0
+"""How long a broker without a disk may take from the notice that ends its machine until it has stopped."""
+SHARE_S_MAX: Final = 10.0
+"""How long it may take until a new broker without a disk leads its share."""
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Stage:
     volume: Volume
     load: Load = field(default_factory=Load)
     rows: list[Row] = field(default_factory=list)
+    addresses: Iterator[str] = field(default_factory=lambda: (f"10.42.0.{last}" for last in range(11, 255)))
 
     def close(self) -> None:
         self.volume.close()
@@ -106,10 +111,30 @@ class Stage:
                 one.power_off()
             self.cloud.terminate(one.instance_id, volume.volume_id)
 
-    def serve(self, one: Machine) -> float:
+    @contextmanager
+    def booted_without_disk(self, prefix: str) -> Iterator[Machine]:
+        """A machine whose data directory is on its root disk, which is new, and gone with it. It has a network of its own."""
+        settings = {
+            **self.settings(prefix=prefix),
+            "node_id": "auto",
+            "zone": None,
+            "wheelhouse": None,
+            "data": {"kind": "root", "volume_id": None, "filesystem": "xfs"},
+            "advertised": None,
+        }
+        text = base64.b64encode(json.dumps(settings).encode()).decode()
+        user_data = TEMPLATE.read_text().replace("${base64encode(bootstrap)}", text)
+        with machine(self.cloud, self.work, self.houses.baked_image, None, user_data, next(self.addresses)) as one:
+            self.cloud.hooks.begin(GROUP, LAUNCH_HOOK, one.instance_id)
+            yield one
+            if one.is_running():
+                one.power_off()
+            self.cloud.terminate(one.instance_id, None)
+
+    def serve(self, one: Machine, load: Load | None = None) -> float:
         """Wait until the machine has acknowledged a record and is in service. Returns when it acknowledged."""
         with _told_refusals(one):
-            acknowledged_s = self.load.first_acknowledged(BOOT_S_MAX, one.check_hope)
+            acknowledged_s = (load or self.load).first_acknowledged(BOOT_S_MAX, one.check_hope)
             self.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
             one.wait_until_said(f"Hook {LAUNCH_HOOK} is complete", 10)
         return acknowledged_s
@@ -333,6 +358,94 @@ def living_machine_is_not_replaced(stage: Stage) -> None:
             stage.row("EC2 says running, empty volume: death to first acknowledged record", waited_s, "not forced")
 
 
+def brokers_without_disks(stage: Stage) -> None:
+    """Two machines share the leaders. A spot notice ends the first one in order, and the second is lost."""
+    load, prefix = Load(), "fleet"
+    with stage.booted_without_disk(prefix) as first:
+        load.bootstrap = f"{first.address}:9092"
+        acknowledged_s = stage.serve(first, load)
+        took_s = acknowledged_s - first.started_s
+        stage.row("without a disk: kernel to first acknowledged record, empty bucket", took_s, limit_s=20)
+        load.create_topics()
+        load.write()
+        told = first.run("/opt/firn/current/bin/firn", "topic", "describe", ORDERS, "--bootstrap", load.bootstrap)
+        if "object" not in told:
+            raise Failed(f"{ORDERS} has no object durability:\n{told}")
+        with stage.booted_without_disk(prefix) as second:
+            wait_for_launch(stage, second)
+            ready = second.wait_until_said("serves", 10)
+            shared_s = wait_for_share(load, second)
+            stage.row(
+                "a second machine: in service to its share of leaders", shared_s - ready.at_s, limit_s=SHARE_S_MAX
+            )
+            load.write()
+            before = load.state()
+            given_s = time.time()
+            first.instance.spot_time_s = given_s + 120
+            first.instance.spot_action = "terminate"
+            heard = first.wait_until_logged("firn", "is about to be taken away", 30)
+            stopped = first.wait_until_logged("systemd", "firn.service: Deactivated successfully", 60)
+            stage.row("… spot notice heard to broker stopped", stopped.at_s - heard.at_s, limit_s=STOP_S_MAX)
+            stage.row("… spot notice given to broker stopped (asked for every 5 s)", stopped.at_s - given_s)
+            first.lose()
+            stage.cloud.terminate(first.instance_id, None)
+            load.bootstrap = f"{second.address}:9092"
+            stage.row("… and on the machine that stays", None, stage.same(before, load.state()))
+            load.write()
+            before = load.state()
+            lost_s = second.lose()
+            stage.cloud.terminate(second.instance_id, None)
+    with stage.booted_without_disk(prefix) as third:
+        load.bootstrap = f"{third.address}:9092"
+        acknowledged_s = stage.serve(third, load)
+        note = stage.same(before, load.state())
+        stage.row(
+            "all machines lost: death to first acknowledged record on an empty disk", acknowledged_s - lost_s, note
+        )
+
+
+def to_zero_without_disks_and_back(stage: Stage) -> None:
+    """The group ends the only machine without a disk, and nothing runs. Later it starts one with an empty disk."""
+    load, prefix = Load(), "zero"
+    with stage.booted_without_disk(prefix) as one:
+        load.bootstrap = f"{one.address}:9092"
+        stage.serve(one, load)
+        load.create_topics()
+        load.write()
+        before = load.state()
+        begun_s = time.time()
+        stage.cloud.hooks.begin(GROUP, TERMINATE_HOOK, one.instance_id)
+        one.instance.lifecycle_state = "Terminated"
+        stage.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, one.instance_id, 120)
+        took_s = time.time() - begun_s
+        told = one.wait_until_logged("firn", "the broker drains", 1)
+        stopped = one.wait_until_logged("systemd", "firn.service: Deactivated successfully", 60)
+        stage.row("to zero without disks: the group's request to the completed hook", took_s)
+        stage.row("… told to stop to broker stopped", stopped.at_s - told.at_s, limit_s=STOP_S_MAX)
+    known_s = time.time()
+    with stage.booted_without_disk(prefix) as one:
+        load.bootstrap = f"{one.address}:9092"
+        acknowledged_s = stage.serve(one, load)
+        note = stage.same(before, load.state())
+        stage.row("… and back on an empty disk: launch to first acknowledged record", acknowledged_s - known_s, note)
+
+
+def wait_for_launch(stage: Stage, one: Machine) -> None:
+    """Until the machine's boot has completed the launch hook."""
+    with _told_refusals(one):
+        stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
+
+
+def wait_for_share(load: Load, one: Machine) -> float:
+    """Until another broker than the first leads a partition of a topic. Returns when. Raises: Failed."""
+    end_s = time.monotonic() + 60
+    while len(led := load.leaders(ORDERS)) < 2:
+        if time.monotonic() > end_s:
+            raise Failed(f"the new broker leads nothing of {ORDERS}: {led}.\n{one.last_words()}")
+        time.sleep(0.1)
+    return time.time()
+
+
 def a_thousand_partitions(stage: Stage) -> None:
     """A broker with many partitions disappears."""
     volume = Volume(stage.cloud, stage.work)
@@ -438,9 +551,15 @@ STEPS: Final[dict[str, Callable[[Stage], None]]] = {
     "alive": living_machine_is_not_replaced,
     "thousand": a_thousand_partitions,
     "http": http_machine,
+    "object-durability": brokers_without_disks,
+    "scale-to-zero": to_zero_without_disks_and_back,
     "refusals": refusals,
     "upgrade": upgrade,
 }
+
+
+ALONE: Final = frozenset({"object-durability", "scale-to-zero"})
+"""Steps that need no machine with a volume before them."""
 
 
 # --- the whole ---------------------------------------------------------------------------------------------------
@@ -460,6 +579,9 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
         ["mkdir", "-p", "/run/systemd/nspawn"],
         ["ip", "link", "set", "lo", "up"],
         ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"],
+        ["ip", "link", "add", BRIDGE, "type", "bridge"],
+        ["ip", "address", "add", f"{HOST}/24", "dev", BRIDGE],
+        ["ip", "link", "set", BRIDGE, "up"],
     ):
         subprocess.run(command, check=True)
     begun_s = time.monotonic()
@@ -473,7 +595,7 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
             following = {"bucket": ARTIFACTS, "key": cloud.upload(houses.next_archive), "sha256": houses.next_sha256}
             stage = Stage(cloud, work, houses, wheelhouse, following, Volume(cloud, work))
             cleanup.callback(stage.close)
-            if only and "first-boot" not in only:
+            if only - ALONE and "first-boot" not in only:
                 begin(stage)
             for name, step in STEPS.items():
                 if not only or name in only:

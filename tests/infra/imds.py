@@ -29,6 +29,8 @@ class Instance:
 
     instance_id: str = "i-0123456789abcdef0"
     zone: str = "eu-central-1a"
+    zone_id: str = "euc1-az2"
+    local_ipv4: str = "10.42.0.5"
     instance_type: str = "i8g.large"
     role: str = "firn-broker"
     user_data: bytes | None = None
@@ -51,7 +53,9 @@ class Instance:
             "meta-data/instance-id": self.instance_id,
             "meta-data/instance-type": self.instance_type,
             "meta-data/placement/availability-zone": self.zone,
+            "meta-data/placement/availability-zone-id": self.zone_id,
             "meta-data/placement/region": region,
+            "meta-data/local-ipv4": self.local_ipv4,
             "meta-data/iam/security-credentials/": self.role,
             f"meta-data/iam/security-credentials/{self.role}": dumps(
                 {
@@ -88,12 +92,16 @@ def _moment(seconds: float) -> str:
 
 
 class MetadataServer:
-    """The service of one machine at a time. ``asked`` is every request with its status, oldest first."""
+    """The service of one machine at a time, and of machines with addresses of their own (``by_address``).
+
+    ``asked`` is every request with its status, oldest first.
+    """
 
     def __init__(
         self, instance: Instance, host: str = "127.0.0.1", port: int = 0, now_s: Callable[[], float] = time.time
     ) -> None:
         self.instance = instance
+        self.by_address: dict[str, Instance] = {}
         self.asked: list[tuple[str, str, int]] = []
         self._now_s = now_s
         self._tokens: dict[str, float] = {}
@@ -114,15 +122,16 @@ class MetadataServer:
         _close(self._server)
 
     def _answer(self, request: _Request) -> None:
-        status, headers, body = self._reply(request)
+        instance = self.by_address.get(request.client_address[0], self.instance)
+        status, headers, body = self._reply(request, instance)
         self.asked.append((request.command, request.path, status))
-        hops = self.instance.hop_limit
+        hops = instance.hop_limit
         request.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
         request.reply(status, {**headers, "X-Hop-Limit": str(hops)}, body)
 
-    def _reply(self, request: _Request) -> tuple[int, dict[str, str], bytes]:
+    def _reply(self, request: _Request, instance: Instance) -> tuple[int, dict[str, str], bytes]:
         now_s = self._now_s()
-        if not self.instance.on:
+        if not instance.on:
             return 503, {}, b""
         if request.headers.get("X-Forwarded-For"):
             return 403, {}, b"requests through a proxy are refused"
@@ -140,7 +149,7 @@ class MetadataServer:
         if self._tokens.get(request.headers.get("X-aws-ec2-metadata-token", ""), 0) <= now_s:
             return 401, {}, b"a valid token is required"
         name = request.path.partition("?")[0].removeprefix("/latest/")
-        found = self.instance.paths(now_s)
+        found = instance.paths(now_s)
         text = found.get(name, found.get(name.rstrip("/") + "/"))
         return (404, {}, b"") if text is None else (200, {"Content-Type": "text/plain"}, text.encode())
 

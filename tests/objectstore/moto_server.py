@@ -1,4 +1,5 @@
-"""An S3 server for the tests: moto on an ephemeral port of the loopback, printed on the first line of standard output.
+"""An S3 server for the tests: moto on an ephemeral port of the loopback, printed on the first line of standard output. An argument
+names another address to listen on.
 
 Ends when its standard input does, so it never outlives the tests. Moto answers ``If-None-Match: *`` on PutObject and on
 CompleteMultipartUpload, but looks first and writes afterwards, on as many threads as there are requests: a lock makes the
@@ -52,7 +53,8 @@ def main() -> None:
         setattr(S3Backend, name, knowing_gone_uploads(getattr(S3Backend, name)))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = Conditional(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Handler)
+    host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
+    server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)

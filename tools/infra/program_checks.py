@@ -437,7 +437,9 @@ def _wrong_calls(run: str, documents: list[tuple[Resource, dict[str, Any]]]) -> 
                 yield Finding("iam", where, f"lacks {call}, which infra/bootstrap calls")
         looks = {needs.action for needs in DOCTOR_NEEDS.values()}
         if fleet and not looks <= allows:
-            yield Finding("iam", where, f"lacks {', '.join(sorted(looks - allows))}: the first boot could not look at the bucket")
+            yield Finding(
+                "iam", where, f"lacks {', '.join(sorted(looks - allows))}: the first boot could not look at the bucket"
+            )
         for action in sorted(allows - calls):
             if action.partition(":")[0] in _BY_MACHINES and action != "ec2:AttachVolume":
                 yield Finding("iam", where, f"allows {action}, which infra/bootstrap never calls")
