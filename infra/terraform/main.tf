@@ -33,10 +33,10 @@ locals {
 
   # Brokers close idle connections before the load balancer drops them (350 s) without notice to either side.
   # A record has one copy until it is tiered, and a machine that fails loses its page cache. So a record is synced to the volume before it is acknowledged.
-  # Brokers without disks have no volume: their records are in the bucket first.
+  # Brokers without disks have no volume: their records are in the bucket first, and a quarter of an hour of them is on the root disk too.
   settings = merge(
     { "connections.max.idle.ms" = "300000" },
-    var.fleet == null ? { "firn.durability" = "disk" } : {},
+    var.fleet == null ? { "firn.durability" = "disk" } : { "log.local.retention.ms" = "900000" },
     var.redis == null ? {} : { "firn.redis.url" = "rediss://${aws_elasticache_replication_group.valkey[0].primary_endpoint_address}:6379" },
     var.settings,
   )

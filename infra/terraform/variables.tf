@@ -124,7 +124,7 @@ variable "fleet" {
 
   validation {
     condition     = var.fleet == null || try(var.fleet.disk_gib >= 20 && var.fleet.disk_gib <= 16384, false)
-    error_message = "fleet.disk_gib is out of range. Write 20 to 16384. The root disk also has the last hour of every partition."
+    error_message = "fleet.disk_gib is out of range. Write 20 to 16384. The root disk also has the last quarter of an hour of every partition."
   }
 
   validation {
@@ -152,7 +152,7 @@ variable "settings" {
   description = <<-EOT
     Settings of the brokers, with the names that `firn serve --list-settings` prints. Settings that the modules derive are refused. Two defaults
     differ from Firn's own: firn.durability = disk (a record is on the volume before it is acknowledged), and connections.max.idle.ms = 300000
-    (less than the load balancer's 350 s).
+    (less than the load balancer's 350 s). With fleet: log.local.retention.ms = 900000 in place of firn.durability.
   EOT
   type        = map(string)
   default     = {}

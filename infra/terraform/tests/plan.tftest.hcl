@@ -414,7 +414,7 @@ run "brokers_without_disks_lose_nothing_and_are_told_no_address_of_their_own" {
   }
 
   assert {
-    condition     = jsondecode(output.bootstrap_json["fleet"]).node_id == "auto" && jsondecode(output.bootstrap_json["fleet"]).advertised == null && jsondecode(output.bootstrap_json["fleet"]).settings == { "connections.max.idle.ms" = "300000" }
+    condition     = jsondecode(output.bootstrap_json["fleet"]).node_id == "auto" && jsondecode(output.bootstrap_json["fleet"]).advertised == null && jsondecode(output.bootstrap_json["fleet"]).settings == { "connections.max.idle.ms" = "300000", "log.local.retention.ms" = "900000" }
     error_message = "The bootstrap document is ${output.bootstrap_json["fleet"]}"
   }
 

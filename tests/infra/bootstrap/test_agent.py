@@ -219,6 +219,23 @@ def test_a_rebalance_recommendation_ends_nothing(agent_of: Callable[..., Made], 
     assert len(around.lines) == 1
 
 
+@pytest.mark.parametrize(("code", "words"), [(DRAINED, "Stopped in 1.0 s"), (1, "ended with exit code 1")])
+def test_a_broker_without_a_disk_hears_of_spot_itself_and_is_stopped_for_the_group(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer, code: int, words: str
+) -> None:
+    data = {"kind": "root", "volume_id": None, "filesystem": "xfs"}
+    agent, around, _ = agent_of(node_id="auto", zone=None, data=data, advertised=None)
+    metadata.instance.spot_action = "terminate"
+    assert agent.look() is None
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (1.0, code)
+    agent.run()
+    assert len(around.commands) == 1
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+    assert any(words in line and "all that was acknowledged is in the bucket" in line for line in around.lines)
+
+
 def test_a_machine_for_http_completes_its_hook_without_a_drain(
     agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
 ) -> None:

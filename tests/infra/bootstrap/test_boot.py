@@ -56,6 +56,12 @@ def took_over(world: World) -> bool:
 # --- all goes well
 
 
+def without_disk(world: World, kind: str = "root") -> None:
+    """The machine is one of many: its broker has no disk that matters."""
+    data = {"kind": kind, "volume_id": None, "filesystem": "xfs"}
+    world.settings |= {"node_id": "auto", "zone": None, "data": data, "advertised": None}
+
+
 @pytest.mark.ci
 def test_a_blank_volume_is_attached_formatted_mounted_and_the_broker_started_in_this_order(world: World) -> None:
     world.boot().run()
@@ -115,6 +121,60 @@ def test_the_broker_takes_the_settings_that_the_boot_writes(world: World) -> Non
     assert [entry.why for entry in reviewed.entries if entry.verdict is not Verdict.EFFECTIVE] == []
     assert reviewed.settings is not None
     assert reviewed.settings.broker.node_id == 0
+
+
+def test_a_broker_without_a_disk_touches_none_and_takes_no_node_id_over(world: World) -> None:
+    without_disk(world)
+    assert not took_over(world)
+    assert world.attached() is None
+    assert not formatted(world)
+    assert not world.machine.ran_any("blkid")
+    assert [command for command in world.machine.ran if command[:3] == ("firn:firn", "cluster", "place")] == []
+    assert ("mount", "--bind", "/var/lib/firn", "/var/lib/firn") in world.machine.ran
+    assert not world.machine.path("/var/lib/firn/volume.json").exists()
+    assert world.hooks.done == {("firn-0", "launch", world.instance_id): "CONTINUE"}
+    assert any("it may be lost with this machine" in line for line in world.machine.lines)
+
+
+def test_a_broker_without_a_disk_is_told_where_its_machine_is(world: World) -> None:
+    from app.settings import Verdict, review, sources_of
+
+    without_disk(world)
+    world.metadata.instance.local_ipv4, world.metadata.instance.zone_id = "10.42.7.8", "euc1-az3"
+    world.boot().run()
+    path = world.machine.path("/etc/firn/firn.properties")
+    found = dict(parse_properties(path.read_text()))
+    assert (found["node.id"], found["firn.ephemeral"]) == ("auto", "true")
+    assert found["advertised.listeners"] == "PLAINTEXT://10.42.7.8:9092"
+    assert found["broker.rack"] == "euc1-az3"
+    assert found["firn.spot.notice.endpoint"] == world.metadata.url
+    reviewed = review(sources_of(config_path=path, environment={}, flags={}))
+    assert [entry.why for entry in reviewed.entries if entry.verdict is not Verdict.EFFECTIVE] == []
+    assert reviewed.settings is not None
+    assert reviewed.settings.broker.firn_ephemeral
+
+
+def test_a_second_boot_of_a_machine_without_a_disk_binds_nothing_again(world: World) -> None:
+    without_disk(world)
+    world.boot().run()
+    world.machine.ran.clear()
+    world.boot().run()
+    assert not world.machine.ran_any("mount")
+
+
+def test_a_broker_without_a_disk_may_use_an_instance_store_as_its_cache(world: World) -> None:
+    without_disk(world, "instance-store")
+    world.machine.add_disk("nvme2n1", serial="AWS1", model=INSTANCE_STORE_MODEL)
+    world.boot().run()
+    assert ("mkfs.xfs", "-q", "-L", LABEL, "/dev/nvme2n1") in world.machine.ran
+    assert json.loads(world.machine.path("/var/lib/firn/volume.json").read_text())["node_id"] == "auto"
+
+
+def test_a_machine_of_another_region_stops_before_it_touches_anything(world: World) -> None:
+    without_disk(world)
+    world.metadata.instance.zone = "us-east-1a"
+    assert "the launch template is for eu-central-1" in refused(world)
+    assert not world.machine.ran_any("mount")
 
 
 def test_a_volume_that_another_machine_still_has_is_waited_for(world: World) -> None:

@@ -121,6 +121,44 @@ def test_an_instance_store_needs_the_loss_to_be_accepted(settings: dict[str, Any
     assert data.kind == "instance-store"
 
 
+def auto(settings: dict[str, Any]) -> dict[str, Any]:
+    """The document of a broker without a disk."""
+    data = {"kind": "root", "volume_id": None, "filesystem": "xfs"}
+    return settings | {"node_id": "auto", "zone": None, "data": data, "advertised": None}
+
+
+def test_a_broker_without_a_disk_has_no_node_id_no_zone_and_no_address(settings: dict[str, Any]) -> None:
+    assert not parse_settings(json.dumps(settings)).without_disk
+    read = parse_settings(json.dumps(auto(settings)))
+    assert read.without_disk
+    assert (read.node_id, read.zone, read.advertised_host) == (-1, "", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("zone", "eu-central-1a"),
+        ("advertised", {"host": "b", "port": 9092}),
+        ("data", {"kind": "ebs", "volume_id": "vol-0123456789abcdef0", "filesystem": "xfs"}),
+        ("data", None),
+        ("node_id", "AUTO"),
+        ("node_id", 0),
+        ("role", "http"),
+    ],
+)
+def test_what_a_broker_without_a_disk_has_not_is_refused(settings: dict[str, Any], path: str, value: object) -> None:
+    made = auto(settings)
+    change(made, path, value)
+    with pytest.raises(SettingsError):
+        parse_settings(json.dumps(made))
+
+
+def test_a_broker_with_a_node_id_is_never_on_the_root_disk(settings: dict[str, Any]) -> None:
+    settings["data"] = {"kind": "root", "volume_id": None, "filesystem": "xfs"}
+    with pytest.raises(SettingsError, match="a disk of its own"):
+        parse_settings(json.dumps(settings))
+
+
 def test_a_machine_for_http_must_be_told_its_brokers(settings: dict[str, Any]) -> None:
     settings |= {"role": "http", "node_id": None, "data": None, "advertised": None, "settings": {}}
     with pytest.raises(SettingsError, match=r"bootstrap\.servers"):

@@ -14,7 +14,8 @@ from tools.infra.program_checks import check_bills
 from tools.infra.terraform_checks import Resource
 
 EXAMPLES = Path(__file__).parents[3] / "infra" / "terraform" / "examples"
-NAMES = ("single-broker", "existing-vpc", "three-zones", "scale-to-zero")
+NAMES = ("single-broker", "existing-vpc", "three-zones", "object-durability", "scale-to-zero")
+WITHOUT_VOLUMES = ("object-durability", "scale-to-zero")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,13 +36,16 @@ def planned(**changed: dict[str, int]) -> terraform_checks.Tested:
         "single-broker": around,
         "existing-vpc": around | {"endpoint": 0, "key": 0},
         "three-zones": around | {"http_machine": 3, "http_load_balancer": 1},
-        "scale-to-zero": around | {"alarm": 11},
+        "object-durability": around | {"load_balancer": 0, "endpoint": 7},
+        "scale-to-zero": around | {"load_balancer": 0, "endpoint": 7, "alarm": 11},
     }
     tested = terraform_checks.Tested()
     for name, bill in of.items():
         run = f"examples/{name}, tests/example.tftest.hcl it_is_planned"
         tested.outputs.append((run, {"bill": bill | changed.get(name.replace("-", "_"), {})}))
         size = {"three-zones": 500}.get(name, 100)
+        if name in WITHOUT_VOLUMES:
+            continue
         tested.resources.append(Resource(run, "module.firn.aws_ebs_volume.data", "aws_ebs_volume", {"size": size}))
     return tested
 

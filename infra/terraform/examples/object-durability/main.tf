@@ -12,8 +12,12 @@ module "firn" {
     min                  = 3
     max                  = 9
     on_demand            = 1
+    disk_gib             = 100
     other_instance_types = ["m6g.large", "r7g.large", "r6g.large"]
   }
+
+  # The segment that is written is on the local disk as a whole.
+  settings = { "log.segment.bytes" = "268435456" }
 
   ami_id        = var.ami_id
   client_cidrs  = var.client_cidrs

@@ -73,7 +73,7 @@ resource "aws_launch_template" "fleet" {
     auto_recovery = "default"
   }
 
-  # It holds a cache: the last hour of each partition, and what was read from the bucket.
+  # It holds a cache: the newest records of each partition, and what was read from the bucket.
   block_device_mappings {
     device_name = "/dev/xvda" # the root device of Debian's images
 
