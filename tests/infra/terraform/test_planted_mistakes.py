@@ -15,8 +15,13 @@ from tools.infra.findings import MODULES, Finding
 from tools.infra.toolbox import ToolMissing
 
 PLAN, REFUSED = "tests/plan.tftest.hcl", "tests/refused.tftest.hcl"
-EVERYTHING = {PLAN: ("spark_reads_named_topics_and_writes_elsewhere",)}
-"""The run that plans every module."""
+EVERYTHING = {
+    PLAN: (
+        "spark_reads_named_topics_and_writes_elsewhere",
+        "brokers_without_disks_lose_nothing_and_are_told_no_address_of_their_own",
+    )
+}
+"""The runs that plan every module, and both kinds of brokers."""
 RUNS_KEPT = {"test": {REFUSED: ("spot_without_accepted_loss_is_refused",)}, "refusals": {}}
 """Of the copy's tests, by check; all of them would take minutes for each mistake. ``EVERYTHING`` for the checks not named."""
 BY_FOLDER = ("validate", "tflint")
@@ -209,6 +214,14 @@ MISTAKES = (
         "heartbeat_s",
     ),
     Mistake(
+        "a broker without a disk that is told a node id",
+        "user-data",
+        f"{BROKER}/fleet.tf",
+        r'node_id( +)= "auto"',
+        r"node_id\1= 0",
+        "is refused by the bootstrap",
+    ),
+    Mistake(
         "user data that are no Python",
         "user-data",
         "bootstrap/user_data.py.tftpl",
@@ -267,6 +280,14 @@ MISTAKES = (
         "",
         "lacks ec2:DescribeInstances",
     ),
+    Mistake(
+        "brokers without disks that cannot look at their bucket",
+        "iam",
+        f"{BROKER}/iam.tf",
+        r'"s3:GetBucketVersioning", ',
+        "",
+        "lacks s3:GetBucketVersioning",
+    ),
     # What is promised of every plan
     Mistake(
         "a load balancer open to the internet",
@@ -299,6 +320,22 @@ MISTAKES = (
         r'health_check_type( +)= "EC2"',
         r'health_check_type\1= "ELB"',
         "health_check_type",
+    ),
+    Mistake(
+        "machines without disks that all end when the bucket is away",
+        "promises",
+        f"{BROKER}/fleet.tf",
+        r'health_check_type( +)= "EC2"',
+        r'health_check_type\1= "ELB"',
+        "ends all brokers when the bucket is away",
+    ),
+    Mistake(
+        "a machine without a disk that ends before the next one serves",
+        "promises",
+        f"{BROKER}/fleet.tf",
+        r"(instance_maintenance_policy \{\n +min_healthy_percentage = )100",
+        r"\g<1>50",
+        "is not launch-first",
     ),
     Mistake(
         "a volume that Terraform may destroy",
