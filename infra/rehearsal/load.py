@@ -171,11 +171,12 @@ class Load:
                 records[f"{topic}-{partition}"] = (count, end, digest.hexdigest()[:12])
         return State(records, self._committed(), self._transactional_ids(), customers)
 
-    def leaders(self, topic: str) -> dict[int, int]:
-        """How many partitions of a topic each broker leads."""
+    def leaders(self) -> dict[int, int]:
+        """How many partitions each broker leads, those of internal topics too."""
         found: dict[int, int] = {}
-        for partition in AdminClient(self._quiet).list_topics(topic, timeout=30).topics[topic].partitions.values():
-            found[partition.leader] = found.get(partition.leader, 0) + 1
+        for topic in AdminClient(self._quiet).list_topics(timeout=30).topics.values():
+            for partition in topic.partitions.values():
+                found[partition.leader] = found.get(partition.leader, 0) + 1
         return found
 
     def ends(self, topic: str, partitions: int) -> list[int]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,13 @@ class Machine:
     def last_words(self) -> str:
         return "\n".join(f"    {line.who}: {line.text}" for line in self.journal()[-40:])
 
+    def keep_journal(self, path: Path) -> None:
+        """Write the journal to a file, for whoever looks for the reason of a failure: the machine's root goes with the machine."""
+        with path.open("w") as out:
+            for line in self.journal():
+                moment = datetime.fromtimestamp(line.at_s, UTC).isoformat(timespec="milliseconds")
+                out.write(f"{moment} {line.who}: {line.text}\n")
+
     def is_running(self) -> bool:
         return self._nspawn is not None and self._nspawn.poll() is None
 
@@ -294,5 +302,8 @@ def machine(
     try:
         one.start()
         yield one
+    except BaseException:
+        one.keep_journal(work / f"{one.instance_id}.journal")
+        raise
     finally:
         one.close()

@@ -437,11 +437,11 @@ def wait_for_launch(stage: Stage, one: Machine) -> None:
 
 
 def wait_for_share(load: Load, one: Machine) -> float:
-    """Until another broker than the first leads a partition of a topic. Returns when. Raises: Failed."""
+    """Until each of two brokers leads a third of all partitions. Returns when. Raises: Failed."""
     end_s = time.monotonic() + 60
-    while len(led := load.leaders(ORDERS)) < 2:
+    while len(led := load.leaders()) != 2 or 3 * min(led.values()) < sum(led.values()):
         if time.monotonic() > end_s:
-            raise Failed(f"the new broker leads nothing of {ORDERS}: {led}.\n{one.last_words()}")
+            raise Failed(f"the new broker has no share of the leaders: {led}.\n{one.last_words()}")
         time.sleep(0.1)
     return time.time()
 
@@ -609,6 +609,7 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
             say(f"TOO SLOW: {row.what}: {row.took_s:.1f} s, limit {row.limit_s:.0f} s")
     except (Failed, KafkaException, OSError, subprocess.SubprocessError) as error:
         say(f"FAILED: {error}")
+        say(f"the journals of the machines that ran are in {work}")
     except KeyboardInterrupt:
         say("interrupted: all processes of the rehearsal have ended")
         code = 130
