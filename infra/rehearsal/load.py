@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -27,6 +27,7 @@ GROUP: Final = "billing"
 TRANSACTIONAL_ID: Final = "payments-writer"
 RECORD_BYTES: Final = 1_000
 READ_S_MAX: Final = 120.0
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,8 @@ class Load:
     def _committed(self) -> dict[str, int]:
         consumer = self._consumer(GROUP)
         try:
-            places = consumer.committed([TopicPartition(ORDERS, one) for one in range(3)], timeout=60)
+            asked = [TopicPartition(ORDERS, one) for one in range(3)]
+            places = _patiently(lambda: consumer.committed(asked, timeout=60))
             return {f"{one.topic}-{one.partition}": one.offset for one in places if one.offset >= 0}
         finally:
             consumer.close()
@@ -215,7 +217,8 @@ class Load:
         consumer = self._consumer("reader")
         found = []
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+            place = TopicPartition(topic, partition)
+            low, high = _patiently(lambda: consumer.get_watermark_offsets(place, timeout=60))
             if low >= high:
                 return []
             consumer.assign([TopicPartition(topic, partition, low)])
@@ -247,6 +250,18 @@ class Load:
                 "enable.partition.eof": True,
             }
         )
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """The answer to a question that librdkafka asks once. Leaders may have changed just now. Raises: KafkaException."""
+    end_s = time.monotonic() + READ_S_MAX
+    while True:
+        try:
+            return ask()
+        except KafkaException:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.2)
 
 
 def _flush(producer: Producer) -> None:
