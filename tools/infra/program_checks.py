@@ -331,7 +331,7 @@ def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
         "broker" if role == "broker" else "spark",
         location,
         topic_ids=ids,
-        kms_key_arn=keys[0] if keys else None,
+        kms_key_arns=keys,
         partition=partition,
     )
     if normal(ours) != normal(document):
