@@ -283,7 +283,7 @@ class _Fields:
 
     def says(self, name: str, value: str) -> bool:
         """Whether a field has this value. It may have another one."""
-        return self._take(name) == value
+        return bool(self._take(name) == value)
 
     def nothing(self, name: str) -> str:
         self._read.add(name)
