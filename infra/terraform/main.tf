@@ -41,6 +41,11 @@ locals {
     var.settings,
   )
 
+  # With the types as AWS knows them, so that they are looked up before anything is made.
+  fleet = var.fleet == null ? null : merge(var.fleet, {
+    other_instance_types = [for name in var.fleet.other_instance_types : data.aws_ec2_instance_type.fleet[name].instance_type]
+  })
+
   user_data_template = "${path.module}/../bootstrap/user_data.py.tftpl"
   # Of brokers without disks nothing can be lost that was acknowledged.
   risky = var.fleet != null ? [] : compact([
@@ -115,7 +120,7 @@ module "broker" {
   account_id               = local.account_id
   partition                = local.partition
   brokers                  = var.brokers
-  fleet                    = var.fleet
+  fleet                    = local.fleet
   listener_ports           = local.listener_ports
   role_names               = local.role_names
   vpc_id                   = module.network.vpc_id
