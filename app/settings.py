@@ -66,6 +66,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "firn.advertise": "advertised.listeners",
     "firn.http": "firn.http.listen",
     "firn.store": "firn.store.url",
+    "firn.wal.store": "firn.wal.store.url",
     "firn.redis": "firn.redis.url",
     "firn.rack": "broker.rack",
 }
@@ -74,6 +75,7 @@ ALIASES: Final[Mapping[str, str]] = {
 FLAGS: Final[Mapping[str, str]] = {
     "--data-dir": "log.dirs",
     "--store": "firn.store.url",
+    "--wal-store": "firn.wal.store.url",
     "--listen": "listeners",
     "--advertise": "advertised.listeners",
     "--http": "firn.http.listen",
@@ -738,6 +740,18 @@ def _parse_directory(text: str) -> Mapping[str, Any]:
 
 
 def _parse_store_url(text: str) -> Mapping[str, Any]:
+    _check_store_url(text)
+    return {"store_url": text}
+
+
+def _parse_wal_store_url(text: str) -> Mapping[str, Any]:
+    if text:
+        _check_store_url(text)
+    return {"wal_store_url": text}
+
+
+def _check_store_url(text: str) -> None:
+    """Raises: ValueError."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in ("file", "s3"):
         raise ValueError("it must be file:///path or s3://bucket/prefix")
@@ -745,7 +759,6 @@ def _parse_store_url(text: str) -> Mapping[str, Any]:
         raise ValueError(f"a file URL has an absolute path, as in {Path(rest).absolute().as_uri()}")
     if scheme == "s3" and not re.match("[^/?]", rest):
         raise ValueError("it names no bucket")
-    return {"store_url": text}
 
 
 def _parse_redis_url(text: str) -> Mapping[str, Any]:
@@ -806,6 +819,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "node.id": _parse_node_id,
     "log.dirs": _parse_directory,
     "firn.store.url": _parse_store_url,
+    "firn.wal.store.url": _parse_wal_store_url,
     "listeners": _parse_listeners,
     "advertised.listeners": _parse_listeners,
     "firn.http.listen": _parse_http,

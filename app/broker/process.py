@@ -37,7 +37,7 @@ from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
 from app.notices import log_line
-from app.objectstore.location import parse_store_url
+from app.objectstore.location import check_locations
 from app.usage import show_process
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Broker:
         Raises: ConfigError, ConflictError (the data directory is in use), StartRefused, StorageUnavailable, CorruptionError,
         FencedError. ``stop`` must be called then, too.
         """
-        parse_store_url(self.store_url)
+        check_locations(self.store_url, self.config.wal_store_url)
         self._manager.starting(f"starts on {self.config.data_dir}: reads logs, the cluster log and manifests")
         self._informing = asyncio.create_task(self._manager.run(self._tell_drain))
         fs = PosixFileSystem()
@@ -137,6 +137,7 @@ class Broker:
             "store",
             lambda descriptor: (
                 "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
+                *(["--wal-store", self.config.wal_store_url] if self.config.wal_store_url else []),
             ),
             inherited=[lock.fileno()],
             rng=self._rng,
@@ -203,7 +204,11 @@ class Broker:
                 new_link=lambda: KafkaControlLink(dial=dial),
                 new_tokens=self._quota_tokens if self.config.redis_url is not None else None,
                 boot_id=boot_id(),
-                new_level=LEVEL_MAX if self.config.firn_cluster_enable or self.config.needs_users else 0,
+                new_level=(
+                    LEVEL_MAX
+                    if self.config.firn_cluster_enable or self.config.needs_users or self.config.wal_store_url
+                    else 0
+                ),
             ),
         )
         if self._stop_requested:
@@ -245,7 +250,9 @@ class Broker:
         self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
-            f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, HTTP {self.config.http_address}"
+            f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, "
+            + (f"WAL store {self.config.wal_store_url}, " if self.config.wal_store_url else "")
+            + f"HTTP {self.config.http_address}"
         )
         useless = set_aside(self.config)
         if useless is not None:
@@ -283,7 +290,9 @@ class Broker:
             except StorageUnavailable:
                 if child.process_id == 0:
                     raise ConfigError(
-                        f"the store process could not open {self.store_url}; the line above says why"
+                        f"the store process could not open {self.store_url}"
+                        + (f" and {self.config.wal_store_url}" if self.config.wal_store_url else "")
+                        + "; the line above says why"
                     ) from None
                 await asyncio.sleep(STORE_ASK_S)
             else:

@@ -28,6 +28,7 @@ def banner(
         f"  HTTP      {'off' if config.http_address == OFF else f'{scheme}://{config.http_address}'}",
         f"  Data      {Path(config.data_dir).absolute()}",
         f"  Store     {config.store_url}",
+        *([f"  WAL       {config.wal_store_url}"] if config.wal_store_url else []),
         *([f"  Log       {background[1]}", f"  Process   {background[0]}"] if background else []),
         "",
     ]

@@ -31,6 +31,15 @@ def serve(
             help="file:///path or s3://bucket/prefix. [a folder next to the data directory]",
         ),
     ] = None,
+    wal_store: Annotated[
+        str | None,
+        typer.Option(
+            "--wal-store",
+            metavar="URL",
+            help="Store of the write-ahead logs of topics with firn.durability=object, if they have their own; the same for all"
+            " brokers. [--store]",
+        ),
+    ] = None,
     listen: Annotated[
         str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Kafka protocol. [127.0.0.1:9092]")
     ] = None,
@@ -144,6 +153,7 @@ def serve(
     flags = {
         "--data-dir": data_dir,
         "--store": store,
+        "--wal-store": wal_store,
         "--listen": listen,
         "--advertise": advertise,
         "--http": http,

@@ -54,6 +54,8 @@ class BrokerConfig:
     data_dir: str = "./firn-data"
     store_url: str = ""
     """``file:///path`` or ``s3://bucket/prefix``; empty is the directory ``<data-dir>-store`` beside the data."""
+    wal_store_url: str = ""
+    """Store of write-ahead logs; empty if they are in the same one as everything else (ADR 0037, J61)."""
     listen_host: str = "127.0.0.1"
     listen_port: int = 9092
     """0 lets the system choose a free port."""

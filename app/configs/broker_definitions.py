@@ -234,6 +234,15 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 importance=Importance.HIGH,
             ),
             _broker(
+                "firn.wal.store.url",
+                _STRING,
+                "Store of the write-ahead logs of topics with firn.durability=object: file:///path or s3://bucket/prefix, for "
+                "example a bucket of S3 Express, or a shared file system. Empty: they are in firn.store.url. All brokers of a "
+                "cluster have the same one, and it needs firn.version 3.",
+                attribute="wal_store_url",
+                importance=Importance.HIGH,
+            ),
+            _broker(
                 "listeners",
                 _LIST,
                 "Addresses at which the broker accepts connections, each as NAME://HOST:PORT.",

@@ -215,6 +215,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
                 asked.force,
                 asked.anew,
                 asked.ephemeral,
+                asked.wal_store,
             )
         )
     except FirnError as error:

@@ -46,6 +46,7 @@ from app.metadata.replica_changes import (
     unchanged,
     unfenced,
 )
+from app.metadata.wal_store_changes import change_wal_store
 from app.units import BrokerId, LogSequence, TopicId, TopicIdPartition
 
 ANY_NODE_ID = -1
@@ -83,6 +84,8 @@ class RegistrationAsked(NamedTuple):
     """The broker epoch of this incarnation that is over, because its write-ahead log has ended (J14)."""
     ephemeral: bool = False
     """Whether its disk may be lost at any time (J47)."""
+    wal_store: str = ""
+    """The id of its store of write-ahead logs; empty if that is the main store (J62)."""
 
 
 class RegistrationAnswer(NamedTuple):
@@ -151,6 +154,8 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     _check_place(broker_id, bound, asked)
     if asked.ephemeral:
         _check_ephemeral(draft, broker_id)
+    if asked.wal_store != draft.wal_store:
+        records += change_wal_store(draft, broker_id, asked.wal_store)
     previous_epoch = NO_BROKER_EPOCH if bound is None else bound.broker_epoch
     broker = BrokerImage(
         broker_id,

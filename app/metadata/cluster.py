@@ -100,6 +100,14 @@ class ClusterRecord(Versioned, array_like=True, frozen=True):
     created_ms: TimestampMs
 
 
+class WalStoreClusterRecord(ClusterRecord, array_like=True, frozen=True):
+    """A cluster whose write-ahead logs are in a store of their own (level 3, J61). Version 3 is written while there is one, so that
+    programs refuse the log that would look for write-ahead logs in the main store."""
+
+    wal_store: str = ""
+    """The id in the marker of that store; empty if it is the main store."""
+
+
 class ControllerRecord(Versioned, array_like=True, frozen=True):
     """The writer of the cluster log; part of its seal."""
 
@@ -289,7 +297,7 @@ class CountersRecord(Versioned, array_like=True, frozen=True):
     """The lowest node id that no broker with ``--node-id auto`` ever had."""
 
 
-CLUSTERS = ValueDecoder(ClusterRecord, 2, "cluster")
+CLUSTERS = ValueDecoder(WalStoreClusterRecord, 3, "cluster")
 _controllers = ValueDecoder(ControllerRecord, 1, "controller")
 _brokers = ValueDecoder(EphemeralMemberRecord, 1, "broker")
 _topics = ValueDecoder(ObjectTopicRecord, 1, "topic")
@@ -310,6 +318,13 @@ _TOPIC_PREFIX: Final = encode_key(Kind.TOPIC, UUID(int=0))[:-16]
 
 def cluster_change(record: ClusterRecord) -> KeyValue:
     return encode_key(Kind.CLUSTER), encode_value(record)
+
+
+def wal_store_change(cluster_id: str, created_ms: TimestampMs, wal_store: str) -> KeyValue:
+    """From now on the cluster's write-ahead logs are in the store with that id; in the main store if it is empty."""
+    if wal_store:
+        return cluster_change(WalStoreClusterRecord(3, cluster_id, created_ms, wal_store))
+    return cluster_change(ClusterRecord(2, cluster_id, created_ms))
 
 
 def controller_change(record: ControllerRecord) -> KeyValue:
@@ -572,6 +587,8 @@ class ClusterImage:
     cluster_id: str = ""
     created_ms: TimestampMs = UNKNOWN_MS
     """When the cluster was made."""
+    wal_store: str = ""
+    """The id of the store of write-ahead logs, if they have their own (J61)."""
     controller: ControllerImage = NO_CONTROLLER
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
@@ -682,6 +699,7 @@ class ImageDraft:
     def __init__(self, base: ClusterImage) -> None:
         self._cluster_id = base.cluster_id
         self._created_ms = base.created_ms
+        self._wal_store = base.wal_store
         self._controller = base.controller
         self._producer_id_next = base.producer_id_next
         self._features: dict[str, int] = base.features  # type: ignore[assignment]
@@ -719,6 +737,10 @@ class ImageDraft:
     @property
     def created_ms(self) -> TimestampMs:
         return self._created_ms
+
+    @property
+    def wal_store(self) -> str:
+        return self._wal_store
 
     @property
     def controller(self) -> ControllerImage:
@@ -827,6 +849,7 @@ class ImageDraft:
             sequence=sequence,
             cluster_id=self._cluster_id,
             created_ms=self._created_ms,
+            wal_store=self._wal_store,
             controller=self._controller,
             topics_by_name=self._topics_by_name,
             topics_by_id=self._topics_by_id,
@@ -915,6 +938,7 @@ class ImageDraft:
                     raise CorruptionError("the cluster's record is gone")
                 cluster = CLUSTERS.decode(value)
                 self._cluster_id, self._created_ms = cluster.cluster_id, cluster.created_ms
+                self._wal_store = cluster.wal_store
             case Kind.CONTROLLER:
                 if value is None:
                     raise CorruptionError("the controller's record is gone")

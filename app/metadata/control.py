@@ -39,6 +39,7 @@ class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
     force: bool = False
     anew: int = -1
     ephemeral: bool = False
+    wal_store: str = ""
 
 
 class RegisterResponse(msgspec.Struct, array_like=True, frozen=True):

@@ -10,6 +10,7 @@ All keys are relative to the store's root, one root per cluster.
     topics/<topic-id>/<partition>/snapshot/<seq>    segment manifest: snapshots
     data/<hh>/<topic-id>/<partition>/<base-offset>-<segment-id>.seg
     wal/<broker-id>/<broker-epoch>/<seq>            write-ahead log of a broker: objects and seals (ADR 0037)
+    wal/store                                       marker of a store of their own for write-ahead logs
 
 ``<seq>``, ``<base-offset>`` and ``<broker-epoch>`` are 20 decimal digits, so that byte order is number order; ids are lower-case
 hyphenated UUIDs; partitions and broker ids are plain decimals. ``<hh>`` is a function of topic id and partition alone: it spreads
@@ -32,6 +33,7 @@ CLUSTER_PREFIX: Final = "cluster"
 TOPICS_PREFIX: Final = "topics/"
 DATA_PREFIX: Final = "data/"
 WAL_PREFIX: Final = "wal/"
+WAL_STORE_KEY: Final = "wal/store"
 HEARTBEAT_PREFIX: Final = "cluster/heartbeat/"
 SEGMENT_SUFFIX: Final = ".seg"
 SEQUENCE_DIGITS: Final = 20

@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -68,6 +69,10 @@ from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
 from app.metadata.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.view import ClusterView
+from app.metadata.wal_ranges import WalId
+from app.metadata.wal_store import find_wal_store
+from app.metadata.wal_store_changes import MAIN_STORE, why_not_this_store
+from app.objectstore.api import ObjectStore
 from app.seams import Clock, shared_wait_s
 from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
@@ -126,11 +131,13 @@ class ClusterMember(Elsewhere):
         last_runs: LastRuns | None = None,
         take_over: bool = False,
         seal_log: SealLog | None = None,
+        store: ObjectStore | None = None,
         log_line: Callable[[str], None] = _logger.warning,
         faults: Faults | None = None,
     ) -> None:
         """``last_run``: broker epoch, whether it was stopped in order, and boot id of the last run in this data directory.
-        ``seal_log`` ends a write-ahead log; without it the controller ends none."""
+        ``seal_log`` ends a write-ahead log; without it the controller ends none. ``store``: where the marker of the WAL store
+        is, if the config names one."""
         self._view = view
         self._controller = controller
         self._registration = registration
@@ -159,8 +166,19 @@ class ClusterMember(Elsewhere):
         self._log_ends = (
             None
             if seal_log is None
-            else LogEnds(view, controller, seal_log, orphans, rng=rng, log_line=log_line, faults=self._faults)
+            else LogEnds(
+                view,
+                controller,
+                partial(self._seal, seal_log),
+                orphans,
+                rng=rng,
+                log_line=log_line,
+                faults=self._faults,
+            )
         )
+        self._store = store
+        self._wal_store: str | None = None if view.config.wal_store_url else MAIN_STORE
+        """The id of this broker's store of write-ahead logs; None until it was read (J62)."""
         self.wal_next: Callable[[], int] = _nothing_begun
         """Tells a number that this broker's write-ahead log has not begun (J19)."""
         self.broker_epoch = -1
@@ -275,6 +293,7 @@ class ClusterMember(Elsewhere):
     async def _join(self) -> None:
         """Raises: StartRefused, FencedError."""
         await self._registration.prepare_member(self._image, self._signs)
+        await self._find_wal_store()
         refused_s: float | None = None
         told_s = self._now_s()
         while True:
@@ -305,6 +324,34 @@ class ClusterMember(Elsewhere):
             self._view.check_place()
             self._joined.set()
             return
+
+    async def _find_wal_store(self) -> None:
+        """Learn which store this broker's write-ahead logs are in. Raises: StartRefused, FencedError."""
+        told_s = self._now_s() - TELL_S
+        while self._wal_store is None:
+            assert self._store is not None
+            try:
+                self._wal_store = await find_wal_store(
+                    self._store, self._view.config.wal_store_url, self._image, self._rng
+                )
+            except CorruptionError as error:
+                raise StartRefused(str(error)) from None
+            except StorageUnavailable as error:
+                if self._now_s() - told_s >= TELL_S:
+                    told_s = self._now_s()
+                    self._log_line(f"waits for its WAL store, {self._view.config.wal_store_url}: {error}")
+                await asyncio.sleep(self._rng.uniform(0.5, 1.0))
+                await self._read()
+
+    async def _seal(self, seal_log: SealLog, wal: WalId) -> int:
+        """End a log in the store that the cluster names (J62). Raises: StorageUnavailable, CorruptionError."""
+        if self._wal_store != self._image.wal_store:
+            raise StorageUnavailable(
+                f"this broker does not know the WAL store {self._image.wal_store}"
+                if self._wal_store is None
+                else why_not_this_store(self._image.wal_store, self._wal_store)
+            )
+        return await seal_log(wal)
 
     async def _take_place(self, epoch: int, sequence: int) -> None:
         """Read the log up to the entry that registered this broker. Raises: FencedError, StorageUnavailable."""
@@ -391,6 +438,7 @@ class ClusterMember(Elsewhere):
             self._take_over,
             anew,
             self._view.config.firn_ephemeral,
+            self._wal_store or MAIN_STORE,
         )
         if self._controller.active:
             made = await self.desk.register(asked, check_endpoints=False)
@@ -418,6 +466,7 @@ class ClusterMember(Elsewhere):
                 asked.force,
                 asked.anew,
                 asked.ephemeral,
+                asked.wal_store,
             ),
         )
         if answer.error != ErrorCode.NOT_CONTROLLER:

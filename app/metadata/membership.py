@@ -22,6 +22,7 @@ from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
+from app.metadata.wal_store_changes import needs_level
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
 from app.units import BrokerId
@@ -101,6 +102,7 @@ class Membership:
                 last_runs=last_runs,
                 take_over=take_over,
                 seal_log=seal_log,
+                store=store,
                 log_line=log_line,
                 faults=faults,
             )
@@ -139,6 +141,8 @@ class Membership:
                 f" cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
             )
         config = self.view.config
+        if config.wal_store_url and image.level < OBJECT_LEVEL:
+            raise StartRefused(needs_level(image.level))
         for name, wanted in (
             ("firn.durability", config.topic_defaults.firn_durability),
             ("firn.internal.durability", config.firn_internal_durability),

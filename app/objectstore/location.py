@@ -52,12 +52,35 @@ class S3Location:
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.prefix.rstrip('/')}".rstrip("/")
 
+    @property
+    def is_directory_bucket(self) -> bool:
+        """Whether it is a bucket of S3 Express One Zone: their names, and no others, end like this."""
+        return self.bucket.endswith("--x-s3")
+
 
 StoreLocation: TypeAlias = DirectoryLocation | S3Location
 
 
+def check_locations(store: str, wal_store: str) -> None:
+    """Check the addresses of the main store and of the store of write-ahead logs, which may be empty. Raises: ConfigError."""
+    main = parse_store_url(store)
+    if not wal_store:
+        return
+    wal = parse_store_url(wal_store)
+    if _place(main) == _place(wal):
+        raise ConfigError(
+            f"{wal} is both the store and the WAL store: leave --wal-store (firn.wal.store.url) out, or name another place."
+        )
+
+
+def _place(location: StoreLocation) -> tuple[object, ...]:
+    if isinstance(location, DirectoryLocation):
+        return (location.path,)
+    return location.bucket, location.prefix, location.endpoint
+
+
 def parse_store_url(url: str) -> StoreLocation:
-    """Parse ``--store``.
+    """Parse ``--store`` or ``--wal-store``.
 
     Raises: ConfigError, which says what is wrong and what to write.
     """

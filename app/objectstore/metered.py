@@ -21,6 +21,7 @@ from app.objectstore.api import (
 )
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
+from app.objectstore.split import main_of
 from app.units import Buffer
 
 T = TypeVar("T")
@@ -51,6 +52,8 @@ def kind_of(key: str) -> str:
 
 STORE: Final = "the object store's"
 """Name of the store in log lines about faults, before the operation."""
+WAL_STORE: Final = "the WAL store's"
+"""The same of a store for write-ahead logs alone."""
 HANGING_S: Final = 20.0
 """An operation without a response for this time hangs: a part of 8 MiB takes a second."""
 
@@ -63,13 +66,19 @@ class MeteredStore:
 
     ``firn_store_requests_total{operation,kind,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads of
     what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries. The kind
-    is that of its key: reads and listings of kind ``wal`` are those of take-overs, seals and sweeps.
+    is that of its key: reads and listings of kind ``wal`` are those of take-overs, seals and sweeps. A store for write-ahead logs
+    alone has the label ``store="wal"`` besides.
     """
 
-    def __init__(self, inner: ObjectStore, registry: Registry, faults: Faults | None = None) -> None:
-        """``faults`` gets reports that the store does not respond properly."""
+    def __init__(
+        self, inner: ObjectStore, registry: Registry, faults: Faults | None = None, *, of_wal: bool = False
+    ) -> None:
+        """``faults`` gets reports that the store does not respond properly. ``of_wal``: it is a store of its own for write-ahead
+        logs."""
         self.inner = inner
         self._faults = faults
+        self._name = WAL_STORE if of_wal else STORE
+        self._labels = {"store": WAL} if of_wal else {}
         self._under_way: dict[object, tuple[str, float]] = {}
         self.part_bytes_min = inner.part_bytes_min
         self._registry = registry
@@ -154,10 +163,10 @@ class MeteredStore:
     def _tell(self, operation: str, error: BaseException, took_s: float) -> None:
         assert self._faults is not None
         if isinstance(error, FirnError):
-            self._faults.met_error(STORE, operation, error)
+            self._faults.met_error(self._name, operation, error)
         elif isinstance(error, asyncio.CancelledError) and took_s >= GIVEN_UP_S:
-            sentence = f"{STORE} {operation} was given up after {took_s:.0f} s without a response"
-            self._faults.met(STORE, operation, sentence)
+            sentence = f"{self._name} {operation} was given up after {took_s:.0f} s without a response"
+            self._faults.met(self._name, operation, sentence)
 
     def look_for_hanging(self, now_s: float) -> None:
         """Report operations without a response for long, even if nobody waits for them any more."""
@@ -168,8 +177,8 @@ class MeteredStore:
             oldest[operation] = min(started_s, oldest.get(operation, started_s))
         for operation, started_s in oldest.items():
             if now_s - started_s >= HANGING_S:
-                sentence = f"{STORE} {operation} has had no response for {now_s - started_s:.0f} s"
-                self._faults.met(STORE, operation, sentence)
+                sentence = f"{self._name} {operation} has had no response for {now_s - started_s:.0f} s"
+                self._faults.met(self._name, operation, sentence)
 
     def _count(self, operation: str, kind: str, outcome: str) -> None:
         counter = self._requests.get((operation, kind, outcome))
@@ -180,6 +189,7 @@ class MeteredStore:
                 operation=operation,
                 kind=kind,
                 outcome=outcome,
+                **self._labels,
             )
             self._requests[operation, kind, outcome] = counter
         counter.value += 1
@@ -188,14 +198,20 @@ class MeteredStore:
         histogram = self._seconds.get(operation)
         if histogram is None:
             histogram = self._registry.histogram(
-                "firn_store_request_seconds", "How long operations on the object store took.", operation=operation
+                "firn_store_request_seconds",
+                "How long operations on the object store took.",
+                operation=operation,
+                **self._labels,
             )
             self._seconds[operation] = histogram
         return histogram
 
     def _bytes(self, direction: str) -> Counter:
         return self._registry.counter(
-            "firn_store_bytes_total", "Bytes sent to and received from the object store.", direction=direction
+            "firn_store_bytes_total",
+            "Bytes sent to and received from the object store.",
+            direction=direction,
+            **self._labels,
         )
 
 
@@ -221,6 +237,7 @@ class MeteredUpload:
 
 def directory_of(store: ObjectStore) -> DirectoryStore | None:
     """The directory store under ``store``, if that is what it is: its objects can be served from their own files."""
+    store = main_of(store)
     while isinstance(store, MeteredStore):
         store = store.inner
     return store if isinstance(store, DirectoryStore) else None

@@ -18,8 +18,9 @@ async def open_store(
     rng: random.Random,
     registry: Registry | None = None,
     faults: Faults | None = None,
+    wal: str | StoreLocation | None = None,
 ) -> ObjectStore:
-    """The store at ``url``, ready for use. The caller closes it.
+    """The store at ``url``, ready for use. The caller closes it. ``wal``: the store of write-ahead logs, if they have their own.
 
     ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
     counted (``MeteredStore``), and ``faults`` is told of those that fail.
@@ -29,6 +30,27 @@ async def open_store(
 
     Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
     """
+    if wal:
+        from app.objectstore.split import SplitStore
+
+        main = await _open(url, pool, rng, registry, faults)
+        try:
+            return SplitStore(main, await _open(wal, pool, rng, registry, faults, of_wal=True))
+        except BaseException:
+            await main.close()
+            raise
+    return await _open(url, pool, rng, registry, faults)
+
+
+async def _open(
+    url: str | StoreLocation,
+    pool: BlockingPool,
+    rng: random.Random,
+    registry: Registry | None,
+    faults: Faults | None,
+    *,
+    of_wal: bool = False,
+) -> ObjectStore:
     # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
     location = parse_store_url(url) if isinstance(url, str) else url
     store: ObjectStore
@@ -41,11 +63,11 @@ async def open_store(
     else:
         from app.objectstore.s3 import S3Store
 
-        s3 = S3Store(location, rng=rng, registry=registry)
+        s3 = S3Store(location, rng=rng, registry=registry, of_wal=of_wal)
         await s3.open()
         store = s3
     if registry is None:
         return store
     from app.objectstore.metered import MeteredStore
 
-    return MeteredStore(store, registry, faults)
+    return MeteredStore(store, registry, faults, of_wal=of_wal)

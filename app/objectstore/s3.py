@@ -24,6 +24,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 from xml.etree import ElementTree
@@ -156,7 +157,11 @@ class _UploadGone(FirnError):
 class S3Store:
     """ObjectStore in a bucket. ``open`` it before use.
 
-    ``rng`` spreads the retries. With ``registry``, retried attempts are counted in ``firn_store_retries_total``.
+    ``rng`` spreads the retries. With ``registry``, retried attempts are counted in ``firn_store_retries_total``, with the label
+    ``store="wal"`` for a store of write-ahead logs alone.
+
+    A **directory bucket** (S3 Express One Zone) lists in any order, knows no ``StartAfter``, and only prefixes that end with a
+    slash. So all of a prefix is listed there and sorted here. botocore makes the sessions that it wants, and finds its address.
     """
 
     part_bytes_min = 5 * MIB
@@ -167,6 +172,7 @@ class S3Store:
         *,
         rng: random.Random,
         registry: Registry | None = None,
+        of_wal: bool = False,
         requests_in_flight_max: int = REQUESTS_IN_FLIGHT_MAX,
         deadline_s: float = OPERATION_DEADLINE_S,
         attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
@@ -174,6 +180,7 @@ class S3Store:
         self.location = location
         self._rng = rng
         self._registry = registry
+        self._labels = {"store": "wal"} if of_wal else {}
         self._retries: dict[str, Counter] = {}
         self._slots = asyncio.Semaphore(requests_in_flight_max)
         self._connections_max = requests_in_flight_max
@@ -217,7 +224,7 @@ class S3Store:
                 session.create_client("s3", region_name=region, endpoint_url=location.endpoint, config=config)
             )
             self._client.meta.events.register("before-parse.s3.ListObjectsV2", _take_listing)
-            if region is not None:
+            if region is not None and not location.is_directory_bucket:
                 self._short_cut = ShortCut(
                     location,
                     region,
@@ -303,6 +310,8 @@ class S3Store:
         check_prefix(prefix)
         assert 0 < limit <= LIST_LIMIT_MAX, limit
         root = self.location.prefix
+        if self.location.is_directory_bucket:
+            return await self._request("list_objects", prefix, partial(self._list_all, prefix, start_after, limit))
 
         async def send() -> list[ObjectInfo]:
             found: list[ObjectInfo] = []
@@ -325,6 +334,26 @@ class S3Store:
             first = self._first(lambda short_cut: short_cut.list_objects(prefix, start_after))
         return await self._request("list_objects", prefix, send, first=first)
 
+    async def _list_all(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
+        """As ``list_objects``, from a bucket that lists in any order: one LIST for 1,000 keys of the whole prefix."""
+        root = self.location.prefix
+        wanted = root + prefix
+        found: list[ObjectInfo] = []
+        after: dict[str, str] = {}
+        while True:
+            answer = await self._client.list_objects_v2(
+                Bucket=self.location.bucket, Prefix=wanted[: wanted.rfind("/") + 1], MaxKeys=LIST_LIMIT_MAX, **after
+            )
+            found += [
+                ObjectInfo(key[len(root) :], entry["Size"], _ms(entry["LastModified"]))
+                for entry in answer.get("Contents", ())
+                if (key := entry["Key"]).startswith(wanted) and key[len(root) :] > start_after
+            ]
+            found = nsmallest(limit, found)
+            if not answer.get("IsTruncated"):
+                return found
+            after = {"ContinuationToken": answer["NextContinuationToken"]}
+
     async def bucket_rules(self) -> BucketRules:
         """What the bucket does to objects by itself, for checks. Raises: StorageUnavailable, also without the right to know."""
         bucket = {"Bucket": self.location.bucket}
@@ -341,7 +370,10 @@ class S3Store:
                 raise
             return list(found.get("Rules", ()))
 
-        versioned = await self._request("get_bucket_versioning", "", versioning)
+        if self.location.is_directory_bucket:
+            versioned = False  # it cannot be
+        else:
+            versioned = await self._request("get_bucket_versioning", "", versioning)
         return BucketRules(versioned, await self._request("get_bucket_lifecycle_configuration", "", lifecycle))
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -573,7 +605,9 @@ class S3Store:
             resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
             action = PERMISSIONS[operation]
             mend = f"allow {action} on {resource}"
-            if action == "s3:GetObject":
+            if self.location.is_directory_bucket:
+                mend = f"allow s3express:CreateSession on the directory bucket {bucket}"
+            elif action == "s3:GetObject":
                 mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, "
                 mend += "because without it S3 does not say that an object is missing"
             if self.location.sse == "aws:kms":
@@ -600,7 +634,10 @@ class S3Store:
         counter = self._retries.get(operation)
         if counter is None:
             counter = self._retries[operation] = self._registry.counter(
-                "firn_store_retries_total", "Requests to the object store that were sent again.", operation=operation
+                "firn_store_retries_total",
+                "Requests to the object store that were sent again.",
+                operation=operation,
+                **self._labels,
             )
         counter.value += 1
 

@@ -1,6 +1,8 @@
 """The store process: every object-store request, chunk compression and decompression, beside the broker.
 
-    python -m app.tiering.store_process --store URL --socket FD
+    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD
+
+With a store of their own for write-ahead logs both are served here, each with its own connections and limits.
 
 It is started by exec. It inherits one end of a socket pair (``FD``) and the lock of the data directory, and serves ``store.*``
 and ``tier.*`` calls. It ends at once when the broker ends or the socket reaches end-of-file, without finishing its work: all
@@ -39,6 +41,7 @@ from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.objectstore.metered import MeteredStore
 from app.objectstore.opening import open_store
 from app.objectstore.proxy import store_handlers
+from app.objectstore.split import stores_of
 from app.priority import give_way
 from app.terminating import end_with_parent
 from app.tiering.store_proxy import store_work_handlers
@@ -85,15 +88,18 @@ def decode_samples(data: bytes) -> list[Sample]:
     return msgspec.msgpack.decode(data, type=list[Sample])
 
 
-async def serve(url: str, sock: socket.socket) -> None:
-    """Serve calls over ``sock`` until end-of-file. Raises: ConfigError, StorageUnavailable (the store cannot be opened)."""
+async def serve(url: str, sock: socket.socket, wal_url: str = "") -> None:
+    """Serve calls over ``sock`` until end-of-file. ``wal_url``: the store of write-ahead logs, if they have their own.
+
+    Raises: ConfigError, StorageUnavailable (a store cannot be opened).
+    """
     registry = Registry()
     show_process(registry, __version__)
     pool = StoreThreads(THREADS)
     rng = random.Random()
     location = parse_store_url(url)
     faults = Faults(log_line)
-    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults)
+    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults, wal=wal_url)
     object_path = None
     if isinstance(location, DirectoryLocation):
         root = str(location.path)
@@ -123,8 +129,9 @@ async def watch(faults: Faults, store: ObjectStore) -> None:
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(LOOK_S)
-        if isinstance(store, MeteredStore):
-            store.look_for_hanging(loop.time())
+        for one in stores_of(store):
+            if isinstance(one, MeteredStore):
+                one.look_for_hanging(loop.time())
         faults.look()
 
 
@@ -134,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="firn store process", description="The broker starts this process. Do not start it by hand."
     )
     parser.add_argument("--store", required=True, help="URL of the object store")
+    parser.add_argument("--wal-store", default="", help="URL of the store of write-ahead logs, if they have their own")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
@@ -148,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import uvloop
 
     try:
-        uvloop.run(_until_closed(options.store, sock))
+        uvloop.run(_until_closed(options.store, options.wal_store, sock))
     except FirnError as error:
         sys.stderr.write(f"firn store process: {error}\n")
         sys.stderr.flush()
@@ -156,8 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(0)
 
 
-async def _until_closed(url: str, sock: socket.socket) -> None:
-    await serve(url, sock)
+async def _until_closed(url: str, wal_url: str, sock: socket.socket) -> None:
+    await serve(url, sock, wal_url)
     os._exit(0)  # at once: cancelled work may still be on its threads
 
 
