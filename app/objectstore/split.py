@@ -1,7 +1,7 @@
 """Two stores as one: write-ahead logs in a store of their own, everything else in the main store (ADR 0037, J61).
 
 Which one is asked depends on the key alone, so each keeps the guarantees of the seam for its own keys, and fails apart from the
-other. No operation needs both.
+other. Only a list of everything needs both.
 """
 
 from __future__ import annotations
@@ -58,9 +58,16 @@ class SplitStore:
     async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
     ) -> list[ObjectInfo]:
-        """``prefix`` is of one of the stores: it is neither empty nor a part of ``wal/``."""
-        assert not WAL_KEYS.startswith(prefix) or prefix == WAL_KEYS, prefix
-        return await self._of(prefix).list_objects(prefix, start_after=start_after, limit=limit)
+        if not _covers_both(prefix):
+            return await self._of(prefix).list_objects(prefix, start_after=start_after, limit=limit)
+        found = await self.wal.list_objects(prefix, start_after=start_after, limit=limit)
+        after = start_after
+        while True:
+            page = await self.main.list_objects(prefix, start_after=after, limit=limit)
+            found += [info for info in page if not info.key.startswith(WAL_KEYS)]
+            if len(page) < limit or len(found) >= 2 * limit:
+                return sorted(found)[:limit]
+            after = page[-1].key
 
     def encrypted_with(self, kms_key_id: str) -> SplitStore:
         """For segments, which are in the main store: write-ahead logs keep the key of their own store."""
@@ -70,7 +77,10 @@ class SplitStore:
         return await self._of(key).begin_upload(key)
 
     async def list_uploads(self, prefix: str) -> list[UploadInfo]:
-        return await self._of(prefix).list_uploads(prefix)
+        if not _covers_both(prefix):
+            return await self._of(prefix).list_uploads(prefix)
+        of_main = [one for one in await self.main.list_uploads(prefix) if not one.key.startswith(WAL_KEYS)]
+        return sorted([*of_main, *await self.wal.list_uploads(prefix)])
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
         await self._of(key).abort_upload(key, upload_id)
@@ -80,6 +90,11 @@ class SplitStore:
             await self.wal.close()
         finally:
             await self.main.close()
+
+
+def _covers_both(prefix: str) -> bool:
+    """Whether keys of both stores may begin like this: it is empty, or a part of ``wal/``."""
+    return WAL_KEYS.startswith(prefix) and prefix != WAL_KEYS
 
 
 def main_of(store: ObjectStore) -> ObjectStore:

@@ -177,7 +177,7 @@ def test_j63_the_store_is_not_changed_while_another_broker_runs() -> None:
 
 def test_the_store_needs_the_level() -> None:
     draft = all_fenced(several(level=2))
-    with pytest.raises(RequestRejected, match="needs firn.version 3, and the cluster's is 2") as refused:
+    with pytest.raises(RequestRejected, match=r"needs firn\.version 3, and the cluster's is 2") as refused:
         register_broker(draft, around(), asked(draft, 1, STORE_ID))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 

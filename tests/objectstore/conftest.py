@@ -26,6 +26,7 @@ from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
 from app.objectstore.s3 import S3Store
+from app.objectstore.split import SplitStore
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ async def opened_s3(endpoint: str, bucket: str = "", query: str = "") -> AsyncIt
         await store.close()
 
 
-@pytest.fixture(params=["memory", "directory", "s3", "memory over rpc", "directory over rpc"])
+@pytest.fixture(params=["memory", "directory", "s3", "memory over rpc", "directory over rpc", "split"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool) -> AsyncIterator[ObjectStore]:
     async with contextlib.AsyncExitStack() as stack:
         adapter: ObjectStore
@@ -139,6 +140,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, pool: ThreadPool
                 adapter = await stack.enter_async_context(over_rpc(MemoryStore()))
             case "directory over rpc":
                 adapter = await stack.enter_async_context(over_rpc(DirectoryStore(tmp_path / "store", pool)))
+            case "split":
+                adapter = SplitStore(MemoryStore(), MemoryStore())
             case other:
                 raise AssertionError(other)
         yield adapter

@@ -356,3 +356,103 @@ async def test_objects_carry_the_key_that_they_are_written_with_and_others_do_no
         }
         assert heads["small"]["ServerSideEncryption"] == heads["large"]["ServerSideEncryption"] == "aws:kms"
         assert await store.get("small") == b"x"
+
+
+# --- directory buckets (S3 Express One Zone) --------------------------------------------------------------------------
+
+SESSION = answer(
+    200,
+    b"<CreateSessionResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Credentials><SessionToken>of-session</SessionToken>"
+    b"<SecretAccessKey>secret</SecretAccessKey><AccessKeyId>KEY</AccessKeyId><Expiration>2126-11-26T10:00:00Z</Expiration>"
+    b"</Credentials></CreateSessionResult>",
+)
+
+
+def listing(*keys: str, more: str = "") -> bytes:
+    entries = "".join(
+        f"<Contents><Key>{key}</Key><Size>7</Size><LastModified>2025-11-21T08:00:00.000Z</LastModified></Contents>"
+        for key in keys
+    )
+    truncated = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    body = f"<ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>{truncated}{entries}</ListBucketResult>"
+    return answer(200, body.encode())
+
+
+@contextlib.asynccontextmanager
+async def directory_bucket(*answers: bytes) -> AsyncIterator[tuple[ScriptedServer, S3Store]]:
+    async with ScriptedServer([SESSION, *answers]) as server:
+        location = parse_store_url(f"s3://fast--use1-az4--x-s3/c?region=us-east-1&endpoint={server.endpoint}")
+        assert isinstance(location, S3Location)
+        assert location.is_directory_bucket
+        store = S3Store(location, rng=NoWait())
+        await store.open()
+        try:
+            yield server, store
+        finally:
+            await store.close()
+
+
+async def test_a_directory_bucket_gets_a_session_and_conditional_writes() -> None:
+    async with directory_bucket(OK) as (server, store):
+        await store.put_if_absent("wal/1/x", b"abc")
+        await store.put_if_absent("wal/1/y", b"abc")
+    session, first, second = server.requests
+    assert (session.method, session.target) == ("GET", "/fast--use1-az4--x-s3?session")
+    assert "/us-east-1/s3express/" in session.headers["authorization"]
+    for request in (first, second):
+        assert request.headers["if-none-match"] == "*"
+        assert request.headers["x-amz-s3session-token"] == "of-session"
+        assert request.headers["x-amz-checksum-crc32c"]
+
+
+async def test_what_a_directory_bucket_lists_in_any_order_is_sorted_here() -> None:
+    pages = (
+        listing("c/wal/1/5", "c/wal/1/2", "c/wal/1/9", more="next"),
+        listing("c/wal/1/3", "c/wal/2/1", "c/wal/1/4"),
+    )
+    async with directory_bucket(*pages) as (server, store):
+        found = await store.list_objects("wal/1/", start_after="wal/1/2", limit=3)
+        assert [info.key for info in found] == ["wal/1/3", "wal/1/4", "wal/1/5"]
+    _, first, second = server.requests
+    # It knows no StartAfter, and only prefixes that end with a slash.
+    assert "prefix=c%2Fwal%2F1%2F&" in first.target
+    assert "start-after" not in first.target
+    assert "max-keys=1000" in first.target
+    assert "continuation-token=next" in second.target
+
+
+async def test_a_prefix_that_ends_within_a_name_is_listed_from_its_folder() -> None:
+    async with directory_bucket(listing("c/wal/12", "c/wal/21", "c/wal/1")) as (server, store):
+        assert [info.key for info in await store.list_objects("wal/1")] == ["wal/1", "wal/12"]
+    assert "prefix=c%2Fwal%2F&" in server.requests[1].target
+
+
+async def test_a_directory_bucket_says_what_to_allow_and_has_no_versions() -> None:
+    async with directory_bucket(refusal(403, "AccessDenied")) as (_, store):
+        with pytest.raises(
+            StorageUnavailable, match="allow s3express:CreateSession on the directory bucket fast--use1"
+        ):
+            await store.get("wal/1/x")
+    rules = answer(
+        200,
+        b"<LifecycleConfiguration xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Rule><ID>old</ID><Status>Enabled</Status>"
+        b"<Filter><Prefix>c/</Prefix></Filter><Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>",
+    )
+    async with directory_bucket(rules) as (server, store):
+        found = await store.bucket_rules()
+        assert not found.versioned
+        assert [rule["ID"] for rule in found.lifecycle] == ["old"]
+        assert not any("versioning" in request.target for request in server.requests)
+
+
+async def test_retries_of_a_wal_store_have_its_label() -> None:
+    async with ScriptedServer([refusal(503, "SlowDown"), OK]) as server:
+        location = parse_store_url(f"s3://bucket?endpoint={server.endpoint}")
+        assert isinstance(location, S3Location)
+        registry = Registry()
+        store = S3Store(location, rng=NoWait(), registry=registry, of_wal=True)
+        await store.open()
+        await store.put_if_absent("wal/1/x", b"abc")
+        await store.close()
+    [retries] = [sample for sample in registry.samples() if sample.name == "firn_store_retries_total"]
+    assert (retries.labels, retries.value) == ((("operation", "put_if_absent"), ("store", "wal")), 1)

@@ -38,6 +38,15 @@ async def test_keys_of_write_ahead_logs_are_in_their_own_store_and_all_others_in
     assert [info.key for info in await store.list_objects("wal/")] == ["wal/1/5/7", "wal/store"]
     assert [info.key for info in await store.list_objects("wal/", start_after="wal/1/5/7")] == ["wal/store"]
     assert [info.key for info in await store.list_objects("data/")] == ["data/a"]
+    await main.put("wal/1/5/1", b"of a time when there was one store")
+    everything = ["cluster/log/0", "data/a", "wal/1/5/7", "wal/store", "walrus"]
+    assert [info.key for info in await store.list_objects("")] == everything
+    for limit in (1, 2, 3):
+        paged: list[str] = []
+        while page := await store.list_objects("", start_after=paged[-1] if paged else "", limit=limit):
+            paged += [info.key for info in page]
+        assert paged == everything
+    await main.delete("wal/1/5/1")
     upload = await store.begin_upload("data/b")
     await upload.put_part(1, b"part")
     assert [one.key for one in await store.list_uploads("data/")] == ["data/b"]
