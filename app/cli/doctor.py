@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,6 +25,8 @@ from app.limits import GIB
 if TYPE_CHECKING:
     from app.broker.running import RunningBroker
     from app.configs import BrokerConfig
+    from app.metadata.cluster import ClusterImage
+    from app.metadata.wal_store import Marker
     from app.objectstore.api import ObjectStore
     from app.objectstore.check import CheckResult
     from app.settings import Address, Review
@@ -52,6 +54,10 @@ def doctor(
     store: Annotated[
         str | None,
         typer.Option("--store", "-s", metavar="URL", help="Object store: file:///path or s3://bucket/prefix."),
+    ] = None,
+    wal_store: Annotated[
+        str | None,
+        typer.Option("--wal-store", metavar="URL", help="Store of the write-ahead logs, if they have their own."),
     ] = None,
     config: Annotated[
         Path | None,
@@ -81,7 +87,13 @@ def doctor(
     from app.broker.running import find_running
     from app.settings import resolve, review, sources_of
 
-    flags = {"--data-dir": data_dir, "--store": store, "--listen": listen, "--http": http}
+    flags = {
+        "--data-dir": data_dir,
+        "--store": store,
+        "--wal-store": wal_store,
+        "--listen": listen,
+        "--http": http,
+    }
     sources = sources_of(config_path=config, environment=os.environ, flags=flags)
     reviewed = review(sources)
     if reviewed.settings is None and config is None:
@@ -96,7 +108,12 @@ def doctor(
         results += port_checks(broker, running)
         in_log = broker.firn_ephemeral or broker.topic_defaults.firn_durability is Durability.OBJECT
         results += run_async(
-            lambda: store_checks(broker.store_url, partitions=not without_partitions, write_ahead=in_log)
+            lambda: store_checks(
+                broker.store_url,
+                partitions=not without_partitions,
+                write_ahead=in_log and not broker.wal_store_url,
+                wal_url=broker.wal_store_url,
+            )
         )
     failed = [result for result in results if not result.passed]
     if as_json:
@@ -359,9 +376,45 @@ def _existing(path: Path) -> Path:
     return path
 
 
-async def store_checks(url: str, *, partitions: bool = True, write_ahead: bool = False) -> list[CheckResult]:
+async def store_checks(
+    url: str, *, partitions: bool = True, write_ahead: bool = False, wal_url: str = ""
+) -> list[CheckResult]:
     """Check every feature of the object store that Firn needs, and every partition in it. ``write_ahead``: whether write-ahead logs
-    will be in it, though there may be none yet. Raises: ConfigError for a wrong URL."""
+    will be in it, though there may be none yet. ``wal_url``: the store of write-ahead logs, if they have their own, which is
+    checked as well. Raises: ConfigError for a wrong URL."""
+    from app.machine.runtime import SystemClock
+    from app.metadata.cluster import ClusterImage
+    from app.metadata.follower import MetadataFollower
+    from app.objectstore.location import check_locations
+
+    check_locations(url, wal_url)
+    image = ClusterImage()
+
+    async def look_at_main(store: ObjectStore, sound: bool) -> list[CheckResult]:
+        nonlocal image
+        results = await bucket_checks(store, write_ahead=write_ahead)
+        if sound and partitions and all(result.passed for result in results):
+            results += await partition_checks(store)
+        with suppress(FirnError):  # the check of partitions says it
+            image = await MetadataFollower(store, SystemClock()).cluster()
+        return results if wal_url else results + wal_store_checks(image, "", None)
+
+    async def look_at_wal(store: ObjectStore, sound: bool) -> list[CheckResult]:
+        results = await bucket_checks(store, write_ahead=True)
+        return results + wal_store_checks(image, wal_url, await _marker(store)) if sound else results
+
+    found = await _checked("store", url, look_at_main)
+    return found + await _checked("WAL store", wal_url, look_at_wal, uploads=False) if wal_url else found
+
+
+async def _checked(
+    name: str,
+    url: str,
+    look: Callable[[ObjectStore, bool], Awaitable[list[CheckResult]]],
+    *,
+    uploads: bool = True,
+) -> list[CheckResult]:
+    """Check a store. ``look`` goes on; it is told whether the store has all features. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
     from app.objectstore.location import DirectoryLocation, parse_store_url
@@ -373,10 +426,9 @@ async def store_checks(url: str, *, partitions: bool = True, write_ahead: bool =
     try:
         store = await open_store(url, pool=pool, rng=random.Random())
         try:
-            results = await check_store(store, clock=SystemClock(), name=f"doctor-{uuid.uuid4().hex[:12]}")
-            results += await bucket_checks(store, write_ahead=write_ahead)
-            if partitions and all(result.passed for result in results):
-                results += await partition_checks(store)
+            name_of_run = f"doctor-{uuid.uuid4().hex[:12]}"
+            results = await check_store(store, clock=SystemClock(), name=name_of_run, uploads=uploads)
+            results += await look(store, all(result.passed for result in results))
         finally:
             await store.close()
     except FirnError as error:
@@ -393,9 +445,47 @@ async def store_checks(url: str, *, partitions: bool = True, write_ahead: bool =
             with suppress(OSError):
                 os.rmdir(folder)
     return [
-        CheckResult(f"store: {result.name}", result.passed, result.detail, result.mend)
+        CheckResult(f"{name}: {result.name}", result.passed, result.detail, result.mend)
         for result in (CheckResult("address", True, url), *results)
     ]
+
+
+async def _marker(store: ObjectStore) -> Marker | None:
+    """What a store for write-ahead logs says of itself; None if nothing. Raises: StorageUnavailable, CorruptionError."""
+    from app.metadata import layout
+    from app.metadata.wal_store import decode_marker
+    from app.objectstore.api import ObjectMissing
+
+    try:
+        return decode_marker(await store.get(layout.WAL_STORE_KEY))
+    except ObjectMissing:
+        return None
+
+
+def wal_store_checks(image: ClusterImage, wal_url: str, marker: Marker | None) -> list[CheckResult]:
+    """Whether a broker with that store of write-ahead logs could join the cluster (ADR 0037, J62 to J64).
+
+    Nothing, where there is no cluster or the store is to be the cluster's from now on. ``wal_url``: empty if it is the main store.
+    """
+    from app.metadata.wal_store_changes import MAIN_STORE, may_change, why_not_this_store
+    from app.objectstore.check import CheckResult
+
+    name = "cluster" if wal_url else "WAL store"
+    if not image.cluster_id:
+        return []
+    if marker is not None and marker.cluster_id != image.cluster_id:
+        why = f"{wal_url} is the WAL store of cluster {marker.cluster_id}, and this is cluster {image.cluster_id}"
+        return [CheckResult(name, False, why, "give each cluster a WAL store or a prefix of its own")]
+    found = MAIN_STORE if marker is None else marker.store_id
+    if wal_url and marker is None and image.wal_store:
+        why = f"{wal_url} has no marker of a WAL store, and that of the cluster is {image.wal_store}"
+        return [CheckResult(name, False, why, "mount the file system, or name the WAL store of the brokers")]
+    if found == image.wal_store and (marker is not None or not wal_url):
+        return [CheckResult(name, True, f"it is that of cluster {image.cluster_id}")] if wal_url else []
+    if may_change(image.topics_by_name.values()):
+        return []
+    why, _, mend = why_not_this_store(image.wal_store, found or "without a marker").partition(": ")
+    return [CheckResult(name, False, why, mend)]
 
 
 async def bucket_checks(store: ObjectStore, *, write_ahead: bool) -> list[CheckResult]:

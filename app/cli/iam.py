@@ -47,6 +47,10 @@ def policy(
     store: Annotated[
         str, typer.Option("--store", "-s", metavar="URL", help="The cluster's store: s3://bucket/prefix.")
     ],
+    wal_store: Annotated[
+        str | None,
+        typer.Option("--wal-store", metavar="URL", help="Store of the write-ahead logs, if they have their own."),
+    ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,18 +76,23 @@ def policy(
     to the bucket: its policy denies all access.
     """
     from app.iam.policy import policy_of
-    from app.objectstore.location import S3Location, parse_store_url
+    from app.objectstore.location import S3Location, check_locations, parse_store_url
 
     location = parse_store_url(store)
     if not isinstance(location, S3Location):
         raise ConfigError(
             f"{store} is a directory, but AWS policies are for S3 stores. Name an S3 store: s3://bucket/prefix."
         )
+    wal_location = None
+    if wal_store is not None:
+        check_locations(store, wal_store)
+        wal_location = parse_store_url(wal_store)
     if topic and role is not RoleName.SPARK:
         raise ConfigError(
             f"--topic limits the topics that Spark may read; a policy for {role} has no topics. Remove --topic."
         )
-    keys = kms_key or ([location.kms_key_id] if location.kms_key_id is not None else [])
+    named_keys = [each.kms_key_id for each in (location, wal_location) if isinstance(each, S3Location)]
+    keys = kms_key or [key for key in dict.fromkeys(named_keys) if key is not None]
     partition = _partition(location.region or "")
     for key in keys:
         told = _KEY_ARN.fullmatch(key)
@@ -94,7 +103,16 @@ def policy(
             )
         partition = told[1]
     named = _topic_ids(location, topic or ())
-    print_json(policy_of(role.value, location, topic_ids=named, kms_key_arns=keys, partition=partition))
+    print_json(
+        policy_of(
+            role.value,
+            location,
+            wal_location=wal_location,
+            topic_ids=named,
+            kms_key_arns=keys,
+            partition=partition,
+        )
+    )
     return 0
 
 

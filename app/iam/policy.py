@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from app.iam.calls import NEEDS
 from app.metadata import layout
 from app.objectstore.check import CHECK_PREFIX
-from app.objectstore.location import S3Location
+from app.objectstore.location import S3Location, StoreLocation
 from app.units import TopicId
 
 Role: TypeAlias = Literal["broker", "spark", "http"]
@@ -32,6 +32,11 @@ BROKER_PREFIXES: Final = (
 )
 """Where brokers read and write; the last is that of ``firn doctor``."""
 
+WAL_STORE_PREFIXES: Final = (layout.WAL_PREFIX, CHECK_PREFIX)
+"""The same in a store of their own for write-ahead logs."""
+
+_SESSION: Final = "s3express:CreateSession"
+_WAL_WRITING: Final = ("DeleteObject", "PutObject")
 _WRITING: Final = ("AbortMultipartUpload", "DeleteObject", "PutObject", "UploadPart")
 _READING: Final = ("GetObject", "HeadObject")
 
@@ -40,6 +45,7 @@ def policy_of(
     role: Role,
     location: S3Location,
     *,
+    wal_location: StoreLocation | None = None,
     topic_ids: Sequence[TopicId] = (),
     kms_key_arns: Sequence[str] = (),
     partition: str = "aws",
@@ -47,15 +53,22 @@ def policy_of(
     """The policy document of a role for one cluster's bucket and prefix.
 
     Args:
+        wal_location: the store of write-ahead logs, if they have their own. A file system is nothing of AWS's policies.
         topic_ids: for ``spark``, the topics that may be read; none means all of them.
         kms_key_arns: of the keys that encrypt the bucket and topics; none: S3's own keys.
         partition: of AWS, as in an ARN: ``aws``, ``aws-cn``, ``aws-us-gov``.
     """
     bucket_arn = f"arn:{partition}:s3:::{location.bucket}"
     if role == "http":
-        return _document([_nothing(bucket_arn)])
+        nothing = [_nothing(bucket_arn)]
+        if isinstance(wal_location, S3Location) and wal_location.bucket != location.bucket:
+            nothing.append(_nothing_of_wal(wal_location, partition))
+        return _document(nothing)
     if role == "broker":
-        statements = _broker(bucket_arn, location.prefix)
+        elsewhere = () if wal_location is None else (layout.WAL_PREFIX,)
+        statements = _broker(bucket_arn, location.prefix, [each for each in BROKER_PREFIXES if each not in elsewhere])
+        if isinstance(wal_location, S3Location):
+            statements += _wal_store(wal_location, partition)
     else:
         statements = _spark(bucket_arn, location.prefix, topic_ids)
     if kms_key_arns:
@@ -66,12 +79,41 @@ def policy_of(
     return _document(statements)
 
 
-def _broker(bucket_arn: str, root: str) -> list[Policy]:
+def _broker(bucket_arn: str, root: str, prefixes: Sequence[str]) -> list[Policy]:
     return [
-        _objects(bucket_arn, _READING + _WRITING, [f"{root}{prefix}*" for prefix in BROKER_PREFIXES]),
-        _list(bucket_arn, [f"{root}{prefix}*" for prefix in BROKER_PREFIXES]),
+        _objects(bucket_arn, _READING + _WRITING, [f"{root}{prefix}*" for prefix in prefixes]),
+        _list(bucket_arn, [f"{root}{prefix}*" for prefix in prefixes]),
         _list_uploads(bucket_arn),
     ]
+
+
+def _wal_store(location: S3Location, partition: str) -> list[Policy]:
+    """Read and write write-ahead logs in a store of their own, which has no multipart uploads."""
+    if location.is_directory_bucket:
+        # A session may read and write everything in the bucket: S3 Express knows no right to a prefix.
+        return [
+            {"Sid": "WalStore", "Effect": "Allow", "Action": _SESSION, "Resource": _express_arn(location, partition)}
+        ]
+    bucket_arn = f"arn:{partition}:s3:::{location.bucket}"
+    keys = [f"{location.prefix}{prefix}*" for prefix in WAL_STORE_PREFIXES]
+    return [
+        {**_objects(bucket_arn, _READING + _WAL_WRITING, keys), "Sid": "WalObjects"},
+        {**_list(bucket_arn, keys), "Sid": "WalList"},
+    ]
+
+
+def _nothing_of_wal(location: S3Location, partition: str) -> Policy:
+    if location.is_directory_bucket:
+        denied: Policy = {"Action": "s3express:*", "Resource": _express_arn(location, partition)}
+    else:
+        bucket_arn = f"arn:{partition}:s3:::{location.bucket}"
+        denied = {"Action": "s3:*", "Resource": [bucket_arn, f"{bucket_arn}/*"]}
+    return {"Sid": "NotInTheWalStore", "Effect": "Deny", **denied}
+
+
+def _express_arn(location: S3Location, partition: str) -> str:
+    """Of a directory bucket in any account, because a store URL does not name the account."""
+    return f"arn:{partition}:s3express:{location.region or '*'}:*:bucket/{location.bucket}"
 
 
 def _spark(bucket_arn: str, root: str, topic_ids: Sequence[TopicId]) -> list[Policy]:

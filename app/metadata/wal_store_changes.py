@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -11,6 +12,7 @@ from app.metadata.cluster import (
     NOT_SEALED,
     OBJECT_LEVEL,
     ImageDraft,
+    TopicImage,
     broker_change,
     wal_store_change,
 )
@@ -29,14 +31,13 @@ def change_wal_store(draft: ImageDraft, broker_id: BrokerId, wal_store: str) -> 
     why = why_not_this_store(draft.wal_store, wal_store)
     if draft.level < OBJECT_LEVEL:
         raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, f"{why}. {needs_level(draft.level)}")
-    for topic in draft.topics:
-        for image in topic.partitions:
-            if image.durability or image.wal_ranges:
-                raise RequestRejected(
-                    ErrorCode.INVALID_REQUEST,
-                    f"{why}. The store of write-ahead logs cannot be changed while a topic has records in them, as '{topic.name}'"
-                    " has: alter its firn.durability first.",
-                )
+    holder = next((topic for topic in draft.topics if not may_change((topic,))), None)
+    if holder is not None:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"{why}. The store of write-ahead logs cannot be changed while a topic has records in them, as '{holder.name}' has:"
+            " alter its firn.durability first.",
+        )
     others = [each for each in draft.brokers.values() if each.broker_id != broker_id]
     living = sorted(each.broker_id for each in others if not each.fenced)
     if living:
@@ -53,6 +54,11 @@ def change_wal_store(draft: ImageDraft, broker_id: BrokerId, wal_store: str) -> 
             if each.wal_end == NOT_SEALED
         ),
     ]
+
+
+def may_change(topics: Iterable[TopicImage]) -> bool:
+    """Whether nothing of these topics is, or comes to be, in write-ahead logs."""
+    return not any(one.durability or one.wal_ranges for topic in topics for one in topic.partitions)
 
 
 def needs_level(level: int) -> str:

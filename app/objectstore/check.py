@@ -47,18 +47,22 @@ class _Failed(Exception):
         self.mend = mend
 
 
-async def check_store(store: ObjectStore, *, clock: Clock | None = None, name: str = "doctor") -> list[CheckResult]:
+async def check_store(
+    store: ObjectStore, *, clock: Clock | None = None, name: str = "doctor", uploads: bool = True
+) -> list[CheckResult]:
     """Try every operation of Firn on a store, under its own keys (``check/<name>/…``), and delete these objects afterwards.
 
-    ``name`` separates runs at the same time. With ``clock``, the store's time is compared with this machine's.
+    ``name`` separates runs at the same time. With ``clock``, the store's time is compared with this machine's. ``uploads``: whether
+    there will be multipart uploads, as everywhere but in a store for write-ahead logs alone.
     A failed check raises nothing. The list ends early if later checks need the operation that failed.
     """
-    return await _Check(store, clock, f"{CHECK_PREFIX}{name}").run()
+    return await _Check(store, clock, f"{CHECK_PREFIX}{name}", uploads).run()
 
 
 class _Check:
-    def __init__(self, store: ObjectStore, clock: Clock | None, prefix: str) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock | None, prefix: str, uploads: bool) -> None:
         self._store = store
+        self._uploads = uploads
         self._clock = clock
         self._prefix = prefix
         self._results: list[CheckResult] = []
@@ -72,10 +76,11 @@ class _Check:
         if self._results[-1].passed:
             await self._try("read", "written bytes are read back: whole, by range and by tail", self._read())
             await self._try("conditional write", "the second of two writers of one key is refused", self._conditional())
-            await self._try("multipart upload", "an object was written in parts", self._multipart())
-            await self._try(
-                "conditional completion", "an upload does not replace an object", self._conditional_completion()
-            )
+            if self._uploads:
+                await self._try("multipart upload", "an object was written in parts", self._multipart())
+                await self._try(
+                    "conditional completion", "an upload does not replace an object", self._conditional_completion()
+                )
             if self._clock is not None:
                 await self._try("clock", "this machine and the store agree on the time", self._skew(self._clock))
             await self._try("delete", "objects can be deleted", self._delete())
@@ -97,7 +102,7 @@ class _Check:
 
     async def _clean(self) -> None:
         """Remove what an earlier run left; needs LIST."""
-        for info in await self._store.list_uploads(f"{self._prefix}/"):
+        for info in await self._store.list_uploads(f"{self._prefix}/") if self._uploads else ():
             await self._store.abort_upload(info.key, info.upload_id)
         left = [info.key for info in await self._store.list_objects(f"{self._prefix}/")]
         await self._store.delete_many(left)

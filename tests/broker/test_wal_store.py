@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from app.broker.write_ahead_sweep import sweep_ended
+from app.cli.doctor import store_checks
 from app.errors import ErrorCode
-from app.machine.runtime import SystemClock
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata import layout
 from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.registration import StartRefused
 from app.metadata.wal_store import decode_marker
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.objectstore.opening import open_store
 from app.objectstore.split import SplitStore
 from tests.broker.test_node import tier_everything
 from tests.broker.test_object_durability import CONFIGS, create, led, produce, records_read
@@ -237,3 +239,34 @@ async def test_a_start_waits_for_the_wal_store(tmp_path: Path) -> None:
     stores.wal.faults.append(Fault(FaultKind.UNAVAILABLE, times=2))
     async with alone(tmp_path, stores.both) as broker:
         assert any("waits for its WAL store, file:///fast" in line for line in broker.lines)
+
+
+async def findings(url: str, wal_url: str) -> dict[str, str]:
+    """What the doctor finds wrong, with what to do."""
+    return {one.name: one.mend for one in await store_checks(url, wal_url=wal_url) if not one.passed}
+
+
+async def test_the_doctor_checks_the_wal_store_and_that_it_is_the_clusters(tmp_path: Path) -> None:
+    pool = ThreadPool(2)
+    main, wal, other = (f"file://{tmp_path}/{name}" for name in ("main", "wal", "other"))
+    assert await findings(main, wal) == {}
+    assert not (tmp_path / "wal").exists()
+    store = await open_store(main, pool=pool, rng=RNG, wal=wal)
+    async with alone(tmp_path, store, url=wal) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+        names = [one.name for one in await store_checks(main, wal_url=wal) if one.passed]
+        assert {"store: conditional write", "WAL store: conditional write", "WAL store: cluster"} <= set(names)
+        assert "WAL store: multipart upload" not in names
+        assert await findings(main, wal) == {}
+        start = "start it with the --wal-store (firn.wal.store.url) of the other brokers"
+        assert await findings(main, "") == {"store: WAL store": start}
+        named = "mount the file system, or name the WAL store of the brokers"
+        assert await findings(main, other) == {"WAL store: cluster": named}
+    stranger = await open_store(other, pool=pool, rng=RNG)
+    await stranger.put(
+        layout.WAL_STORE_KEY, b'{"format":1,"cluster":"stranger","store":"7c9e6679-7425-40de-944b-e07fc1f90ae7"}'
+    )
+    assert await findings(main, other) == {"WAL store: cluster": "give each cluster a WAL store or a prefix of its own"}
+    pool.close()

@@ -138,3 +138,55 @@ def test_keys_of_topics_are_named_beside_that_of_the_bucket(capsys: pytest.Captu
     other = KEY + "0"
     told = printed(capsys, "--role", "broker", "--store", "s3://firn", "--kms-key", KEY, "--kms-key", other)
     assert [one["Resource"] for one in told["Statement"] if one["Sid"] == "Key"] == [[KEY, other]]
+
+
+# --- a store of their own for write-ahead logs ------------------------------------------------------------------------
+
+
+def test_write_ahead_logs_in_another_bucket_are_allowed_there_and_not_in_the_main_one() -> None:
+    policy = policy_of("broker", S3Location("firn", "prod/"), wal_location=S3Location("fast", "w/"))
+    for kind, key in KEYS.items():
+        of_wal = kind == "write-ahead log"
+        for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
+            assert may(policy, action, key) is not of_wal, kind
+            assert allowed([policy], action, f"arn:aws:s3:::fast/w/{key}") is of_wal, kind
+    assert allowed([policy], "s3:PutObject", f"arn:aws:s3:::fast/w/{layout.WAL_STORE_KEY}")
+    assert allowed([policy], "s3:PutObject", "arn:aws:s3:::fast/w/check/doctor-1/object")
+    assert not allowed([policy], "s3:AbortMultipartUpload", f"arn:aws:s3:::fast/w/{KEYS['write-ahead log']}")
+    for prefix, listed in (("w/wal/", True), ("w/data/", False)):
+        assert allowed([policy], "s3:ListBucket", "arn:aws:s3:::fast", {"s3:prefix": prefix}) is listed
+    assert len({statement["Sid"] for statement in policy["Statement"]}) == len(policy["Statement"])
+    assert policy_of("spark", S3Location("firn"), wal_location=S3Location("fast")) == policy_of(
+        "spark", S3Location("firn")
+    )
+
+
+def test_a_directory_bucket_needs_a_session_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = "s3://fast--euc1-az1--x-s3/w"
+    told = printed(
+        capsys, "--role", "broker", "--store", "s3://firn/prod", "--wal-store", f"{fast}?region=eu-central-1"
+    )
+    assert told["Statement"][-1] == {
+        "Sid": "WalStore",
+        "Effect": "Allow",
+        "Action": "s3express:CreateSession",
+        "Resource": "arn:aws:s3express:eu-central-1:*:bucket/fast--euc1-az1--x-s3",
+    }
+    assert not may(told, "s3:PutObject", KEYS["write-ahead log"])
+    nothing = printed(capsys, "--role", "http", "--store", "s3://firn/prod", "--wal-store", fast)
+    assert nothing["Statement"][-1] == {
+        "Sid": "NotInTheWalStore",
+        "Effect": "Deny",
+        "Action": "s3express:*",
+        "Resource": "arn:aws:s3express:*:*:bucket/fast--euc1-az1--x-s3",
+    }
+
+
+def test_a_shared_file_system_for_write_ahead_logs_takes_them_out_of_the_policy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = printed(capsys, "--role", "broker", "--store", "s3://firn/prod", "--wal-store", "file:///fast")
+    assert [statement["Sid"] for statement in told["Statement"]] == ["Objects", "List", "ListUploads"]
+    assert not may(told, "s3:PutObject", KEYS["write-ahead log"])
+    assert main(["iam", "policy", "--role", "broker", "--store", "s3://firn", "--wal-store", "s3://firn"]) == 2
+    assert "is both the store and the WAL store" in capsys.readouterr().err
