@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from app.broker.spending import Spending
     from app.broker.write_ahead import WriteAhead
     from app.broker.write_ahead_release import Releases
+    from app.cost.prices import StoreKind
 
 SEAL_S: Final = 5.0
 """A write-ahead log that cannot be sealed for this time is told of, and tried again."""
@@ -929,10 +930,23 @@ class Node:
             traffic=self.context.metrics,
             store_samples=store_samples,
             wal_kept_bytes=lambda: 0.0 if self.write_ahead is None else self.write_ahead.kept_bytes,
+            wal_store=self._kind_of_wal_store(),
             pool=around.pool,
             faults=self.faults,
         )
         await spending.run()
+
+    def _kind_of_wal_store(self) -> StoreKind | None:
+        """The kind of store that write-ahead logs have of their own; None if they have none."""
+        from app.cost.prices import StoreKind
+        from app.objectstore.location import DirectoryLocation, parse_store_url
+
+        if not self.config.wal_store_url:
+            return None
+        location = parse_store_url(self.config.wal_store_url)
+        if isinstance(location, DirectoryLocation):
+            return StoreKind.FILE
+        return StoreKind.EXPRESS if location.is_directory_bucket else StoreKind.S3
 
     async def _sweep_tokens(self) -> None:
         from app.broker.token_sweep import sweep_tokens

@@ -14,7 +14,7 @@ from typing import Final
 
 from app.cost import measured
 from app.cost.measured import Hour, MeasuredBill, PartitionBytes, Reading, Spent, measured_bill
-from app.cost.prices import Prices
+from app.cost.prices import Prices, StoreKind
 from app.errors import StorageUnavailable
 from app.faults import Faults
 from app.handlers.metrics import ApiMetrics
@@ -44,18 +44,20 @@ class Spending:
         traffic: ApiMetrics,
         store_samples: Callable[[], Awaitable[Sequence[Sample]]],
         wal_kept_bytes: Callable[[], float],
+        wal_store: StoreKind | None = None,
         pool: BlockingPool,
         faults: Faults,
         read_s: float = READ_S,
     ) -> None:
         """``store_samples``: metrics of the store process, which counts requests. ``pool`` is for what takes long with many
-        partitions."""
+        partitions. ``wal_store``: the kind of store that write-ahead logs have of their own."""
         self._logs = logs
         self._table = table
         self._tier = tier
         self._traffic = traffic
         self._store_samples = store_samples
         self._wal_kept_bytes = wal_kept_bytes
+        self._wal_store = wal_store
         self._faults = faults
         self._read_s = read_s
         self._pool = pool
@@ -67,6 +69,9 @@ class Spending:
         registry.describe("firn_hour_requests", "gauge", "Operations on the object store in the last hour")
         registry.describe("firn_hour_zone_bytes", "gauge", "Bytes of record batches in the last hour, by zone")
         registry.describe("firn_hour_topic_bytes", "gauge", "Bytes of the topics with most bytes in the last hour")
+        registry.describe(
+            "firn_hour_wal_store_bytes", "gauge", "Bytes sent to and received from the WAL store in the last hour"
+        )
         registry.describe(
             "firn_cost_dollars_per_month", "gauge", "Cost of a month like the last hour, by line of the bill"
         )
@@ -83,6 +88,9 @@ class Spending:
     async def read(self) -> None:
         """Take a reading now. Without the store process's numbers none is taken: the next one covers more time."""
         requests: dict[tuple[str, str], float] = defaultdict(float)
+        wal_bytes: dict[tuple[str, str], float] = {}
+        if self._wal_store is not None:
+            wal_bytes = {(measured.UP, self._wal_store): 0.0, (measured.DOWN, self._wal_store): 0.0}
         try:
             samples = await self._store_samples()
         except StorageUnavailable as error:
@@ -92,6 +100,10 @@ class Spending:
             if sample.name == "firn_store_requests_total":
                 labels = dict(sample.labels)
                 requests[labels["operation"], labels["kind"]] += sample.value
+            elif self._wal_store is not None and sample.name == "firn_store_bytes_total":
+                labels = dict(sample.labels)
+                if labels.get("store") == measured.WAL:
+                    wal_bytes[labels["direction"], self._wal_store] += sample.value
         partitions: dict[tuple[str, int], PartitionBytes] = {}
         stored: dict[str, float] = defaultdict(float)
         for place, log in enumerate(self._logs.logs(), start=1):
@@ -104,7 +116,7 @@ class Spending:
                 stored[log.topic] += stored_bytes
             if not place % LOGS_AT_ONCE:
                 await asyncio.sleep(0)
-        reading = Reading(requests, self._zones(), partitions)
+        reading = Reading(requests, self._zones(), partitions, wal_bytes)
         led = [(one.topic, int(one.index)) for one in self._table.all_led()]
         digest = partial(self._digest, reading, asyncio.get_running_loop().time(), led, stored)
         if len(partitions) > LOGS_AT_ONCE:

@@ -66,6 +66,15 @@ def cost(
     linger: Annotated[
         float, typer.Option("--linger", metavar="MS", help="firn.wal.linger.ms, with --durability object.")
     ] = 250.0,
+    wal_store: Annotated[
+        str,
+        typer.Option(
+            "--wal-store",
+            metavar="KIND",
+            help="Where write-ahead logs are, with --durability object: s3 (Standard), express (S3 Express One Zone) or file (a "
+            "file system, whose price is not known).",
+        ),
+    ] = "s3",
     requests: Annotated[
         float | None,
         typer.Option(
@@ -140,7 +149,7 @@ def cost(
     except TypeError:
         names_there_are = ", ".join(field.name for field in fields(Around))
         raise ConfigError(f"--with names something else than {names_there_are}.") from None
-    write_ahead = _write_ahead(durability, replicas, linger, requests)
+    write_ahead = _write_ahead(durability, replicas, linger, requests, wal_store)
     found = bills(workload, prices, firn_replicas=replicas, volume_gib=volume, around=stands, write_ahead=write_ahead)
     if json:
         print_json(
@@ -164,10 +173,17 @@ def _prices(assignments: Sequence[str]) -> Prices:
         raise ConfigError(f"--price: {error}.") from None
 
 
-def _write_ahead(durability: str | None, replicas: int, linger_ms: float, requests: float | None) -> WriteAhead | None:
+def _write_ahead(
+    durability: str | None, replicas: int, linger_ms: float, requests: float | None, store: str
+) -> WriteAhead | None:
     """None for topics that have no write-ahead log. Raises: ConfigError."""
+    from app.cost.prices import StoreKind
     from app.cost.workload import WriteAhead
 
+    try:
+        kind = StoreKind(store)
+    except ValueError:
+        raise ConfigError(f"--wal-store: the kinds of stores are {', '.join(StoreKind)}.") from None
     if durability in (None, "memory", "disk"):
         return None
     if durability != "object":
@@ -177,8 +193,8 @@ def _write_ahead(durability: str | None, replicas: int, linger_ms: float, reques
             "--replicas: topics with object durability have one copy on brokers. Bills of one to three copies are beside it."
         )
     if requests is None:
-        return WriteAhead(linger_ms=linger_ms)
-    return WriteAhead(linger_ms=linger_ms, appends_per_s=requests)
+        return WriteAhead(linger_ms=linger_ms, store=kind)
+    return WriteAhead(linger_ms=linger_ms, appends_per_s=requests, store=kind)
 
 
 def _facts(workload: Workload) -> dict[str, float]:

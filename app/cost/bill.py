@@ -16,7 +16,17 @@ from math import ceil
 from typing import Final
 
 from app.cost import requests
-from app.cost.prices import HOURS_PER_MONTH, SECONDS_PER_MONTH, WITH_EBS, WITH_NVME, Instance, Prices
+from app.cost.prices import (
+    HOURS_PER_MONTH,
+    SECONDS_PER_MONTH,
+    WITH_EBS,
+    WITH_NVME,
+    Instance,
+    Prices,
+    StoreKind,
+    StorePrices,
+    store_prices,
+)
 from app.cost.workload import Workload, WriteAhead
 from app.errors import ConfigError
 from app.limits import GIB, MIB
@@ -54,6 +64,13 @@ KAFKA_WORK: Final = Work(13.2, 0.3, 2.7, 1.3)
 KAFKA_TIER_PART_BYTES: Final = 25 * MIB
 KAFKA_TIER_OBJECTS: Final = 3
 KAFKA_TIER_CHUNK_BYTES: Final = 4 * MIB
+
+
+_WHERE: Final = {
+    StoreKind.S3: "",
+    StoreKind.EXPRESS: ", in S3 Express One Zone",
+    StoreKind.FILE: ", in a file system, whose price is not known",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,21 +243,22 @@ def firn_object(
     stored_gib = workload.retained_gib * workload.stored_share
     held_gib = write_ahead_gib(rolled, write_ahead, count)
     puts, _ = requests.billed(wal["objects"])
+    of_wal = store_prices(prices, write_ahead.store)
     lines = [
         _instances(machines.instance, count),
         _s3_storage(stored_gib, prices),
         _s3_requests(firn_operations(rolled, count), prices),
         Line(
             "write-ahead log: PUTs",
-            request_dollars(wal["objects"], prices),
+            of_wal.of(puts, 0, up_gib=rolled.gib_per_month),
             f"{puts:,.0f} objects by {count}, of {rolled.gib_per_month * GIB / puts / MIB:,.2f} MiB on average",
         ),
         Line(
             "write-ahead log: storage",
-            held_gib * prices.s3_gib_month_first,
-            f"{held_gib:,.1f} GiB of records that are not tiered yet",
+            held_gib * of_wal.gib_month,
+            f"{held_gib:,.1f} GiB of records that are not tiered yet" + _WHERE[write_ahead.store],
         ),
-        _wal_others(wal, write_ahead, count, prices),
+        _wal_others(wal, write_ahead, count, held_gib, of_wal),
         *_between_zones(workload, prices, 1, own_zone_reads=False),
     ]
     if volume_gib is not None:
@@ -252,7 +270,7 @@ def firn_object(
         operations,
         s3_rate(stored_gib, prices) * workload.stored_share,
         _replayed(rolled, prices),
-        _avoidable(rolled, wal["objects"], prices),
+        _avoidable(rolled, wal["objects"], prices, of_wal),
     )
 
 
@@ -289,22 +307,30 @@ def write_ahead_gib(workload: Workload, write_ahead: WriteAhead, brokers: int) -
     return held / GIB
 
 
-def _wal_others(wal: Mapping[str, Mapping[str, float]], write_ahead: WriteAhead, brokers: int, prices: Prices) -> Line:
+def _wal_others(
+    wal: Mapping[str, Mapping[str, float]],
+    write_ahead: WriteAhead,
+    brokers: int,
+    held_gib: float,
+    prices: StorePrices,
+) -> Line:
     others = requests.add(wal["take-over"], wal["trimming"], wal["sweeps"])
     puts, gets = requests.billed(others)
     how = (
         f"{brokers * write_ahead.take_overs:g} take-overs, sweeps: {puts:,.0f} PUT or LIST, {gets:,.0f} GET; "
         f"{others['delete_many']:,.0f} DELETE, which are free"
     )
-    return Line("write-ahead log: others", request_dollars(others, prices), how)
+    # A take-over reads the objects of its log, and hardly more.
+    return Line("write-ahead log: others", prices.of(puts, gets, down_gib=held_gib * write_ahead.take_overs), how)
 
 
-def _avoidable(workload: Workload, objects: Mapping[str, float], prices: Prices) -> Avoidable:
+def _avoidable(workload: Workload, objects: Mapping[str, float], prices: Prices, of_wal: StorePrices) -> Avoidable:
     """Objects are put once more, by leaders, and those of other zones are read by the brokers of each zone."""
     share = workload.crossing_share
-    puts = objects["put_if_absent"]
-    more = {"put_if_absent": puts if share else 0.0, "get": puts * (workload.zones - 1)}
-    return Avoidable(workload.gib_per_month * share * 2 * prices.zone_gib_each_way, request_dollars(more, prices))
+    puts, gib, others = objects["put_if_absent"], workload.gib_per_month, workload.zones - 1
+    again = 1.0 if share else 0.0
+    more = of_wal.of(puts * again, puts * others, gib * again, gib * others)
+    return Avoidable(gib * share * 2 * prices.zone_gib_each_way, more)
 
 
 @dataclass(frozen=True, slots=True)

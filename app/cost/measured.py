@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from app.cost import requests
-from app.cost.bill import Line, request_dollars, s3_rate, zone_line
-from app.cost.prices import AS_OF, REGION, SECONDS_PER_MONTH, Prices
+from app.cost.bill import Line, s3_rate, zone_line
+from app.cost.prices import AS_OF, REGION, SECONDS_PER_MONTH, Prices, StoreKind, store_prices
 from app.limits import GIB
 
 HOUR_S: Final = 3600.0
@@ -33,9 +33,12 @@ SEGMENTS: Final = "segments"
 IN: Final = "in"
 OUT: Final = "out"
 REPLICATION: Final = "replication"
+UP: Final = "up"
+DOWN: Final = "down"
 STORED: Final = "stored"
 """Bytes of segments as of now. All others are bytes of an hour."""
 
+_STORE_KINDS: Final = frozenset(StoreKind)
 _WHOSE: Final = {IN: "producers", OUT: "consumers", REPLICATION: "followers"}
 _BY: Final = {IN: IN, OUT: OUT, REPLICATION: IN}
 """Bytes of topics by which bytes between zones are shared."""
@@ -59,6 +62,8 @@ class Reading(NamedTuple):
     """Bytes by (direction, ``same``, ``other`` or ``unknown``)."""
     partitions: Mapping[tuple[str, int], PartitionBytes]
     """All that have a log here."""
+    wal_bytes: Mapping[tuple[str, str], float] = {}
+    """Bytes of a store of their own for write-ahead logs, by (direction, kind of store)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,13 @@ class Spent:
     """Bytes by (of what, topic)."""
     wal_kept_bytes: float = 0.0
     """Of the write-ahead log, as of now."""
+    wal_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """As in ``Reading``. Empty if write-ahead logs are in the main store."""
+
+    @property
+    def wal_store(self) -> StoreKind:
+        """The kind of store that write-ahead logs are in."""
+        return next((StoreKind(kind) for _, kind in self.wal_bytes if kind in _STORE_KINDS), StoreKind.S3)
 
 
 class _Step(NamedTuple):
@@ -80,6 +92,7 @@ class _Step(NamedTuple):
     requests: Mapping[tuple[str, str], float]
     zones: Mapping[tuple[str, str], float]
     topics: Mapping[tuple[str, str], float]
+    wal_bytes: Mapping[tuple[str, str], float]
 
 
 class Hour:
@@ -105,6 +118,7 @@ class Hour:
             _rises(reading.requests, before.requests),
             _rises(reading.zones, before.zones),
             _topics(reading.partitions, before.partitions, led),
+            {key: _rise(value, before.wal_bytes.get(key, 0.0)) for key, value in reading.wal_bytes.items()},
         )
         self._steps.append(step)
         while self._steps and self._steps[0].began_s < now_s - HOUR_S:
@@ -117,14 +131,25 @@ class Hour:
         requests_: dict[tuple[str, str], float] = defaultdict(float)
         zones: dict[tuple[str, str], float] = defaultdict(float)
         topics: dict[tuple[str, str], float] = defaultdict(float)
+        wal_bytes: dict[tuple[str, str], float] = defaultdict(float)
         for step in self._steps:
-            for total, part in ((requests_, step.requests), (zones, step.zones), (topics, step.topics)):
+            for total, part in (
+                (requests_, step.requests),
+                (zones, step.zones),
+                (topics, step.topics),
+                (wal_bytes, step.wal_bytes),
+            ):
                 for key, value in part.items():
                     total[key] += value
         for topic, value in _largest(stored).items():
             topics[STORED, topic] += value
         return Spent(
-            self._steps[-1].ended_s - self._steps[0].began_s, dict(requests_), dict(zones), dict(topics), wal_kept_bytes
+            self._steps[-1].ended_s - self._steps[0].began_s,
+            dict(requests_),
+            dict(zones),
+            dict(topics),
+            wal_kept_bytes,
+            dict(wal_bytes),
         )
 
 
@@ -183,6 +208,7 @@ SECONDS_NAME: Final = "firn_hour_seconds"
 REQUESTS_NAME: Final = "firn_hour_requests"
 ZONES_NAME: Final = "firn_hour_zone_bytes"
 TOPICS_NAME: Final = "firn_hour_topic_bytes"
+WAL_BYTES_NAME: Final = "firn_hour_wal_store_bytes"
 WAL_KEPT_NAME: Final = "firn_wal_kept_bytes"
 
 Labels = tuple[tuple[str, str], ...]
@@ -197,6 +223,8 @@ def samples_of(spent: Spent) -> Iterator[tuple[str, Labels, float]]:
         yield ZONES_NAME, (("direction", direction), ("zone", zone)), value
     for (of, topic), value in spent.topics.items():
         yield TOPICS_NAME, (("of", of), ("topic", topic)), value
+    for (direction, kind), value in spent.wal_bytes.items():
+        yield WAL_BYTES_NAME, (("direction", direction), ("kind", kind)), value
 
 
 def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent | None:
@@ -205,6 +233,7 @@ def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent |
     requests_: dict[tuple[str, str], float] = {}
     zones: dict[tuple[str, str], float] = {}
     topics: dict[tuple[str, str], float] = {}
+    wal_bytes: dict[tuple[str, str], float] = {}
     for name, labels, value in samples:
         if name == SECONDS_NAME:
             seconds = value
@@ -216,7 +245,9 @@ def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent |
             zones[labels["direction"], labels["zone"]] = value
         elif name == TOPICS_NAME:
             topics[labels["of"], labels["topic"]] = value
-    return Spent(seconds, requests_, zones, topics, wal_kept_bytes) if seconds > 0 else None
+        elif name == WAL_BYTES_NAME:
+            wal_bytes[labels["direction"], labels["kind"]] = value
+    return Spent(seconds, requests_, zones, topics, wal_kept_bytes, wal_bytes) if seconds > 0 else None
 
 
 # --- the bill ---------------------------------------------------------------------------------------------------------
@@ -283,16 +314,29 @@ def measured_bill(brokers: Sequence[Spent], prices: Prices) -> MeasuredBill:
     shares: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     stored: dict[str, float] = defaultdict(float)
     kept_gib = sum(one.wal_kept_bytes for one in brokers) / GIB
+    dollars: dict[_Position, float] = defaultdict(float)
+    wal_gib: dict[str, float] = defaultdict(float)
+    kept_dollars = 0.0
     for one in brokers:
         month = SECONDS_PER_MONTH / one.seconds
+        of_wal = store_prices(prices, one.wal_store)
         of_broker: dict[_Position, dict[str, float]] = {}
         for (operation, kind), count in one.requests.items():
             position = _position(operation, kind)
             part = {operation: count * month}
             operations[position] = requests.add(operations[position], part)
             of_broker[position] = requests.add(of_broker.get(position, {}), part)
+        gib_of = {direction: value * month / GIB for (direction, _), value in one.wal_bytes.items()}
+        for direction, gib in gib_of.items():
+            wal_gib[direction] += gib
         for position, part in of_broker.items():
-            _share(shares, position.what, one, position.by, request_dollars(part, prices))
+            puts, gets = requests.billed(part)
+            part_prices = of_wal if position.by == WAL else store_prices(prices)
+            up_gib = gib_of.get(UP, 0.0) if position is _PUTS else 0.0
+            down_gib = gib_of.get(DOWN, 0.0) if position is _TAKE_OVERS else 0.0
+            part_dollars = part_prices.of(puts, gets, up_gib, down_gib)
+            dollars[position] += part_dollars
+            _share(shares, position.what, one, position.by, part_dollars)
         for (direction, zone), value in one.zones.items():
             gib = value * month / GIB
             if zone == UNKNOWN:
@@ -304,8 +348,15 @@ def measured_bill(brokers: Sequence[Spent], prices: Prices) -> MeasuredBill:
         for (of, topic), value in one.topics.items():
             if of == STORED:
                 stored[topic] += value / GIB
-        _share(shares, "write-ahead log: storage", one, WAL, one.wal_kept_bytes / GIB * prices.s3_gib_month_first)
-    lines = [_requests_line(position, part, prices) for position, part in operations.items() if part]
+        kept_here = one.wal_kept_bytes / GIB * of_wal.gib_month
+        kept_dollars += kept_here
+        _share(shares, "write-ahead log: storage", one, WAL, kept_here)
+    more = {_PUTS: wal_gib.get(UP, 0.0), _TAKE_OVERS: wal_gib.get(DOWN, 0.0)}
+    lines = [
+        _requests_line(position, part, dollars[position], more.get(position, 0.0))
+        for position, part in operations.items()
+        if part
+    ]
     stored_gib = sum(stored.values())
     if stored_gib:
         rate = s3_rate(stored_gib, prices)
@@ -314,7 +365,7 @@ def measured_bill(brokers: Sequence[Spent], prices: Prices) -> MeasuredBill:
             shares[topic]["S3 storage"] += gib * rate
     if kept_gib:
         how = f"{kept_gib:,.2f} GiB that are not tiered yet"
-        lines.append(Line("write-ahead log: storage", kept_gib * prices.s3_gib_month_first, how))
+        lines.append(Line("write-ahead log: storage", kept_dollars, how))
     lines += [zone_line(whose, gib, prices) for whose, gib in crossing.items() if gib]
     topics = [TopicBill(topic, sum(parts.values()), dict(parts)) for topic, parts in shares.items()]
     return MeasuredBill(
@@ -326,11 +377,13 @@ def measured_bill(brokers: Sequence[Spent], prices: Prices) -> MeasuredBill:
     )
 
 
-def _requests_line(position: _Position, operations: Mapping[str, float], prices: Prices) -> Line:
+def _requests_line(position: _Position, operations: Mapping[str, float], dollars: float, gib: float) -> Line:
     puts, gets = requests.billed(operations)
     deletions = sum(count for operation, count in operations.items() if operation in requests.FREE)
     how = f"{puts:,.0f} PUT or LIST, {gets:,.0f} GET, {deletions:,.0f} DELETE (free)"
-    return Line(position.what, request_dollars(operations, prices), how)
+    if gib:
+        how += f"; {gib:,.1f} GiB of the WAL store"
+    return Line(position.what, dollars, how)
 
 
 def _share(shares: dict[str, dict[str, float]], what: str, spent: Spent, by: str, dollars: float) -> None:

@@ -1,6 +1,7 @@
 """AWS list prices, all of them here: us-east-1, on demand, US dollars, before tax and discounts.
 
-AWS publishes them at aws.amazon.com/s3/pricing (Standard; PUT, COPY, POST and LIST are one class, DELETE is free),
+AWS publishes them at aws.amazon.com/s3/pricing (Standard and Express One Zone; PUT, COPY, POST and LIST are one class, DELETE is
+free),
 aws.amazon.com/ec2/pricing/on-demand (instances; data transfer between zones is billed on either side),
 aws.amazon.com/ebs/pricing (gp3) and aws.amazon.com/elasticache/pricing. Written down by hand, and held in November 2026 against
 copies of the list that others publish (``docs/cost.md``); look again before you rely on one, and override it
@@ -10,6 +11,7 @@ copies of the list that others publish (``docs/cost.md``); look again before you
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Final
 
 AS_OF: Final = "2026-11"
@@ -31,6 +33,13 @@ class Prices:
     """PUT, COPY, POST, LIST."""
     s3_get_per_1000: float = 0.0004
     """GET and HEAD."""
+    express_gib_month: float = 0.11
+    """S3 Express One Zone."""
+    express_put_per_1000: float = 0.00113
+    express_get_per_1000: float = 0.00003
+    express_put_gib: float = 0.0032
+    """Uploads are billed by bytes as well, from the first one on."""
+    express_get_gib: float = 0.0006
     zone_gib_each_way: float = 0.01
     """Between two zones of a region, billed to the sender and to the receiver."""
     ebs_gib_month: float = 0.08
@@ -81,6 +90,50 @@ WITH_EBS: Final = (
     Instance("m6i.4xlarge", 0.768, 16, 781.2, 0, 625.0),
 )
 """For brokers on EBS: Kafka."""
+
+
+class StoreKind(StrEnum):
+    """What kind of store write-ahead logs have of their own."""
+
+    S3 = "s3"
+    """A bucket of S3 Standard."""
+    EXPRESS = "express"
+    """A directory bucket of S3 Express One Zone."""
+    FILE = "file"
+    """A shared file system. Nothing is known of its price."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePrices:
+    """Dollars of one store."""
+
+    put_per_1000: float
+    get_per_1000: float
+    put_gib: float
+    get_gib: float
+    gib_month: float
+
+    def of(self, puts: float, gets: float, up_gib: float = 0.0, down_gib: float = 0.0) -> float:
+        """What requests and their bytes cost."""
+        requests = puts / 1000 * self.put_per_1000 + gets / 1000 * self.get_per_1000
+        return requests + up_gib * self.put_gib + down_gib * self.get_gib
+
+
+def store_prices(prices: Prices, kind: StoreKind = StoreKind.S3) -> StorePrices:
+    """The prices of a store of that kind; those of S3 Standard for its first 50 TiB."""
+    match kind:
+        case StoreKind.S3:
+            return StorePrices(prices.s3_put_per_1000, prices.s3_get_per_1000, 0.0, 0.0, prices.s3_gib_month_first)
+        case StoreKind.EXPRESS:
+            return StorePrices(
+                prices.express_put_per_1000,
+                prices.express_get_per_1000,
+                prices.express_put_gib,
+                prices.express_get_gib,
+                prices.express_gib_month,
+            )
+        case StoreKind.FILE:
+            return StorePrices(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def names() -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from app.cost.prices import SECONDS_PER_MONTH
+from app.cost.prices import SECONDS_PER_MONTH, StoreKind
 from app.errors import ConfigError
 from app.limits import GIB, MIB
 
@@ -105,6 +105,8 @@ class WriteAhead:
     appends_per_s: float = inf
     """Produce requests of all producers. Where they are few, an object waits for the first of them. The default is the most that
     objects can come to."""
+    store: StoreKind = StoreKind.S3
+    """What kind of store the log is in."""
     take_overs: float = 1.0
     """How often a month the partitions of each broker go on somewhere else, or on itself after a restart."""
 

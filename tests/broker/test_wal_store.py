@@ -19,8 +19,10 @@ from app.metadata import layout
 from app.metadata.cluster import OBJECT_LEVEL
 from app.metadata.registration import StartRefused
 from app.metadata.wal_store import decode_marker
+from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.objectstore.metered import MeteredStore
 from app.objectstore.opening import open_store
 from app.objectstore.split import SplitStore
 from tests.broker.test_node import tier_everything
@@ -270,3 +272,23 @@ async def test_the_doctor_checks_the_wal_store_and_that_it_is_the_clusters(tmp_p
     )
     assert await findings(main, other) == {"WAL store: cluster": "give each cluster a WAL store or a prefix of its own"}
     pool.close()
+
+
+async def test_what_the_wal_store_costs_is_counted_apart(tmp_path: Path) -> None:
+    registry, stores = Registry(), Stores()
+    store = SplitStore(MeteredStore(stores.main, registry), MeteredStore(stores.wal, registry, of_wal=True))
+    async with alone(tmp_path, store, url="s3://fast--use1-az4--x-s3", store_registry=registry) as broker:
+        await until(lambda: broker.node.spending is not None)
+        spending = broker.node.spending
+        assert spending is not None
+        await create(broker, "t")
+        await spending.read()
+        async with talk(broker.port) as client:
+            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+        await spending.read()
+        spent = spending.spent
+        assert spent is not None
+        assert spent.wal_store == "express"
+        assert spent.requests["put_if_absent", "wal"] == 1
+        [key] = numbered(stores.wal)
+        assert spent.wal_bytes["up", "express"] == len(await stores.wal.get(key))

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from app.cost.bill import FIRN_WORK, KAFKA_WORK, Around, Bill, Work, bills, firn, firn_object, kafka
-from app.cost.prices import Prices, with_overrides
+from app.cost.prices import Prices, StoreKind, with_overrides
 from app.cost.requests import billed
 from app.cost.workload import Workload, WriteAhead, parse_bytes
 from app.errors import ConfigError
@@ -190,3 +190,33 @@ def test_machines_are_bought_for_their_network_whatever_the_measured_cpu_is(
         scaled = Work(**{field.name: getattr(work, field.name) * factor for field in fields(work)})
         monkeypatch.setattr(f"app.cost.bill.{name}", scaled)
     assert [one.lines for one in bills(workload, PRICES)] == found
+
+
+def lines_of(bill: Bill) -> dict[str, float]:
+    return {line.what: line.dollars for line in bill.lines}
+
+
+def test_write_ahead_logs_cost_what_their_store_costs() -> None:
+    workload = Workload(write_mb_per_s=10, zones=3)
+    standard, express, file = (
+        firn_object(workload, PRICES, WriteAhead(store=kind))
+        for kind in (StoreKind.S3, StoreKind.EXPRESS, StoreKind.FILE)
+    )
+    assert standard == firn_object(workload, PRICES, WriteAhead())
+    assert standard.operations == express.operations == file.operations
+    of = {"write-ahead log: PUTs", "write-ahead log: storage", "write-ahead log: others"}
+    for other in (express, file):
+        for what, dollars in lines_of(standard).items():
+            assert (lines_of(other)[what] == pytest.approx(dollars)) is (what not in of)
+    puts = lines_of(standard)["write-ahead log: PUTs"] / 0.005 * 1000
+    held_gib = lines_of(standard)["write-ahead log: storage"] / 0.023
+    # Requests cost less than a quarter, bytes are billed as well.
+    dollars = lines_of(express)
+    assert dollars["write-ahead log: PUTs"] == pytest.approx(puts / 1000 * 0.00113 + workload.gib_per_month * 0.0032)
+    assert dollars["write-ahead log: storage"] == pytest.approx(held_gib * 0.11)
+    assert dollars["write-ahead log: others"] > held_gib * 0.0006
+    assert {lines_of(file)[what] for what in of} == {0.0}
+    assert express.avoidable is not None
+    assert express.avoidable.requests_dollars == pytest.approx(
+        puts / 1000 * (0.00113 + 2 * 0.00003) + workload.gib_per_month * (0.0032 + 2 * 0.0006)
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.cost import measured
@@ -144,3 +146,46 @@ def test_brokers_are_added_up_each_by_its_own_time() -> None:
     assert of_c.lines["write-ahead log: PUTs"] == pytest.approx(puts / 2), "its part of its own broker's"
     free = with_overrides(PRICES, {"s3_put_per_1000": 0.0, "s3_get_per_1000": 0.0})
     assert not measured_bill([young], free).dollars
+
+
+# --- a store of their own for write-ahead logs ------------------------------------------------------------------------
+
+
+def test_the_store_of_write_ahead_logs_has_its_own_prices() -> None:
+    of_express = replace(SPENT, wal_bytes={("up", "express"): 8.0 * GIB, ("down", "express"): 0.5 * GIB})
+    before, after = (
+        {line.what: line.dollars for line in measured_bill([spent], PRICES).lines} for spent in (SPENT, of_express)
+    )
+    of_wal = {
+        "write-ahead log: PUTs": (14_400 / 1000 * 0.00113 + 8 * 0.0032) * 730,
+        "write-ahead log: others": (100 / 1000 * 0.00003 + 1 / 1000 * 0.00113 + 0.5 * 0.0006) * 730,
+        "write-ahead log: storage": 4 * 0.11,
+    }
+    assert {what: dollars for what, dollars in after.items() if dollars != pytest.approx(before[what])} == {
+        what: pytest.approx(dollars) for what, dollars in of_wal.items()
+    }
+    bill = measured_bill([of_express], PRICES)
+    a = next(topic for topic in bill.topics if topic.topic == "a")
+    assert a.lines["write-ahead log: PUTs"] == pytest.approx(0.75 * of_wal["write-ahead log: PUTs"])
+    [how] = [line.how for line in bill.lines if line.what == "write-ahead log: PUTs"]
+    assert how.endswith("; 5,840.0 GiB of the WAL store")
+
+
+def test_a_file_system_is_not_in_the_bill() -> None:
+    of_file = replace(SPENT, wal_bytes={("up", "file"): GIB, ("down", "file"): 0.0})
+    dollars = {line.what: line.dollars for line in measured_bill([of_file], PRICES).lines}
+    assert {value for what, value in dollars.items() if what.startswith("write-ahead log")} == {0.0}
+
+
+def test_bytes_of_the_wal_store_are_counted_by_the_hour_and_shown() -> None:
+    hour = Hour()
+    for minute, up in enumerate((100.0, 160.0, 200.0)):
+        read = reading()._replace(wal_bytes={("up", "express"): up, ("down", "express"): 0.0})
+        hour.note(read, 60.0 * minute, [])
+    spent = hour.spent({}, 0)
+    assert spent is not None
+    assert spent.wal_bytes == {("up", "express"): 100.0, ("down", "express"): 0.0}
+    assert spent.wal_store == "express"
+    assert spent_of((name, dict(labels), value) for name, labels, value in samples_of(spent)) == spent
+    # A kind that a newer broker knows is billed as S3.
+    assert replace(spent, wal_bytes={("up", "newer"): 1.0}).wal_store == "s3"
