@@ -110,6 +110,12 @@ PERMISSIONS: Final = {
     "abort": "s3:AbortMultipartUpload",
 }
 
+BUCKET_PERMISSIONS: Final = {
+    "get_bucket_versioning": "s3:GetBucketVersioning",
+    "get_bucket_lifecycle_configuration": "s3:GetLifecycleConfiguration",
+}
+"""Of what only checks ask."""
+
 _CREDENTIALS_MEND: Final = (
     "give this process credentials: an instance or pod role, AWS_PROFILE, "
     "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -602,11 +608,13 @@ class S3Store:
             mend = "this is not the response of an S3 server; correct endpoint in the store URL"
         elif mend is None and (status == 403 or code in ("AccessDenied", "403")):
             bucket, prefix = self.location.bucket, self.location.prefix
-            resource = f"arn:aws:s3:::{bucket}" if operation.startswith("list") else f"arn:aws:s3:::{bucket}/{prefix}*"
-            action = PERMISSIONS[operation]
+            of_bucket = operation.startswith(("list", "get_bucket"))
+            resource = f"arn:aws:s3:::{bucket}" if of_bucket else f"arn:aws:s3:::{bucket}/{prefix}*"
+            action = PERMISSIONS.get(operation) or BUCKET_PERMISSIONS[operation]
             mend = f"allow {action} on {resource}"
             if self.location.is_directory_bucket:
-                mend = f"allow s3express:CreateSession on the directory bucket {bucket}"
+                right = "CreateSession" if operation in PERMISSIONS else "GetLifecycleConfiguration"
+                mend = f"allow s3express:{right} on the directory bucket {bucket}"
             elif action == "s3:GetObject":
                 mend += f", and s3:ListBucket on arn:aws:s3:::{bucket}, "
                 mend += "because without it S3 does not say that an object is missing"

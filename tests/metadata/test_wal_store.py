@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.metadata import cluster as cluster_module
 from app.metadata import layout
 from app.metadata.broker_changes import RegistrationAsked, fence_brokers, register_broker, unfence_brokers
 from app.metadata.cluster import (
@@ -21,6 +22,7 @@ from app.metadata.cluster import (
     cluster_change,
     wal_store_change,
 )
+from app.metadata.log_format import ValueDecoder
 from app.metadata.registration import StartRefused
 from app.metadata.wal_store import MARKER_BYTES_MAX, Marker, decode_marker, encode_marker, find_wal_store
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
@@ -121,6 +123,12 @@ def test_images_know_the_store_until_it_is_the_main_one_again() -> None:
     draft = image.draft()
     draft.apply([wal_store_change("x", TimestampMs(1), "")])
     assert draft.freeze(LogSequence(2)).wal_store == ""
+
+
+def test_a_program_that_knows_no_wal_store_refuses_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 2, "cluster"))
+    with pytest.raises(CorruptionError, match="format version 3, a format version from the future"):
+        ClusterImage().draft().apply([wal_store_change("x", TimestampMs(1), STORE_ID)])
 
 
 # --- registrations ----------------------------------------------------------------------------------------------------

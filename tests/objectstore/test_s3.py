@@ -456,3 +456,9 @@ async def test_retries_of_a_wal_store_have_its_label() -> None:
         await store.close()
     [retries] = [sample for sample in registry.samples() if sample.name == "firn_store_retries_total"]
     assert (retries.labels, retries.value) == ((("operation", "put_if_absent"), ("store", "wal")), 1)
+
+
+async def test_who_may_not_ask_for_the_rules_of_a_bucket_is_told_so() -> None:
+    async with scripted(refusal(403, "AccessDenied")) as (_, store, _):
+        with pytest.raises(StorageUnavailable, match="allow s3:GetBucketVersioning on arn:aws:s3:::bucket"):
+            await store.bucket_rules()

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from app.errors import CorruptionError
 from app.metadata import cluster
-from app.metadata.cluster import ClusterRecord
+from app.metadata.cluster import WalStoreClusterRecord
 from app.metadata.features import FeatureAsked
 from app.metadata.log_format import ValueDecoder
 from tests.support.broker import RunningBroker
@@ -117,6 +117,8 @@ async def test_it_becomes_a_cluster_that_others_join_and_the_old_version_refuses
         await until(lambda: unfenced(first) == [1, 2])
         assert second.node.config.node_id == 2
         await check(first)
-    monkeypatch.setattr(cluster, "CLUSTERS", ValueDecoder(ClusterRecord, 1, "cluster"))  # what the old version knows
+    monkeypatch.setattr(
+        cluster, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 1, "cluster")
+    )  # what the old version knows
     with pytest.raises(CorruptionError, match="format version 2, a format version from the future"):
         await image_of(old)
