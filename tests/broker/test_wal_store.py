@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator
@@ -170,6 +171,32 @@ async def test_j62_j64_a_broker_with_another_store_neither_joins_nor_seals(tmp_p
         assert numbered(wrong) == []
     assert dict(stores.wal._objects) == held[1]
     async with alone(tmp_path, stores.both, take_over=True) as broker:
+        await led(broker, "t")
+        assert await records_read(broker, 3) == 3
+
+
+async def test_j62_a_controller_that_does_not_know_the_wal_store_seals_nothing(tmp_path: Path) -> None:
+    stores = Stores()
+    async with alone(tmp_path, stores.both) as broker:
+        await create(broker, "t")
+        async with talk(broker.port) as client:
+            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+        await broker.kill()
+    # The next process is the controller at once, and fences the one that was killed. It cannot read the marker of its WAL store,
+    # which is another one.
+    other = MemoryStore(faults=[Fault(FaultKind.UNAVAILABLE, key_prefix=layout.WAL_STORE_KEY)])
+    lines: list[str] = []
+
+    async def start() -> None:
+        async with broker_on(tmp_path, SplitStore(stores.main, other), log_line=lines.append):
+            raise AssertionError("it is not registered")
+
+    starting = asyncio.create_task(start())
+    await until(lambda: numbered(other) or any("cannot be sealed now" in line for line in lines))
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert numbered(other) == []
+    async with alone(tmp_path, stores.both) as broker:
         await led(broker, "t")
         assert await records_read(broker, 3) == 3
 
