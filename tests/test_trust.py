@@ -152,11 +152,13 @@ PRIVATE_APIS = {
             "force": "trusted: it takes the place of a broker that may still run",
             "anew": "counts only for the present registration of the same incarnation, which it ends (ADR 0037, J14)",
             "ephemeral": "refused below level 3, and for a broker with replicas on its disk (ADR 0037, J47)",
+            "wal_store": "must be that of the cluster; another one only while nothing is in it (ADR 0037, J62, J63)",
         },
         (
             NO_REQUEST,
             NO_MEMBER,
             "metadata/test_broker_changes.py::test_m11_the_place_of_an_unfenced_broker_is_given_to_no_other_directory",
+            "metadata/test_wal_store.py::test_j62_a_broker_registers_with_the_store_that_the_cluster_names",
         ),
     ),
     ApiKey.FIRN_MANIFESTS: Private(
