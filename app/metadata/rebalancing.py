@@ -6,8 +6,9 @@ store.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Final, NamedTuple
 
 BALANCED: Final = 0.1
@@ -130,6 +131,9 @@ class _Plan:
         self._now = [one.replicas for one in held]
         self._of: dict[int, set[int]] = {seat.broker_id: set() for seat in seats}
         """Partitions, as indexes of ``held``, by broker."""
+        self._may_go: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
+        """By the broker that has a replica and the one that may get it: a heap of tails and partitions. It has all that may go, and
+        others that may not any more."""
         self._load = dict.fromkeys(self._of, 0.0)
         for index, one in enumerate(held):
             for replica in one.replicas:
@@ -179,7 +183,7 @@ class _Plan:
         """Preferred leaders go to another replica of their partition. Nothing is copied."""
         leads = Counter(now[0] for now in self._now if now)
         for _ in range(EXCHANGES_MAX):
-            best: tuple[int, int] | None = None
+            changed = False
             for index, now in enumerate(self._now):
                 if len(now) < 2 or now[0] not in self._of:
                     continue
@@ -187,27 +191,32 @@ class _Plan:
                     (each for each in now[1:] if each in self._of), key=lambda each: (leads[each], each), default=None
                 )
                 if to is not None and leads[now[0]] - leads[to] >= 2:
-                    best = (index, to)
-                    break
-            if best is None:
+                    leads[now[0]] -= 1
+                    leads[to] += 1
+                    self._now[index] = (to, *(each for each in now if each != to))
+                    changed = True
+            if not changed:
                 return
-            index, to = best
-            now = self._now[index]
-            leads[now[0]] -= 1
-            leads[to] += 1
-            self._now[index] = (to, *(each for each in now if each != to))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _cheapest(self, from_id: int, to_id: int) -> int | None:
         """The partition with the least tail that may go from one broker to another."""
-        could = [index for index in self._of[from_id] if self._may(index, from_id, to_id)]
-        return min(could, key=lambda index: (self._held[index].tail_bytes, index), default=None)
+        heap = self._may_go[from_id].get(to_id)
+        if heap is None:
+            heap = self._may_go[from_id][to_id] = [(self._held[index].tail_bytes, index) for index in self._of[from_id]]
+            heapify(heap)
+        while heap:
+            _, index = heap[0]
+            if index in self._of[from_id] and self._may(index, from_id, to_id):
+                return index
+            heappop(heap)  # it comes back when its replicas change
+        return None
 
     def _exchange(self, most: int, least: int, gap: float) -> tuple[int, int] | None:
         """Two partitions whose exchange brings the loads closest to each other, of those that are tried."""
-        busy = sorted(self._of[most], key=lambda index: (-self._held[index].load, index))[:TRIED_MAX]
-        idle = sorted(self._of[least], key=lambda index: (self._held[index].load, index))[:TRIED_MAX]
+        busy = nsmallest(TRIED_MAX, self._of[most], key=lambda index: (-self._held[index].load, index))
+        idle = nsmallest(TRIED_MAX, self._of[least], key=lambda index: (self._held[index].load, index))
         best: tuple[float, int, int, int] | None = None
         for one in busy:
             for other in idle:
@@ -236,5 +245,8 @@ class _Plan:
         self._now[index] = tuple([to_id if each == from_id else each for each in self._now[index]])
         self._of[from_id].discard(index)
         self._of[to_id].add(index)
+        for replica in self._now[index]:
+            for heap in self._may_go[replica].values() if replica in self._may_go else ():
+                heappush(heap, (self._held[index].tail_bytes, index))
         self._load[from_id] -= self._held[index].load
         self._load[to_id] += self._held[index].load

@@ -105,3 +105,27 @@ def test_a_plan_keeps_factors_and_racks_and_makes_nothing_worse(data: st.DataObj
     left = [one for one in after(held, drained) if broker in one.replicas]
     assert {(one.topic, one.partition) for one in left} == {(one.topic, one.partition) for one in stuck}
     assert all(len(set(one.after)) == len(one.after) == len(one.before) for one in drained)
+
+
+def test_a_broker_that_joins_thousands_of_partitions_gets_its_share() -> None:
+    count = 6_000
+    held = [
+        Held("t", index, tuple(1 + (index + each) % 3 for each in range(3)), index % 97, float(index % 7))
+        for index in range(count)
+    ]
+    seats = [*SEATS, Seat(4, "d")]
+    moves = plan_rebalance(held, seats)
+    found = after(held, moves)
+    assert set(counts(found).values()) == {3 * count // 4}
+    leaders = Counter(one.replicas[0] for one in found)
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    drained, stuck = plan_drain(found, seats, 4)
+    assert stuck == []
+    assert len(drained) == 3 * count // 4
+
+
+def test_leaderships_of_thousands_of_partitions_are_evened_out() -> None:
+    held = [Held("t", index, (1, 2, 3), index) for index in range(6_000)]
+    moves = plan_rebalance(held, SEATS)
+    assert not any(one.copies for one in moves)
+    assert set(Counter(one.replicas[0] for one in after(held, moves)).values()) == {2_000}
