@@ -469,6 +469,7 @@ class Node:
         )
         self.cluster.on_change(self._follow_acls)
         self.cluster.on_change(self._follow_leaders)
+        self.partitions.table.on_lead = self.context.parked_followers.began_to_lead
         self.context.drain.on_end = self.request_stop
         self.cluster.on_change(self._follow_settings)
         self._apis = Apis()

@@ -386,8 +386,7 @@ class ParkedFetch:
         if plan.followed is None:
             wait_s = wait_ms / 1000
         else:
-            if plan.followed.restless or connection.context.parked_followers.restless:
-                wait_ms = min(wait_ms, RESTLESS_MS)
+            wait_ms = connection.context.parked_followers.wait_ms(wait_ms, restless=plan.followed.restless)
             wait_s = shared_wait_s(loop.time(), wait_ms / 1000)
         self._timer = loop.call_later(wait_s, self._out_of_time)
         self._logs: list[PartitionLog] = []
@@ -406,7 +405,7 @@ class ParkedFetch:
         if followed is not None:
             followed.on_due = self._wake
             followed.on_moved = self._hurry_followed
-            self._connection.context.parked_followers.waiting.add(self._hurry_followed)
+            self._connection.context.parked_followers.waiting.add(self._hurry)
             if followed.restless:
                 self._hurry_followed()
             if followed.moving:
@@ -447,7 +446,7 @@ class ParkedFetch:
         if followed is not None and followed.on_due == self._wake:  # else a later request of the session waits
             followed.on_due = followed.on_moved = None
         if followed is not None:
-            self._connection.context.parked_followers.waiting.discard(self._hurry_followed)
+            self._connection.context.parked_followers.waiting.discard(self._hurry)
         if self._request.replica_id < 0:
             for log in self._logs:
                 log.remove_waiter(self._wake)

@@ -10,6 +10,10 @@ HEARD_S: Final = 10.0
 """So long after a change of leaders every broker is taken to have heard of it."""
 RESTLESS_MS: Final = 500
 """How long a fetch waits at most while something is under way that does not answer it: Kafka's ``replica.fetch.wait.max.ms``."""
+EXPECTING_S: Final = 1.0
+"""So long after a broker begins to lead partitions, followers are expected that ask for them for the first time."""
+EXPECTING_MS: Final = 20
+"""How long a fetch waits meanwhile: nothing that the new leader takes is committed before all in sync have asked for it."""
 
 
 class ParkedFollowers:
@@ -22,16 +26,38 @@ class ParkedFollowers:
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
         self._changed_s = -math.inf
-        self.waiting: set[Callable[[], None]] = set()
-        """To be called when leaders change: the fetch then ends within ``RESTLESS_MS``."""
+        self._led_s = -math.inf
+        self.waiting: set[Callable[[int], None]] = set()
+        """To be called when leaders change: the fetch then ends within so many milliseconds."""
+
+    @property
+    def expecting(self) -> bool:
+        """Whether followers are about to ask for what this broker has just begun to lead."""
+        return self._elapsed_s() < self._led_s + EXPECTING_S
 
     @property
     def restless(self) -> bool:
         """Whether a follower may not have heard yet whom it follows."""
         return self._elapsed_s() < self._changed_s + HEARD_S
 
+    def wait_ms(self, wait_ms: int, *, restless: bool) -> int:
+        """How long a fetch waits that would wait for ``wait_ms``. ``restless``: its follower lacks what does not answer it."""
+        if self.expecting:
+            return min(wait_ms, EXPECTING_MS)
+        return min(wait_ms, RESTLESS_MS) if restless or self.restless else wait_ms
+
     def leaders_changed(self) -> None:
         """Partitions have other leaders, or there are other partitions or brokers."""
         self._changed_s = self._elapsed_s()
+        self._hurry(RESTLESS_MS)
+
+    def began_to_lead(self) -> None:
+        """This broker leads a partition that others follow, or leads it under another epoch."""
+        expecting = self.expecting
+        self._led_s = self._elapsed_s()
+        if not expecting:  # else those that wait were not to wait for long anyway
+            self._hurry(EXPECTING_MS)
+
+    def _hurry(self, wait_ms: int) -> None:
         for hurry in tuple(self.waiting):
-            hurry()
+            hurry(wait_ms)

@@ -333,6 +333,8 @@ class PartitionTable:
         """Called when the first partition was touched since ``take_touched``: its leader, its epoch or its role here may be
         another. Whoever fetches from leaders sets it."""
         self._touched: dict[Partition, None] = {}
+        self.on_lead: Callable[[], None] | None = None
+        """Called whenever this broker begins to lead a partition that others follow, or leads it under another epoch."""
         self.shrinks = self.expands = 0
         """How often a replica left the in-sync set of a partition that is led here, and how often one came."""
         self.given_up = 0
@@ -499,6 +501,8 @@ class PartitionTable:
         self._stop_counting(partition)
         if not partition.commits_alone:
             self._count(partition)
+            if self.on_lead is not None:
+                self.on_lead()
         partition.role, partition.why_offline = Role.LEADER, ""
         self._forget_offline(partition)
         self._led[partition.topic, partition.index] = partition

@@ -15,7 +15,7 @@ from app.errors import ErrorCode, NotLeader, StorageUnavailable
 from app.handlers.callers import Quotas
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
 from app.handlers.followers import find_follower, moves_wait_ms, needs_no_record, note_position, read, share_of_moves
-from app.handlers.parked_followers import HEARD_S, ParkedFollowers
+from app.handlers.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
 from app.hot.reads import PageMiss
 from app.metadata.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
@@ -508,6 +508,37 @@ def test_leaders_that_have_changed_long_ago_are_known_to_all():
     assert parked.restless
     now_s = HEARD_S
     assert not parked.restless
+
+
+async def test_a_broker_that_begins_to_lead_answers_those_who_follow_it_soon(led, client):
+    parked = led.bench.context.parked_followers
+    session_id = await session_at_the_end(led, client)
+    send(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))
+    await until(lambda: parked.waiting)
+    parked.began_to_lead()
+    async with asyncio.timeout(SOON_S):
+        assert (await client.answer(FETCH, VERSION))[1].responses == []
+        assert not parked.waiting
+
+
+def test_fetches_wait_shorter_the_newer_the_change():
+    now_s = 0.0
+    parked = ParkedFollowers(lambda: now_s)
+    hurried = []
+    parked.waiting.add(hurried.append)
+    assert parked.wait_ms(2000, restless=False) == 2000
+    assert parked.wait_ms(2000, restless=True) == RESTLESS_MS
+    parked.leaders_changed()
+    assert parked.wait_ms(2000, restless=False) == RESTLESS_MS
+    parked.began_to_lead()
+    parked.began_to_lead()  # thousands of partitions in one turn hurry nobody twice
+    assert hurried == [RESTLESS_MS, EXPECTING_MS]
+    assert parked.wait_ms(2000, restless=False) == EXPECTING_MS
+    assert parked.wait_ms(5, restless=False) == 5
+    now_s = EXPECTING_S
+    assert parked.wait_ms(2000, restless=False) == RESTLESS_MS
+    now_s = HEARD_S
+    assert parked.wait_ms(2000, restless=False) == 2000
 
 
 async def test_a_partition_that_was_forgotten_shows_no_follower_to_be_caught_up(led, client):
