@@ -103,6 +103,10 @@ CACHE_WRITE_S: Final = 5.0
 OFFLINE_RETRY_S_MIN: Final = 5.0
 OFFLINE_RETRY_S_MAX: Final = 120.0
 """Pause between two attempts to open offline partitions. Each attempt reads their manifests."""
+TAKEN_OVER_MANY: Final = 16
+"""With more partitions that were taken over at once, their producers have priority …"""
+AFTER_TAKE_OVER_S: Final = 2.0
+"""… for so long: reading a manifest takes some 0.2 ms of this loop."""
 CATCH_UP_DELAY_S: Final = 1.0
 """Delay after a start, because clients have priority."""
 
@@ -1161,6 +1165,9 @@ class Partitions:
     async def _attach_and_cache(self) -> None:
         delay_s = RETRY_S_MIN
         while True:
+            if len(self._unsealed) > TAKEN_OVER_MANY:
+                # Producers wait for these partitions, and nobody for their manifests: readers have the views.
+                await asyncio.sleep(AFTER_TAKE_OVER_S)
             # Whoever comes while this round waits is not in it any more, and wakes the next one.
             self._wake.clear()
             await self._attach_new()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.broker import partitions
 from app.broker.partitions import LOGS_AT_ONCE
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
@@ -54,11 +55,11 @@ async def test_preferred_leaders_lead_again_when_their_broker_is_back(tmp_path: 
             for broker in brokers:
                 await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
             await brokers[0].node.membership.controller.create_topic("t", 3, {}, replication_factor=3)
-        partitions = lambda: brokers[1].node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
-        await until(lambda: 2 not in {one.leader for one in partitions()})
+        images = lambda: brokers[1].node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
+        await until(lambda: 2 not in {one.leader for one in images()})
         await stack.enter_async_context(member(tmp_path, 2, **settings))
-        await until(lambda: [one.leader for one in partitions()] == [one.replicas[0] for one in partitions()])
-        assert 2 in {one.leader for one in partitions()}
+        await until(lambda: [one.leader for one in images()] == [one.replicas[0] for one in images()])
+        assert 2 in {one.leader for one in images()}
 
 
 @pytest.mark.ci
@@ -82,6 +83,37 @@ async def test_partitions_whose_logs_are_made_later_are_followed_too(tmp_path: P
             codes = [one.error_code for one in answer.responses[0].partition_responses]
         assert codes == [0] * len(led)
         assert all(broker.log("t", one.index).log_end_offset == 3 for broker in brokers for one in led)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("priority_s", [3600.0, 0.0])
+async def test_partitions_that_are_taken_over_together_take_records_before_their_manifests_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority_s: float
+) -> None:
+    monkeypatch.setattr(partitions, "AFTER_TAKE_OVER_S", priority_s)
+    count = 2 * partitions.TAKEN_OVER_MANY
+    async with AsyncExitStack() as stack:
+        first, second, _ = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
+        await until(lambda: unfenced(first) == [1, 2, 3])
+        await first.node.membership.controller.create_topic(
+            "t", configs={"min.insync.replicas": "1"}, assignments={index: [2, 1] for index in range(count)}
+        )
+        for broker in (first, second):
+            table = broker.node.partitions.table
+            await until(lambda table=table: all(table.get("t", index) is not None for index in range(count)))
+        image = lambda: first.node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
+        await until(lambda: all(len(one.isr) == 2 for one in image()))
+        await second.kill()
+        await until(lambda: len(first.node.partitions.table.all_led()) == count)
+        async with talk(first.port) as client:
+            answer = await client.produce(9, [("t", [(index, batch(3)) for index in range(count)])])
+            assert [one.error_code for one in answer.responses[0].partition_responses] == [0] * count
+        manager = first.node.remote_log_manager
+        known = lambda: [manager.manifest_of(one.key) for one in first.node.partitions.table.all_led()]  # noqa: E731
+        if priority_s:
+            assert known() == [None] * count
+        else:
+            await until(lambda: None not in known())
 
 
 async def test_requests_of_the_usual_kind_wait_for_their_commit_in_order(tmp_path: Path) -> None:
