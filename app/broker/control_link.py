@@ -184,6 +184,9 @@ class KafkaControlLink:
             raise BrokerUnavailable(f"{_named(to)} sent an answer that is too short.")
         return ENVELOPE_SEQUENCE.unpack_from(data)[0], data[ENVELOPE_SEQUENCE.size :]
 
+    async def reach(self, to: BrokerImage) -> None:
+        await self.connection(to, "fetch")
+
     async def fetch(self, to: BrokerImage, request: FetchRequest) -> Fetched:
         """Fetch as a follower. Raises: BrokerUnavailable, ProtocolError."""
         connection = await self.connection(to, "fetch")

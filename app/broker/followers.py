@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from app.errors import (
@@ -76,6 +77,10 @@ REFUSED: Final = frozenset(
 
 class FetchLink(Protocol):
     """The way to leaders."""
+
+    async def reach(self, to: BrokerImage) -> None:
+        """Have a connection to a leader. Raises: BrokerUnavailable, ProtocolError."""
+        ...
 
     async def fetch(self, to: BrokerImage, request: FetchRequest) -> Fetched:
         """Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
@@ -265,15 +270,16 @@ class _Fetcher:
             if to is None:
                 await asyncio.sleep(PAUSE_S)
                 continue
-            request, pause_s = self._request()
-            if request is None:
-                try:
-                    async with asyncio.timeout(pause_s):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass  # the pause is over
-                continue
             try:
+                if not self._session_id:
+                    # A request that names thousands of partitions is not made for somebody who is dead.
+                    await self._owner.link.reach(to)
+                request, pause_s = self._request()
+                if request is None:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause_s):
+                            await self._changed.wait()
+                    continue
                 answer = await self._owner.link.fetch(to, request)
             except (BrokerUnavailable, ProtocolError, RequestRejected) as error:
                 self._end_session()
