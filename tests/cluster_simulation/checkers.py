@@ -140,6 +140,46 @@ class Calm:
                 raise Violation("calm", f"{machine.name} is fenced, and nothing happened to it")
 
 
+PROMPT_S = 0.4
+"""Within which a partition is followed that changed its leader in order: 20 ms (V10), the network, the image, and what this
+simulation looks at in steps."""
+
+
+class Prompt:
+    """``prompt``: a partition that changes its leader while nothing goes wrong is followed soon (V10).
+
+    Until all that are in sync have asked the new leader, nothing that it takes is acknowledged.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since_s: dict[tuple[UUID, int], tuple[int, float]] = {}
+        """By partition: the newest leader epoch that was seen, and since when."""
+
+    def look(self, machine: ClusterMachine) -> None:
+        """Raises: Violation."""
+        node, now_s = machine.node, self._world.loop.time()
+        assert node is not None
+        for partition in node.partitions.table:
+            key = (partition.topic_id, int(partition.index))
+            counting = partition.counting
+            if not partition.leads or counting is None or key not in self._world.histories:
+                continue
+            epoch, since_s = self._since_s.get(key, (-1, now_s))
+            if partition.leader_epoch > epoch:
+                epoch, since_s = self._since_s[key] = (int(partition.leader_epoch), now_s)
+            if epoch != partition.leader_epoch or now_s <= since_s + PROMPT_S:
+                continue
+            for member in partition.in_sync:
+                follower = counting.replica(member)
+                if follower is not None and follower.stored_end < 0:
+                    raise Violation(
+                        "prompt",
+                        f"{partition.topic}-{partition.index}: n{member} has not asked {machine.name}, which leads since"
+                        f" {now_s - since_s:.2f} s",
+                    )
+
+
 @dataclass(slots=True)
 class _Seen:
     """What was looked at of one log of one process."""

@@ -27,6 +27,7 @@ from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.clients import ANSWER_MS, Client
+from tests.cluster_simulation.directed import DIRECTED
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor
@@ -203,6 +204,36 @@ class RoutedTransactionalProducer(Routed, TransactionalProducer):
         super().__init__(world, name, transactional_id, second_protocol=second_protocol)
         self.group_id = f"{GROUP_ID} {transactional_id}"
 
+    async def write_everywhere(self) -> bool:
+        """Write to every partition in one transaction. Returns: whether it is open."""
+        for _ in range(20):
+            with contextlib.suppress(Unreachable):
+                if self._producer_id < 0:
+                    await self.identify()
+                else:
+                    self.begin()
+                    for history in _lasting(self.world):
+                        if self.is_in_transaction:
+                            await self.produce(history)  # type: ignore[arg-type]
+                    if self.is_in_transaction:
+                        return True
+            await asyncio.sleep(0.05)
+        return False
+
+    async def commit_and_forget(self) -> None:
+        with contextlib.suppress(Unreachable):
+            await self.end(commit=True)
+        self._forget()
+
+    async def begin_anew(self) -> None:
+        """As an application that was started again: what it had begun is aborted."""
+        for _ in range(40):
+            with contextlib.suppress(Unreachable):
+                await self.identify()
+                if self._producer_id >= 0:
+                    return
+            await asyncio.sleep(0.1)
+
 
 def _lasting(world: World) -> list[PartitionHistory]:
     """Partitions of topics that stay: with the others their offsets go."""
@@ -261,6 +292,11 @@ class RoutedWorker(Routed, Worker):
     def move_on(self) -> None:
         self.hang_up()
         self._leader = -1
+
+    def move_to(self, node_id: int) -> None:
+        """To a certain broker."""
+        self.hang_up()
+        self._leader = node_id
 
     def hang_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -335,6 +371,11 @@ class Coordinated:
         self.shared_once = SharedOnce(world)  # type: ignore[arg-type]
         self._group_ids: list[str] = []
         """Groups whose committed offsets are read in the end."""
+        self.onlookers: list[RoutedMember] = []
+        """One for each group whose members commit, for faults that have committed offsets read: it joins nothing."""
+        self.crowd: list[RoutedWorker] = []
+        self.enders: list[RoutedTransactionalProducer] = []
+        """Workers and producers that do what faults have them do."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -385,13 +426,24 @@ class Coordinated:
     def knows(self, node_id: int, history: ReplicatedHistory | None) -> bool:
         """Whether a broker leads a partition, and in the epoch that is durable."""
         leader, epoch = self.led_by(history)
+        if history is None or leader != node_id or leader < 0:
+            return False
         node = self._world.machine(node_id).node
-        if history is None or leader != node_id or node is None or node.load_report is None:
+        if node is None or node.load_report is None:
             return False
         partition = node.partitions.table.get(history.topic, history.index)
         return partition is not None and partition.leads and int(partition.leader_epoch) == epoch
 
+    def leader_knows(self, history: ReplicatedHistory) -> bool:
+        """As ``knows``, of whoever leads."""
+        return self.knows(self.led_by(history)[0], history)
+
     # --- the run ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _directed(self) -> bool:
+        """Whether the run meets faults that need clients of their own. These draw random numbers of the world."""
+        return not DIRECTED.keys().isdisjoint(self._world.shape.faults)
 
     async def begin(self) -> None:
         world = self._world
@@ -408,11 +460,18 @@ class Coordinated:
                 world.go(producer.run())
                 world.go(RoutedCommittedReader(world, f"c{number}").run())
                 self._group_ids.append(producer.group_id)
+            if self._directed:
+                self.enders = [
+                    RoutedTransactionalProducer(world, f"e{number}", f"e{number}", second_protocol=bool(number % 2))
+                    for number in range(2)
+                ]
         if "groups" in self._actors:
             for group_id in ("g", "h")[: rng.randint(1, 2)]:
                 self._group_ids.append(group_id)
                 for number in range(rng.randint(1, 3)):
                     world.go(RoutedMember(world, f"{group_id}{number}", group_id).run())
+            if self._directed:
+                self.onlookers = [RoutedMember(world, f"{one} seen", one) for one in dict.fromkeys(self._group_ids)]
         if "assigned" in self._actors:
             for number in range(rng.randint(2, 3)):
                 world.go(RoutedAssignedMember(world, f"m{number}").run())
@@ -420,6 +479,8 @@ class Coordinated:
             await sharing.begin(Routed(world, "share configs"))
             for number in range(rng.randint(1, 3)):
                 world.go(RoutedWorker(world, f"s{number}").run())
+            if self._directed:
+                self.crowd = [RoutedWorker(world, f"crowd {number}") for number in range(3)]
 
     async def finish(self) -> None:
         """Everything has healed. Raises: Violation."""

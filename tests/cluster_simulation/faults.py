@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from app.broker.control_link import KafkaControlLink
@@ -184,6 +185,19 @@ async def _cut(world: World, ways: list[tuple[str, str]], machines: list[Cluster
     world.network.cut(ways)
     try:
         await asyncio.sleep(seconds)
+    finally:
+        world.network.heal(ways)
+
+
+@asynccontextmanager
+async def isolate_from(world: World, one: ClusterMachine, others: list[ClusterMachine]) -> AsyncIterator[None]:
+    """Within it, nothing passes between one machine and these others."""
+    ways = [way for other in others for way in _both(one, other)]
+    world.disturb([one, *others], 3.0)
+    world.trace("cut", ways)
+    world.network.cut(ways)
+    try:
+        yield
     finally:
         world.network.heal(ways)
 

@@ -22,6 +22,7 @@ from app.broker.partitions import Partitions
 from app.errors import BrokerUnavailable
 from app.handlers import fetch, followers
 from app.handlers.fetch_sessions import FetchSession
+from app.handlers.parked_followers import ParkedFollowers
 from app.hot.log import PartitionLog
 from app.metadata import broker_changes, changes, desk, elections, leader_changes, reassignments, replica_changes
 from app.metadata.broker_sessions import BrokerSessions
@@ -313,9 +314,20 @@ def moves_that_wait_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FetchSession, "take_moving", lambda _session, _count: {})
 
 
+def followers_fetches_wait_as_long_as_they_may(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedFollowers, "wait_ms", lambda _parked, wait_ms, **_named: wait_ms)
+    patch.setattr(ParkedFollowers, "_hurry", lambda *_: None)
+
+
+def new_leaders_expect_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedFollowers, "began_to_lead", lambda _: None)
+
+
 MOVES: Final = {"seconds": 15.0, "pause_s": 0.7, "brokers": 4, "factor": 2}
 
 SHORT: Final = {"seconds": 5.0, "pause_s": 1.0, "brokers": 3, "factor": 3}
+
+CALM: Final = SHORT | {"prompt": True, "seconds": 20.0, "producers": 1, "partitions": 3, "lag_ms": 30_000}
 
 LATE: Final = SHORT | {"seconds": 20.0, "pause_s": 3.0}
 
@@ -347,6 +359,10 @@ PLANTED: Final[dict[str, Planted]] = {
         fetched_counts_as_stored, "INV-1", 5, ("slow disk", "power"), SHORT | {"disk": True}
     ),
     "V9 moves that wait are forgotten": Planted(moves_that_wait_are_forgotten, "alive", 5, ("reassign",), MOVES),
+    "V10 fetches of followers wait as long as they may": Planted(
+        followers_fetches_wait_as_long_as_they_may, "prompt", 10, ("leaders move",), CALM
+    ),
+    "V10 new leaders expect nobody": Planted(new_leaders_expect_nobody, "prompt", 10, ("leaders move",), CALM),
     "E1 anybody may be elected": Planted(
         anybody_may_be_elected,
         "INV-1",

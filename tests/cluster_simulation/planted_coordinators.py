@@ -10,9 +10,18 @@ from typing import Any, Final
 
 import pytest
 
+from app.coordinator import shell
 from app.coordinator.partition import CoordinatedLog
+from app.coordinator.topics import INTERNAL
+from app.errors import FirnError, RequestRejected
+from app.groups.share_leader import ShareLeader
+from app.groups.share_state import ShareStateShard
+from app.groups.share_state_wire import Answered, Read
+from app.groups.share_states import NOT_YET
 from app.metadata import broker_changes, features, membership, registration
 from app.metadata.cluster import BrokerRecord, MemberRecord
+from app.replication.partition import Partition
+from app.transactions import ending
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import _Answered
 from app.transactions.link import AddAnswer
@@ -49,6 +58,98 @@ def answers_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatedLog, "stored", lambda _log, _end: None)
 
 
+class _TrustedLog(CoordinatedLog):
+    """What it had when it was loaded counts as committed."""
+
+    __slots__ = ("_loaded_end",)
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(partition)
+        self._loaded_end = self.end_offset
+
+    def stored(self, offset_end: Any) -> Any:
+        return None if offset_end <= self._loaded_end else super().stored(offset_end)
+
+
+def answers_what_it_has_loaded(patch: pytest.MonkeyPatch) -> None:
+    def to_read(coordinator: Any, seat: Any) -> Partition | None:
+        partition = coordinator._partitions.get(coordinator.topic.name, seat.partition)
+        return partition if partition is not None and partition.leads else None
+
+    patch.setattr(shell.Coordinator, "_to_read", to_read)
+    patch.setattr(shell, "CoordinatedLog", _TrustedLog)
+
+
+def waits_over_the_end_of_a_leadership(patch: pytest.MonkeyPatch) -> None:
+    leave = Partition.leave_leadership
+
+    def left(partition: Partition) -> None:
+        if partition.topic not in INTERNAL:
+            leave(partition)
+
+    async def when_stored(_coordinator: Any, _seat: Any, waiting: Any, result: Any) -> Any:
+        await waiting
+        return result
+
+    patch.setattr(Partition, "leave_leadership", left)
+    patch.setattr(shell.Coordinator, "_when_stored", when_stored)
+
+
+def sends_markers_of_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    perform = shell.Coordinator.perform
+
+    def at_once(coordinator: Any, partition: Any, event: Any) -> Any:
+        if event is not ending._nothing:
+            return perform(coordinator, partition, event)
+        coordinator._seat(partition)
+        return None
+
+    patch.setattr(shell.Coordinator, "perform", at_once)
+
+
+def leaders_of_older_epochs_write(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareStateShard, "_check_leader", lambda *_: None)
+
+
+def takes_for_stored_what_may_not_be(patch: pytest.MonkeyPatch) -> None:
+    follow, is_answered = ShareLeader.follow, ShareLeader._is_answered
+
+    def follow_only(leader: Any, *args: Any) -> None:
+        leader._coordinates = frozenset()
+        follow(leader, *args)
+
+    async def when_stored_here(_leader: Any, shared: Any, waiting: Any) -> None:
+        try:
+            await waiting
+        except FirnError:
+            if shared.is_over:
+                raise
+
+    def answered(leader: Any, outgoing: Any, version: int, runs: Any, answer: Answered) -> bool:
+        if answer.error in NOT_YET or answer.is_lost:
+            answer = Answered()
+        return is_answered(leader, outgoing, version, runs, answer)
+
+    patch.setattr(ShareLeader, "follow", follow_only)
+    patch.setattr(ShareLeader, "_when_stored_here", when_stored_here)
+    patch.setattr(ShareLeader, "_is_answered", answered)
+
+
+def reads_a_state_several_times(patch: pytest.MonkeyPatch) -> None:
+    async def opened(leader: Any, wanted: Any) -> dict[Any, RequestRejected]:
+        mine = [(key, epoch) for key, epoch in wanted if leader.find(key, epoch) is None]
+        failed: dict[Any, RequestRejected] = {}
+        answers = await leader._states.ask_once([Read(key, epoch) for key, epoch in mine])
+        for (key, epoch), answer in zip(mine, answers, strict=True):
+            if answer.state is None:
+                failed[key] = RequestRejected(answer.error, answer.sentence or "")
+            else:
+                leader.core.open(key, answer.state, epoch)
+        return failed
+
+    patch.setattr(ShareLeader, "open", opened)
+
+
 def raises_over_older_programs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(features, "_too_old", lambda *_: None)
 
@@ -70,6 +171,8 @@ _GROUPS: Final = SHORT | {"actors": ("groups",)}
 _ASSIGNED: Final = SHORT | {"actors": ("assigned",)}
 _SHARING: Final = SHORT | {"actors": ("sharing",)}
 _LONG: Final = {"seconds": 10.0, "pause_s": 0.5}
+_APART: Final = {"seconds": 15.0, "pause_s": 4.0}
+"""One of these faults is over when the next one comes."""
 
 PLANTED: Final[dict[str, Planted]] = {
     "X3 a marker given up on a refusal": Planted(
@@ -103,6 +206,32 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "assignments forgotten by the next coordinator": Planted(
         forgets_who_has_what_with_every_restart, "INV-11", 30, ("kill leader", "restart"), _ASSIGNED | _LONG
+    ),
+    "G2 what was loaded counts as committed": Planted(
+        answers_what_it_has_loaded, "INV-8", 10, ("coordinators fall",), _GROUPS | _APART | {"brokers": 5}
+    ),
+    "G3 waits over the end of a leadership": Planted(
+        waits_over_the_end_of_a_leadership, "INV-8", 10, ("coordinator apart",), _GROUPS | _APART
+    ),
+    "X1 markers of a decision that is not committed": Planted(
+        sends_markers_of_what_is_not_committed,
+        "INV-9",
+        10,
+        ("coordinator alone",),
+        _TRANSACTIONS | _APART | {"brokers": 5, "factor": 2, "partitions": 3},
+    ),
+    "H1 leaders of older epochs write": Planted(
+        leaders_of_older_epochs_write, "INV-12", 10, ("leader sleeps",), _SHARING | _APART | {"partitions": 2}
+    ),
+    "H6 what may not be stored counts as stored": Planted(
+        takes_for_stored_what_may_not_be,
+        "INV-12",
+        10,
+        ("coordinator forgets",),
+        _SHARING | _APART | {"brokers": 5, "factor": 2},
+    ),
+    "H8 a state is read several times": Planted(
+        reads_a_state_several_times, "INV-12", 10, ("workers come together",), _SHARING | _LONG
     ),
     "a record shared twice": Planted(shares_what_somebody_has, "INV-12", 20, ("kill leader",), _SHARING),
     "acknowledged records not written down": Planted(

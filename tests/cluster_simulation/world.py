@@ -32,9 +32,10 @@ from app.replication.in_sync import InSync
 from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
-from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Replication
+from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Prompt, Replication
 from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Producer, Reader
 from tests.cluster_simulation.coordinated import ACTORS, Coordinated
+from tests.cluster_simulation.directed import DIRECTED
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
@@ -98,6 +99,8 @@ class Shape:
     """Of ``ACTORS``: what coordinators are asked for, and whether programs are upgraded."""
     from_0: bool = False
     """The cluster begins as one broker of level 0."""
+    prompt: bool = False
+    """Nothing that disturbs a broker is met, so leaders that change are to be followed soon."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -169,6 +172,7 @@ class World:
         self.members = Members(self)
         self.calm_checker = Calm(self)
         self.replication = Replication(self, self.one_order)
+        self.prompt = Prompt(self)
         self.one_writer = OneWriter(self)  # type: ignore[arg-type] # needs of a world what this one has
         self.bucket_is_enough = BucketIsEnough(self)  # type: ignore[arg-type]
         self.bounded = Bounded()
@@ -427,7 +431,7 @@ class World:
             self.faults_met.add(kind)
             self._troubles = [one for one in self._troubles if not one.done()]
             if len(self._troubles) < 6:
-                self._troubles.append(self.go(FAULTS[kind](self)))
+                self._troubles.append(self.go((FAULTS.get(kind) or DIRECTED[kind])(self)))
 
     async def calm(self) -> None:
         """No more trouble."""
@@ -561,6 +565,8 @@ class World:
                 if node.load_report is not None and node.membership is not None:
                     self.one_order.look(machine)
                     self.replication.look(machine)
+                    if self.shape.prompt and self.producing:
+                        self.prompt.look(machine)
                 if machine.up and turns % 10 == 0:
                     self.bounded.look(machine)  # type: ignore[arg-type] # as a machine of the other simulation
 
