@@ -26,6 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from app.addresses import Networks, parse_networks, read_address
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
@@ -699,6 +700,27 @@ def _check_http(config: BrokerConfig) -> None:
     host = parse_address(config.http_address, what="firn.http.listen").host
     check_encrypted(host, encrypted=config.has_https or config.firn_http_plain_credentials_enable)
     check_origins(config.firn_http_allowed_origins)
+    _check_named(config, listener)
+
+
+def _check_named(config: BrokerConfig, listener: ListenerConfig) -> None:
+    """Raises: ConfigError if the broker would not let its own HTTP process name callers, as far as that is known before a start."""
+    own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)
+    proxies = config.firn_trusted_proxies
+    by_name = listener.protocol.tls and listener.advertised_host not in ("", listener.host)
+    if proxies and not by_name and own not in Networks(proxies) and _is_address(own):
+        raise ConfigError(
+            f"firn.trusted.proxies has {', '.join(sorted(proxies))}, but not {own}, from where the HTTP process of this broker "
+            "connects: no caller of HTTP could log in. Add it, or do not serve HTTP (firn.http.listen=off)."
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        read_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 # --- reading values -------------------------------------------------------------------------------------------------
@@ -793,6 +815,14 @@ def _parse_allowed_origins(text: str) -> Mapping[str, Any]:
     return {"firn_http_allowed_origins": frozenset(parse_origins(text))}
 
 
+def _parse_http_proxies(text: str) -> Mapping[str, Any]:
+    return {"firn_http_trusted_proxies": frozenset(parse_networks(text))}
+
+
+def _parse_proxies(text: str) -> Mapping[str, Any]:
+    return {"firn_trusted_proxies": frozenset(parse_networks(text))}
+
+
 def _address(text: str) -> Address:
     try:
         return parse_address(text, what="the address")
@@ -825,6 +855,8 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.http.listen": _parse_http,
     "firn.http.allowed.hosts": _parse_allowed_hosts,
     "firn.http.allowed.origins": _parse_allowed_origins,
+    "firn.http.trusted.proxies": _parse_http_proxies,
+    "firn.trusted.proxies": _parse_proxies,
     "firn.redis.url": _parse_redis_url,
     "firn.cluster.log.key": _parse_log_key,
     "firn.spot.notice.endpoint": _parse_notice_endpoint,

@@ -116,6 +116,16 @@ PRIVATE_APIS = {
             "broker/test_drain.py::test_a_drain_that_is_taken_back_leaves_a_broker_that_writes",
         ),
     ),
+    ApiKey.FIRN_FORWARDED: Private(
+        firn_api.ForwardedRequest,
+        {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, F1)"},
+        (
+            NO_REQUEST,
+            "broker/test_forwarded.py::test_nobody_else_names_an_address_and_who_tries_is_a_line",
+            "broker/test_forwarded.py::test_an_address_is_named_once_and_before_the_login_begins",
+            "broker/test_forwarded.py::test_what_is_no_address_is_refused",
+        ),
+    ),
     ApiKey.FIRN_ENTRIES: Private(
         control.EntriesRequest,
         {

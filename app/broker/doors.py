@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from app.addresses import Networks
 from app.client.connection import Dialer, dial_tcp
 from app.client.security import ClientSecurity, NoWay, SecureDialer
 from app.configs import BrokerConfig
@@ -74,6 +75,7 @@ class Doors:
         self._now_ms = now_ms
         self._token_secrets = token_secrets
         self._keys: list[TokenKeys] = []
+        self._proxies = Networks(config.firn_trusted_proxies)
         self._asked: Mapping[str, str] = config.security
         """Settings of listeners as they are to be."""
         self._changed = asyncio.Event()
@@ -112,6 +114,7 @@ class Doors:
             certificates=certificates,
             rules=rules,
             new_mechanism=(lambda name: makers[name]()) if makers else None,
+            proxies=self._proxies,
         )
 
     def _maker(self, listener: ListenerConfig, mechanism: str) -> Callable[[], Mechanism]:

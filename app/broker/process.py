@@ -462,6 +462,9 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
     return (
         *(["--anonymous"] if config.firn_http_anonymous_enable else []),
         *(["--plain-credentials"] if config.firn_http_plain_credentials_enable else []),
+        *(["--name-callers"] if config.firn_trusted_proxies else []),
+        f"--trusted-proxies={','.join(sorted(config.firn_http_trusted_proxies))}",
+        f"--forwarded-header={config.firn_http_forwarded_header}",
         f"--http-allowed-hosts={','.join(filter(None, hosts))}",
         f"--http-allowed-origins={','.join(sorted(config.firn_http_allowed_origins))}",
         f"--max-connections={config.firn_http_max_connections}",

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.addresses import parse_networks
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
+from app.configs.broker import FORWARDED_HEADERS
 from app.errors import ConfigError
 from app.http.access import parse_hosts, parse_origins
 from app.http.tls_settings import from_environment, read_tls
@@ -66,6 +68,25 @@ def http(
             "--plain-credentials", help="Take passwords without TLS from other machines: a proxy in front encrypts."
         ),
     ] = False,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            "--trusted-proxies",
+            metavar="NETWORK,…",
+            help="Addresses and networks of the proxies in front, whose header says for whom they ask.",
+        ),
+    ] = "",
+    forwarded_header: Annotated[
+        str, typer.Option("--forwarded-header", metavar="NAME", help="That header: x-forwarded-for or forwarded.")
+    ] = FORWARDED_HEADERS[0],
+    name_callers: Annotated[
+        bool,
+        typer.Option(
+            "--name-callers",
+            help="Tell brokers the addresses of callers, for their rules and audit logs. Brokers must have this process in "
+            "firn.trusted.proxies.",
+        ),
+    ] = False,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
     ] = None,
@@ -84,6 +105,7 @@ def http(
     try:
         hosts = parse_hosts(allowed_hosts)
         origins = parse_origins(allowed_origins)
+        proxies = parse_networks(trusted_proxies)
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
     settings = HttpSettings(
@@ -97,8 +119,18 @@ def http(
         anonymous=anonymous,
         plain_credentials=plain_credentials,
         tls=_tls(tls_certificate),
+        trusted_proxies=proxies,
+        forwarded_header=_header(forwarded_header),
+        names_callers=name_callers,
     )
     return run(settings, host=address.host, port=address.port, parent_fd=parent_fd)
+
+
+def _header(name: str) -> str:
+    """Raises: ConfigError."""
+    if name.lower() not in FORWARDED_HEADERS:
+        raise ConfigError(f"--forwarded-header {name} is not {' or '.join(FORWARDED_HEADERS)}.")
+    return name.lower()
 
 
 def _tls(certificate: str | None) -> TlsSettings | None:

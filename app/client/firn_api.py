@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005, 20020): requests and responses, each as msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005, 20020, 20021): requests and responses, each as msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -273,6 +273,17 @@ class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
     """The highest level that this broker's program understands."""
     protocol_features: dict[str, int] = {}
     """Features of Kafka's protocol, each at its one level."""
+
+
+class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnForwarded names the address of the client for which a connection is made (ADR 0034, F)."""
+
+    address: str
+
+
+class ForwardedResponse(msgspec.Struct, array_like=True, frozen=True):
+    error: str = ""
+    """A sentence if the address does not count. The connection ends then."""
 
 
 DRAIN_STEPS: Final = ("begin", "status", "take-back", "stop")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
 from app.security.jaas import parse_jaas
 from app.security.sasl import Refused, plain_message
 from app.security.scram import NONCE_BYTES, ScramClient, ScramMechanism
@@ -215,9 +215,14 @@ class Reach:
 class SecureDialer:
     """Connects with TLS and logs in. Belongs to one loop."""
 
-    def __init__(self, security: ClientSecurity, reach: Reach | None = None) -> None:
-        """``reach`` connects; None for one of its own, as ``security`` says. Raises: ConfigError if certificates cannot be read."""
+    def __init__(self, security: ClientSecurity, reach: Reach | None = None, *, speaks_for: str | None = None) -> None:
+        """``reach`` connects; None for one of its own, as ``security`` says. ``speaks_for``: the address of the client for whom
+        it connects, which brokers are told before the login (ADR 0034, F1).
+
+        Raises: ConfigError if certificates cannot be read.
+        """
         self._security = security
+        self._speaks_for = speaks_for
         self._reach = Reach(security.tls) if reach is None else reach
         self.lifetime_s: float | None = None
         """For how long the newest login counts; None for as long as its connection lasts."""
@@ -234,6 +239,8 @@ class SecureDialer:
         security = self._security
         if not security.mechanism:
             return None
+        if self._speaks_for is not None:
+            await _name_client(connection, self._speaks_for)
         chosen: SaslHandshakeResponse = await connection.request(
             ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(security.mechanism), timeout_ms=LOGIN_MS
         )
@@ -298,6 +305,18 @@ async def offered_mechanisms(connection: KafkaConnection, guess: str) -> tuple[s
         ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(guess), timeout_ms=LOGIN_MS
     )
     return tuple(answer.mechanisms)
+
+
+async def _name_client(connection: KafkaConnection, address: str) -> None:
+    """Raises: BrokerUnavailable."""
+    from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
+
+    body = await connection.request(ApiKey.FIRN_FORWARDED, pack(ForwardedRequest(address)), timeout_ms=LOGIN_MS)
+    answer = unpack(ForwardedResponse, body)
+    if answer.error:
+        raise BrokerUnavailable(
+            f"{connection} does not let this process name the addresses of its clients: {answer.error}."
+        )
 
 
 async def _tell(connection: KafkaConnection, message: bytes) -> SaslAuthenticateResponse:

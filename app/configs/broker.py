@@ -18,6 +18,8 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
+FORWARDED_HEADERS: Final = ("x-forwarded-for", "forwarded")
+"""What ``firn.http.forwarded.header`` may be."""
 OFF: Final = "off"
 """As ``http_address`` and ``firn_audit_log_path``."""
 
@@ -79,6 +81,10 @@ class BrokerConfig:
     firn_http_client_config: str = ""
     firn_http_anonymous_enable: bool = False
     firn_http_plain_credentials_enable: bool = False
+    firn_http_trusted_proxies: frozenset[str] = frozenset()
+    firn_http_forwarded_header: str = FORWARDED_HEADERS[0]
+    firn_trusted_proxies: frozenset[str] = frozenset()
+    """Networks of connections that may say for whom they connect."""
     firn_http_ssl_keystore_type: str = "PEM"
     firn_http_ssl_keystore_location: str = ""
     firn_http_ssl_keystore_key: str = field(default="", repr=False)

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.configs.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR, STANDARD_AUTHORIZER, BrokerConfig
+from app.configs.broker import (
+    FORWARDED_HEADERS,
+    LEADER_SELECTOR,
+    RACK_AWARE_SELECTOR,
+    STANDARD_AUTHORIZER,
+    BrokerConfig,
+)
 from app.configs.definition import ConfigType, Definition, Importance, Update, Value
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.listeners import LIMITS_OF_LISTENERS
@@ -292,6 +298,28 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _BOOLEAN,
                 "Whether HTTP takes passwords and tokens without TLS at an address that other machines reach, because a proxy "
                 "in front of it encrypts.",
+            ),
+            _broker(
+                "firn.http.trusted.proxies",
+                _LIST,
+                "Addresses and networks (10.0.0.7, 10.1.0.0/24) of the proxies in front of HTTP. The header of "
+                "firn.http.forwarded.header says for whom they ask. Nobody else's header is believed.",
+                attribute="firn_http_trusted_proxies",
+            ),
+            _broker(
+                "firn.http.forwarded.header",
+                _STRING,
+                "Header in which proxies in front of HTTP name their clients: x-forwarded-for or forwarded (RFC 7239). Name the "
+                "one that the proxies set themselves: another one is passed on as a client wrote it.",
+                choices=FORWARDED_HEADERS,
+                any_case=True,
+            ),
+            _broker(
+                "firn.trusted.proxies",
+                _LIST,
+                "Addresses and networks of HTTP processes, which may say for which client they connect, where clients log in. "
+                "ACLs and the audit log see that client's address then. Whoever connects from there can name any address.",
+                attribute="firn_trusted_proxies",
             ),
             _broker(
                 "firn.http.ssl.keystore.type",

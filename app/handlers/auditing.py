@@ -237,12 +237,14 @@ class Audit:
                 host=caller.host,
                 listener=caller.listener,
                 mechanism=mechanism,
+                via=caller.via,
                 **how,  # type: ignore[arg-type] # it has no other field's name
             )
             self._put(self._logins.note(what, self._clock.now_ms()))
 
-    def login_failed(self, listener: str, host: str, mechanism: str, why: str, user: str = "") -> None:
-        """A client has not shown who it is. ``user``: the name that it gave, if any; ``why``: for the operator."""
+    def login_failed(self, listener: str, host: str, mechanism: str, why: str, user: str = "", via: str = "") -> None:
+        """A client has not shown who it is. ``user``: the name that it gave, if any; ``why``: for the operator; ``via``: as of a
+        ``Caller``."""
         self._registry.counter(
             "firn_login_failures_total",
             "Logins and TLS handshakes that failed, and requests that came before a login.",
@@ -251,7 +253,14 @@ class Audit:
         ).value += 1
         if self._log is not None:
             what = event(
-                Kind.LOGIN, Outcome.FAILED, host=host, listener=listener, mechanism=mechanism, user=user, reason=why
+                Kind.LOGIN,
+                Outcome.FAILED,
+                host=host,
+                listener=listener,
+                mechanism=mechanism,
+                user=user,
+                reason=why,
+                via=via,
             )
             self._put(self._failed_logins.note(what, self._clock.now_ms()))
 
@@ -292,6 +301,7 @@ def _change(outcome: Outcome, request: Asked, changes: Sequence[Change] = (), re
         client_id=request.client_id,
         changes=changes,
         reason=reason,
+        via=caller.via,
     )
 
 
@@ -313,4 +323,5 @@ def _access(
         client_id=client_id,
         resources=resources,
         one_in=one_in,
+        via=caller.via,
     )

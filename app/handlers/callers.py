@@ -80,6 +80,8 @@ class Caller:
     """Loop time at which the session ends unless the client authenticates again (KIP-368)."""
     by_token: bool = False
     """Whether the client has logged in with a delegation token."""
+    via: str = ""
+    """The address that the connection comes from, if that has named ``host``; empty if it is ``host``."""
 
     @property
     def principal(self) -> str:
@@ -92,6 +94,10 @@ class Doorkeeper(Protocol):
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         """The caller of a new connection."""
+        ...
+
+    def forwarded(self, caller: Caller, host: str) -> Caller:
+        """The same connection, which is made for a client at ``host``. Nobody has logged in yet."""
         ...
 
     def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
@@ -112,14 +118,17 @@ class OpenDoor:
 
     def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
         rights = self._known.of(principal, caller.host)
-        return Caller(rights, caller.listener, caller.host, caller.port, expires_s, by_token)
+        return Caller(rights, caller.listener, caller.host, caller.port, expires_s, by_token, caller.via)
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         return Caller(self._known.of(ANONYMOUS, host), listener, host, port)
 
+    def forwarded(self, caller: Caller, host: str) -> Caller:
+        return Caller(self._known.of(ANONYMOUS, host), caller.listener, host, caller.port, via=caller.host)
+
     def renew(self, caller: Caller) -> Caller:
         rights = self._known.of(caller.principal, caller.host)
-        return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s, caller.by_token)
+        return Caller(rights, caller.listener, caller.host, caller.port, caller.expires_s, caller.by_token, caller.via)
 
 
 class Shares:

@@ -20,7 +20,7 @@ from app.wire.apikeys import ApiKey
 
 FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "api_versions": (ApiKey.API_VERSIONS,),
-    "logins": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
+    "logins": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.FIRN_FORWARDED),
     "scram_users": (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
     "delegation_tokens": (
         ApiKey.CREATE_DELEGATION_TOKEN,

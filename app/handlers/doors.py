@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from app.addresses import ADDRESS_CHARS_MAX, Networks, read_address
+from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
 from app.errors import ProtocolError
 from app.handlers.callers import ANONYMOUS
 from app.handlers.session import API_VERSIONS, FRAME_HEAD, FRAME_HEAD_BYTES, Session
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
 
 SASL_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 SASL_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
-BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+FORWARDED: Final = int(ApiKey.FIRN_FORWARDED)
+BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE, FORWARDED})
 OPAQUE_BYTES_MIN: Final = 1
 MS_PER_S: Final = 1000
 TLS: Final = "TLS"
 """The mechanism of who is known by a certificate."""
+NOBODYS: Final = Networks()
 NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
 
 
@@ -58,13 +62,16 @@ class Door:
         certificates: Certificates | None,
         rules: PrincipalRules | None,
         new_mechanism: Callable[[str], Mechanism] | None,
+        proxies: Networks = NOBODYS,
     ) -> None:
         """``certificates``: the TLS of the listener; None for none. ``rules`` make users of clients' certificates.
-        ``new_mechanism`` begins a login by a mechanism; None for a listener without SASL."""
+        ``new_mechanism`` begins a login by a mechanism; None for a listener without SASL. ``proxies`` may say for whom they
+        connect."""
         self.config = config
         self.certificates = certificates
         self.rules = rules
         self.new_mechanism = new_mechanism
+        self.proxies = proxies
         self.receive_bytes_max = config.number("sasl.server.max.receive.size", 524_288)
         self.reauthenticate_ms: Mapping[str, int] = {one: config.reauthenticate_ms(one) for one in config.mechanisms}
 
@@ -214,6 +221,9 @@ class LoginSession(Session):
         return position
 
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        if api_key == FORWARDED and self._login.state is not State.OPEN:
+            self._take_forwarded(api_version, correlation_id, frame)
+            return
         if api_key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             super()._serve_one(api_key, api_version, correlation_id, frame)
             return
@@ -240,6 +250,37 @@ class LoginSession(Session):
             self._reply(reply, response_frame(api_key, api_version, correlation_id, answered))
         meter.observe(self.server.loop.time() - self.started_s, 1)
 
+    def _take_forwarded(self, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        """The connection is made for a client at another address (ADR 0034, F1). Raises: ProtocolError."""
+        meter = self.server.metrics.meter(FORWARDED)
+        meter.requests.value += 1
+        meter.request_bytes.value += len(frame)
+        if not is_served(FORWARDED, api_version):
+            raise ProtocolError(f"version {api_version} of API key {FORWARDED} is not served")
+        body = decode_request(FORWARDED, api_version, frame[parse_request_header(frame).body_start :])
+        host, why = self._forwarded(unpack(ForwardedRequest, body).address)
+        self.answer(response_frame(FORWARDED, api_version, correlation_id, pack(ForwardedResponse(why))))
+        if why:
+            self._failed(why)
+            self.fail(f"closing the connection of {self.peer}: {why}")
+            return
+        self.speak_as(self.context.doorkeeper.forwarded(self.caller, host))
+        meter.observe(self.server.loop.time() - self.started_s, 1)
+
+    def _forwarded(self, text: str) -> tuple[str, str]:
+        """An address that is named, in its one form, and why it does not count; empty if it does."""
+        own = self.caller.via or self.caller.host
+        if own not in self._door.proxies:
+            return "", f"it names another address, and {own} is not in firn.trusted.proxies of this broker"
+        if self._login.state is not State.SILENT or self.caller.via:
+            return "", "it names another address, and not at its beginning"
+        if len(text) > ADDRESS_CHARS_MAX:
+            return "", "what it names is not an address"
+        try:
+            return str(read_address(text)), ""
+        except ValueError:
+            return "", "what it names is not an address"
+
     def _take_opaque(self, token: bytes) -> None:
         reply = self._login.authenticate(token)
         self._enter(reply)
@@ -249,7 +290,7 @@ class LoginSession(Session):
         """Nobody has logged in: the audit log is told."""
         audit = self.context.audit
         if audit is not None:
-            audit.login_failed(self.listener, self.caller.host, self._login.chosen, why, user)
+            audit.login_failed(self.listener, self.caller.host, self._login.chosen, why, user, self.caller.via)
 
     def _enter(self, reply: Reply) -> int:
         """Speak as the user who has logged in. Returns: for how many milliseconds, 0 for as long as the connection lasts."""

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate (keys 17, 36) where nobody has to log in, or somebody has already.
+"""SaslHandshake, SaslAuthenticate (keys 17, 36) and FirnForwarded (20021) where nobody has to log in, or somebody has already.
 
 On a listener with SASL the connection itself serves them (``doors.py``).
 """
@@ -30,7 +30,18 @@ def refuse_authenticate(request: Request, message: Any, code: ErrorCode, sentenc
     return SaslAuthenticateResponse(error_code=code, error_message=sentence)
 
 
+def handle_forwarded(context: Context, request: Request, message: bytes) -> Any:
+    """Raises: RequestRejected ILLEGAL_SASL_STATE."""
+    raise RequestRejected(ErrorCode.ILLEGAL_SASL_STATE, "An address is named before the login, where there is one.")
+
+
+def refuse_forwarded(request: Request, message: bytes, code: ErrorCode, sentence: str) -> None:
+    """The connection is closed, with a line in the log."""
+    del request, message, code, sentence
+
+
 APIS: Final[ApiTable] = {
     ApiKey.SASL_HANDSHAKE: Api(handle, refuse_handshake),
     ApiKey.SASL_AUTHENTICATE: Api(handle, refuse_authenticate),
+    ApiKey.FIRN_FORWARDED: Api(handle_forwarded, refuse_forwarded),
 }

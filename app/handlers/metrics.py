@@ -91,4 +91,5 @@ PRIVATE_NAMES = {
     20009: "firn_change",
     20010: "firn_manifests",
     20020: "firn_cluster",
+    20021: "firn_forwarded",
 }

@@ -57,6 +57,11 @@ def principal_of(request: Request) -> bytes:
     return encode_principal(kind, name, token_authenticated=request.caller.by_token)
 
 
+def address_of(request: Request) -> bytes:
+    """The address that a request comes from, as an Envelope of this program carries it."""
+    return f"{request.caller.host}:{request.caller.port}".encode()
+
+
 def may_speak_for(context: Context, caller: Caller, principal: str) -> bool:
     """Whether a caller on the listener between brokers may pass on a request of ``principal`` (ADR 0031, B8).
 

@@ -18,7 +18,7 @@ from app.handlers.client import Client
 from app.handlers.committing import serve_replicated
 from app.handlers.context import PassesOn, Request
 from app.handlers.fetch import FETCH, serve_fetch
-from app.handlers.passing_on import PASSED_ON, principal_of
+from app.handlers.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.produce import PRODUCE, serve_produce, serve_shaped, tell_served
 from app.handlers.produce_shape import PREFIX_START
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
@@ -264,7 +264,7 @@ class Session(Client):
     ) -> None:
         """Have the controller answer a request, and put its answer into the slot."""
         try:
-            answer = await passes_on.pass_on(frame, principal_of(request), self.peer.encode())
+            answer = await passes_on.pass_on(frame, principal_of(request), address_of(request))
         except FirnError as error:
             refused = self._refused(refuse, request, message, error, meter)
             if refused is None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from app.addresses import parse_networks
+from app.configs.broker import FORWARDED_HEADERS
 from app.errors import FirnError
 from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings
@@ -57,6 +59,9 @@ def main() -> int:
     parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
     parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
     parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
+    parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
+    parser.add_argument("--forwarded-header", choices=FORWARDED_HEADERS, default=FORWARDED_HEADERS[0])
+    parser.add_argument("--name-callers", action="store_true", help="tell brokers the addresses of callers")
     arguments = parser.parse_args()
     if arguments.parent_fd is not None:
         end_with_parent(arguments.parent_fd)
@@ -71,6 +76,9 @@ def main() -> int:
         body_idle_timeout_ms=arguments.body_timeout_ms,
         anonymous=arguments.anonymous,
         plain_credentials=arguments.plain_credentials,
+        trusted_proxies=arguments.trusted_proxies,
+        forwarded_header=arguments.forwarded_header,
+        names_callers=arguments.name_callers,
     )
     try:
         settings = replace(settings, client=client_of_environment(), tls=tls_of_environment())

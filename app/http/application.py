@@ -100,7 +100,7 @@ def create_app(
     if log_in:
         from app.http.login import Login
 
-        app.add_middleware(Login, anonymous=settings.anonymous)
+        app.add_middleware(Login, settings=settings)
     app.add_middleware(Guard, access=access, registry=registry)
     app.add_middleware(Measured, registry=registry)
     _complete_openapi(app)

@@ -26,7 +26,7 @@ from app.client.security import ClientSecurity, Reach, SecureDialer, client_secu
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
 from app.http.access import check_origins, check_rights
-from app.http.credentials import Basic, Credential, digest_of
+from app.http.credentials import DIGEST_BYTES, Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
 from app.limits import MIB
@@ -34,6 +34,8 @@ from app.metrics import Registry
 from app.seams import Clock
 
 CALLERS_MAX: Final = 200
+PLACES_PART: Final = 0.5
+"""Of all callers, those that one credential may be at different addresses."""
 CALLER_BUFFER_BYTES_MAX: Final = 16 * MIB
 """Of records that are not stored yet. One record of the largest size fits in it."""
 CHECK_AGAIN_S: Final = 60.0
@@ -99,10 +101,11 @@ def mechanisms_for(credential: Credential, offered: tuple[str, ...], *, knows_br
 
 
 class Caller:
-    """One credential that a broker has accepted."""
+    """One credential that a broker has accepted; from one address, if brokers are told it."""
 
     def __init__(self, key: bytes, gateway: Gateway, dialer: SecureDialer) -> None:
         self.key = key
+        """The digest of the credential, and the address if brokers are told it."""
         self.gateway = gateway
         self.dialer = dialer
         self.requests = 0
@@ -185,6 +188,8 @@ class Callers:
 
     async def _admit(self, credential: Credential, address: str) -> Caller:
         key = digest_of(self._key, credential)
+        if self._settings.names_callers:
+            key += address.encode()
         loop = asyncio.get_running_loop()
         for _ in range(ADMISSIONS_MAX):
             caller = self._known.get(key)
@@ -221,7 +226,7 @@ class Callers:
     async def _log_in(self, key: bytes, credential: Credential, address: str) -> Caller:
         async with self._turns.turn(address):
             try:
-                caller = await self._tried(key, credential)
+                caller = await self._tried(key, credential, address)
             except Refusal as refusal:
                 self._count("refused" if refusal.answer.status == 401 else "busy")
                 raise
@@ -231,7 +236,7 @@ class Callers:
         self._count("accepted")
         return caller
 
-    async def _tried(self, key: bytes, credential: Credential) -> Caller:
+    async def _tried(self, key: bytes, credential: Credential, address: str) -> Caller:
         """Raises: as ``serving``."""
         offered = await self.mechanisms()
         mechanisms = mechanisms_for(credential, offered, knows_broker=self._reach.knows_broker)
@@ -245,7 +250,11 @@ class Callers:
                 f"no HTTP caller can log in by {kind}: the broker offers {listed}{over}",
             )
         for mechanism in mechanisms:
-            dialer = SecureDialer(self._security(credential, mechanism), self._reach)
+            dialer = SecureDialer(
+                self._security(credential, mechanism),
+                self._reach,
+                speaks_for=address if self._settings.names_callers else None,
+            )
             cluster = ClusterClient(
                 self._settings.bootstrap,
                 rng=self._rng,
@@ -287,9 +296,15 @@ class Callers:
         return ClientSecurity(protocol=self._protocol, mechanism=mechanism, token=credential.token)
 
     def _keep(self, caller: Caller) -> Caller:
-        """Give a caller a place. Raises: Refusal if all are in use."""
-        if len(self._known) >= self._limits.callers_max:
-            unused = next((one for one in self._known.values() if not one.requests), None)
+        """Give a caller a place. Raises: Refusal if all are in use, or all that its credential may have."""
+        credential = caller.key[:DIGEST_BYTES]
+        own = [one for one in self._known.values() if one.key.startswith(credential)]
+        if len(own) >= max(1, int(self._limits.callers_max * PLACES_PART)):
+            candidates = own
+        else:
+            candidates = list(self._known.values()) if len(self._known) >= self._limits.callers_max else []
+        if candidates:
+            unused = next((one for one in candidates if not one.requests), None)
             if unused is None:
                 raise Refusal(BUSY)
             self.end(unused)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+DIGEST_BYTES: Final = 32
+
 _AUTHORIZATION: Final = re.compile(rb"([A-Za-z]+) +(\S+) *")
 _TOKEN: Final = re.compile(rb"[-_.~+/A-Za-z0-9]+=*")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -65,7 +67,10 @@ def _read_basic(text: bytes) -> Basic:
 
 
 def digest_of(key: bytes, credential: Credential) -> bytes:
-    """Stands for the credential: equal for equal ones under the same secret ``key``, and of no use without it."""
+    """Stands for the credential: equal for equal ones under the same secret ``key``, and of no use without it.
+
+    Returns: ``DIGEST_BYTES``.
+    """
     if isinstance(credential, Basic):
         name = credential.user.encode()
         message = b"basic" + len(name).to_bytes(4, "big") + name + credential.password.encode()

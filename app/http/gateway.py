@@ -65,6 +65,11 @@ class HttpSettings:
     """Whether requests without a credential have the rights of the user of ``client``."""
     plain_credentials: bool = False
     """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose ``forwarded_header`` says for whom they ask."""
+    forwarded_header: str = "x-forwarded-for"
+    names_callers: bool = False
+    """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, F)."""
     tls: TlsSettings | None = None
     """None for plain HTTP."""
 

@@ -10,12 +10,15 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.addresses import Networks
 from app.errors import BrokerUnavailable, FirnError
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.callers import TOKENS, Callers, Refusal
 from app.http.credentials import NotACredential, read_authorization
 from app.http.errors import NEEDED, REFUSED, RestAnswer, answer_of
+from app.http.forwarded import client_address
+from app.http.gateway import HttpSettings
 from app.http.serving import CALLER
 
 BASIC: Final = b'Basic realm="Firn", charset="UTF-8"'
@@ -36,10 +39,11 @@ def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
 class Login:
     """Runs before every route."""
 
-    def __init__(self, inner: ASGIApp, *, anonymous: bool) -> None:
-        """``anonymous``: requests without a credential are served by the process's own user."""
+    def __init__(self, inner: ASGIApp, *, settings: HttpSettings) -> None:
         self._inner = inner
-        self._anonymous = anonymous
+        self._anonymous = settings.anonymous
+        self._proxies = Networks(settings.trusted_proxies)
+        self._header = settings.forwarded_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
@@ -50,7 +54,8 @@ class Login:
             try:
                 credential = read_authorization([value for name, value in scope["headers"] if name == b"authorization"])
                 if credential is not None:
-                    address = scope["client"][0] if scope.get("client") else ""
+                    peer = scope["client"][0] if scope.get("client") else ""
+                    address = client_address(peer, scope["headers"], self._proxies, self._header)
                     scope[CALLER] = await stack.enter_async_context(callers.serving(credential, address))
                 elif not self._anonymous:
                     raise Refusal(NEEDED)

@@ -131,6 +131,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         log_level="error",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # it would believe everybody on this machine; ``forwarded.py`` reads them
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,

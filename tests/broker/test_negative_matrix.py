@@ -1,13 +1,16 @@
 """Every API, asked by whoever must not: it is refused, nothing has changed, and the audit log has exactly one line.
 
-The columns: without a login, with a wrong password, an expired token, a token without a signature, a revoked certificate, without
-a right, with a right and a rule that denies it, for another's group or transactional id, and after somebody else has taught the
-broker the shape of the request.
+The columns: without a login; with a wrong password of PLAIN or SCRAM; with a token that has expired, has no signature, is signed by
+somebody else or by the public key as a secret, or is meant for another service; as an address that only a proxy may name; with a
+revoked certificate; without a right, with a right and a rule that denies it, for another's group or transactional id, and after
+somebody else has taught the broker the request. Each is tried with every API in every version.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import json
 import ssl
 import time
@@ -19,7 +22,9 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from app.client.firn_api import ForwardedRequest, pack
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
 from app.handlers.authorising import TABLE
@@ -50,9 +55,6 @@ from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, Step, refusals
 from tests.support.secured import certificates, listener, revocations, security
 from tests.support.several import unfenced, until
-
-LAST: dict[ApiKey, Step] = {step.key: step for step in STEPS}
-"""One request of each API of clients."""
 
 
 OF_TOKENS = {
@@ -142,13 +144,17 @@ async def test_who_has_every_right_is_refused_nothing_and_only_changes_are_lines
 OF_GROUPS = {"GROUP_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
 
 
-async def test_anothers_group_and_transactional_id_are_refused_with_one_line_each(tmp_path: Path) -> None:
+OTHERS = {ResourceType.GROUP: (GROUP, "another", "shared", "nobody"), ResourceType.TRANSACTIONAL_ID: (TRANSACTION, "another")}
+
+
+@pytest.mark.parametrize("denied", [False, True], ids=["rights on one's own", "all but another's"])
+async def test_anothers_group_and_transactional_id_are_refused_with_one_line_each(tmp_path: Path, denied: bool) -> None:
     async with guarded(tmp_path) as broker:
-        await broker.allow(
-            (Operation.ALL, ResourceType.TOPIC, WILDCARD),
-            (Operation.ALL, ResourceType.GROUP, "mine"),
-            (Operation.ALL, ResourceType.TRANSACTIONAL_ID, "mine"),
-        )
+        await broker.allow((Operation.ALL, ResourceType.TOPIC, WILDCARD))
+        for kind, names_of_others in OTHERS.items():
+            await broker.allow((Operation.ALL, kind, WILDCARD if denied else "mine"))
+            if denied:
+                await broker.allow(*((Operation.ALL, kind, name) for name in names_of_others), deny=True)
         heard = Heard(broker.context.audit)
         ids, before, tried = broker.ids, state_of(broker), set()
         async with broker.as_user(ALICE) as alice:
@@ -189,6 +195,29 @@ async def test_a_shape_that_another_taught_is_refused_with_one_line(tmp_path: Pa
                 assert await read(bob) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
                 assert heard.take_one()["request"] == "FETCH"
                 assert broker.broker.log(SEEN).log_end_offset == turn
+
+
+async def test_a_request_that_another_was_allowed_is_refused_with_one_line(tmp_path: Path) -> None:
+    """Whatever the broker remembers of a request belongs to who sent it."""
+    async with guarded(tmp_path) as broker:
+        await broker.allow(*EVERYTHING)
+        heard = Heard(broker.context.audit)
+        async with broker.as_user(ALICE) as alice, broker.as_user(BOB) as bob:
+            for step in STEPS:
+                for version in step.versions():
+                    if step.key is not ApiKey.DELETE_TOPICS:  # what is not there any more is not refused
+                        for _ in range(2):
+                            await ask(alice, step, version, broker.ids)
+                    heard.take()
+                    before = state_of(broker)
+                    answer = await ask(bob, step, version, broker.ids)
+                    assert state_of(broker) == before, (step.label, version)
+                    if step.label in SAYS_LESS:
+                        assert heard.take() == [], (step.label, version)
+                        continue
+                    assert refusals(answer) or step.key is ApiKey.DESCRIBE_LOG_DIRS, (step.label, version, answer)
+                    line = heard.take_one()
+                    assert (line["outcome"], line["principal"]) == ("denied", BOB), (step.label, version)
 
 
 async def test_without_acks_a_denied_write_is_a_line_although_nothing_is_answered(tmp_path: Path) -> None:
@@ -234,7 +263,20 @@ class Strangers(Guarded):
         claims = {"sub": "admin", "aud": "firn", "exp": now_s - 3600 if kind == "expired token" else now_s + 3600}
         if kind == "alg none":
             return jwt.encode(claims, None, algorithm="none", headers={"kid": "one"})
-        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": "one"})
+        if kind == "public key as a secret":
+            public = self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+            head, body = (segment(json.dumps(part)) for part in ({"alg": "HS256", "kid": "one"}, claims))
+            return f"{head}.{body}.{segment(hmac.digest(public, f'{head}.{body}'.encode(), 'sha256'))}"
+        if kind == "another audience":
+            claims["aud"] = "other"
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048) if kind == "another key" else self.key
+        return jwt.encode(claims, key, algorithm="RS256", headers={"kid": "one"})
+
+
+def segment(data: str | bytes) -> str:
+    """A part of a token."""
+    raw = data.encode() if isinstance(data, str) else data
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 @asynccontextmanager
@@ -250,7 +292,7 @@ async def strangers(path: Path) -> AsyncIterator[Strangers]:
         listener("SSL", folder, ssl_client_auth="required", firn_ssl_crl_location=revoked),
         listener(
             "SASL_PLAINTEXT",
-            mechanisms="PLAIN,OAUTHBEARER",
+            mechanisms="PLAIN,OAUTHBEARER,SCRAM-SHA-512",
             sasl_oauthbearer_jwks_endpoint_url=(path / "keys.json").as_uri(),
             sasl_oauthbearer_expected_audience="firn",
         ),
@@ -281,6 +323,17 @@ async def wrong_password(one: Strangers, client: Talk) -> None:
     client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "wrong")))
 
 
+async def wrong_scram(one: Strangers, client: Talk) -> None:
+    client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-512"))
+    client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"n,,n=alice,r=abc"))
+    proof = base64.b64encode(bytes(64)).decode()
+    client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(f"c=biws,r=abc,p={proof}".encode()))
+
+
+async def forwarded(one: Strangers, client: Talk) -> None:
+    client.send(ApiKey.FIRN_FORWARDED, 0, pack(ForwardedRequest("192.0.2.7")))
+
+
 def token_of(kind: str) -> Callable[[Strangers, Talk], Any]:
     async def send(one: Strangers, client: Talk) -> None:
         message = f"n,,\x01auth=Bearer {one.token(kind)}\x01\x01".encode()
@@ -296,18 +349,29 @@ COLUMNS = {
     "wrong password": (wrong_password, "Invalid username or password"),
     "expired token": (token_of("expired token"), "the token is refused: it has expired"),
     "alg none": (token_of("alg none"), "the token is refused: its algorithm 'none' is not accepted"),
+    "public key as a secret": (token_of("public key as a secret"), "its algorithm 'HS256' is not accepted"),
+    "another key": (token_of("another key"), "the token is refused"),
+    "another audience": (token_of("another audience"), "the token is refused"),
+    "wrong SCRAM": (wrong_scram, "SCRAM-SHA-512"),
+    "a forwarded address": (forwarded, "is not in firn.trusted.proxies of this broker"),
 }
 """What is sent before the request, and why that is no login."""
 
 
 def requests(ids: Ids) -> list[tuple[ApiKey, int, Any]]:
-    """One of each API, those between brokers too, in its newest version."""
+    """One of each API in each version, those between brokers too."""
     found: list[tuple[ApiKey, int, Any]] = []
-    found += [(ApiKey(key), 0, b"\x90") for key in OPAQUE]
-    found += [(key, versions[1], request(key)) for key, versions in BETWEEN_BROKERS.items() if key not in OPAQUE]
-    for key, (_, newest) in SERVED.items():
-        if key not in OF_LOGINS and key is not ApiKey.API_VERSIONS and key not in OPAQUE:
-            found.append((key, newest, LAST[key].build(newest, ids)))
+    found += [(ApiKey(key), 0, b"\x90") for key in OPAQUE if key != ApiKey.FIRN_FORWARDED]
+    for key, (oldest, newest) in BETWEEN_BROKERS.items():
+        if key not in OPAQUE:
+            found += [(key, version, request(key)) for version in range(oldest, newest + 1)]
+    for step in STEPS:
+        if step.key not in OF_LOGINS and step.key is not ApiKey.API_VERSIONS:
+            known = {(key, version) for key, version, _ in found}
+            found += [(step.key, one, step.build(one, ids)) for one in step.versions() if (step.key, one) not in known]
+    every = {(key, version) for key, (oldest, newest) in SERVED.items() for version in range(oldest, newest + 1)}
+    left = {key for key, _ in every - {(key, version) for key, version, _ in found}}
+    assert left <= {*OF_LOGINS, ApiKey.API_VERSIONS}, left
     return found
 
 
@@ -322,7 +386,8 @@ async def test_a_stranger_is_served_nothing_and_each_attempt_is_one_line(tmp_pat
             async with one.plainly() as client:
                 await send(one, client)
                 if key is ApiKey.PRODUCE:
-                    client.send_produce(9, [(SEEN, [(0, batch())])])
+                    name = one.ids[SEEN] if version >= 13 else SEEN
+                    client.send_produce(version, [(name, [(0, batch())])])
                 else:
                     client.send(key, version, message)
                 answers = await client.reader.read()

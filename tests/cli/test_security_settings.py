@@ -84,6 +84,13 @@ def complaint(path: Path, *assignments: str) -> str:
             ],
             "HTTP cannot ask its callers who they are",
         ),
+        (["firn.trusted.proxies=0.0.0.0/0"], "everybody would be in it"),
+        (["firn.http.trusted.proxies=proxy.example"], "is not an address or a network"),
+        (["firn.http.forwarded.header=x-real-ip"], "must be one of"),
+        (
+            ["listeners=SASL_PLAINTEXT://127.0.0.1:1", SCRAM[1], "firn.trusted.proxies=10.9.0.0/16"],
+            "from where the HTTP process of this broker connects",
+        ),
         (["principal.builder.class=com.example.Builder"], "Firn runs no Java classes"),
     ],
 )

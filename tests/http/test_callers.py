@@ -121,9 +121,9 @@ class Secured:
             )
         assert [one.error_code for one in answer.results] == [0]
 
-    async def allow(self, user: str, *rights: tuple[Operation, ResourceType, str]) -> None:
+    async def allow(self, user: str, *rights: tuple[Operation, ResourceType, str], host: str = WILDCARD) -> None:
         made = [
-            AclCreation(kind, name, PatternType.LITERAL, f"User:{user}", WILDCARD, operation, Permission.ALLOW)
+            AclCreation(kind, name, PatternType.LITERAL, f"User:{user}", host, operation, Permission.ALLOW)
             for operation, kind, name in rights
         ]
         async with self.admin() as admin:
@@ -142,8 +142,11 @@ async def secured(
     limits: CallerLimits | None = None,
     client: Mapping[str, str] | None = None,
     door: Any = None,
+    of_broker: Mapping[str, Any] | None = None,
+    peer: str = "127.0.0.1",
     **more: Any,
 ) -> AsyncIterator[Secured]:
+    """``of_broker``: more settings of it. ``peer``: the address from which requests come."""
     door = door or listener(
         "SASL_PLAINTEXT", mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", connection_failed_authentication_delay_ms=0
     )
@@ -159,6 +162,7 @@ async def secured(
                 auto_create_topics_enable=False,
                 security=given,
                 **security(door),
+                **(of_broker or {}),
             )
         )
         settings = HttpSettings(
@@ -170,7 +174,7 @@ async def secured(
         )
         app = create_app(settings, clock=SystemClock(), rng=random.Random(3), limits=limits)
         await stack.enter_async_context(app.router.lifespan_context(app))
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=True, client=(peer, 4711))
         web = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://localhost"))
         yield Secured(broker, app, web)
 

@@ -53,11 +53,13 @@ async def http(broker: RunningBroker) -> AsyncIterator[Http]:
 
 
 @contextlib.asynccontextmanager
-async def http_process(broker: RunningBroker, *options: str) -> AsyncIterator[Http]:
+async def http_process(broker: RunningBroker, *options: str, port: int = 0) -> AsyncIterator[Http]:
+    """``port``: of one of the broker's listeners; 0 for the one between brokers."""
+    bootstrap = f"127.0.0.1:{port}" if port else broker.bootstrap
     port = free_port()
     ours, theirs = socket.socketpair()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.http", "--bootstrap", broker.bootstrap),
+        *(sys.executable, "-m", "app.http", "--bootstrap", bootstrap),
         *("--listen", f"127.0.0.1:{port}", "--parent-fd", str(theirs.fileno()), *OPTIONS, *options),
         pass_fds=[theirs.fileno()],
         stderr=asyncio.subprocess.PIPE,
