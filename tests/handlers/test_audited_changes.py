@@ -53,7 +53,7 @@ NO_CHANGE_OF_SETTINGS = {
         ApiKey.SHARE_GROUP_HEARTBEAT,
     },
     "a member reads, and says what it has read": {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE},
-    "is told as a login": {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE},
+    "is told as a login": {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.FIRN_FORWARDED},
     "tells of the topics that it makes by itself": {ApiKey.METADATA},
     "makes the topics of the broker itself, once": {ApiKey.FIND_COORDINATOR},
     "what is inside is told": {ApiKey.ENVELOPE},
