@@ -114,6 +114,8 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
     dial: Dialer = ThroughLinks(more.get("links", {}), dial_tcp)
     around: dict[str, Any] = {}
     redis = more.get("redis")
+    if more.get("settings", {}).get("firn_quota_scope") == "cluster":
+        around["new_tokens"] = partial(quota_tokens, redis)
     if "properties" in more:
         config = settings_of(more["properties"])
         secure = inter_broker_dial(config)

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
+from app.client.connection import open_connection
 from app.configs import BrokerConfig
 from app.handlers.callers import UNKNOWN, Caller, Remembers
 from app.handlers.client_quotas import PRODUCE, ClientQuotas
 from app.handlers.quota_leases import Ask
+from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    EntityData,
+    OpData,
+)
+
+
+def limit_client(bootstrap: str, client_id: str, **limits: float) -> None:
+    """Set quotas of a client id, by the first of some addresses."""
+    entry = AlterClientQuotasRequestEntryData(
+        [EntityData("client-id", client_id)], [OpData(key, rate) for key, rate in limits.items()]
+    )
+
+    async def ask() -> None:
+        host, _, port = bootstrap.split(",")[0].rpartition(":")
+        connection = await open_connection(host, int(port))
+        answer = await connection.request(ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest([entry]))
+        await connection.close()
+        assert [one.error_code for one in answer.entries] == [0]
+
+    asyncio.run(ask())
 
 
 class NotedQuotas(ClientQuotas):
