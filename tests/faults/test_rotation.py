@@ -19,9 +19,20 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.faults.every_load import SHORT
 from tests.faults.test_cluster import SETTINGS
-from tests.support.cluster import NODES, Brokers, Writing, brokers_running, create_topics, until, wait_until_whole
+from tests.support.cluster import (
+    NODES,
+    Brokers,
+    Writing,
+    brokers_running,
+    controller_of,
+    create_topics,
+    seen,
+    until,
+    wait_until_whole,
+)
 from tests.support.secured import add_certificate, revocations
 from tests.support.secured_cluster import (
+    AUDIT_LOG,
     DONE_S,
     ITERATIONS,
     Security,
@@ -281,3 +292,65 @@ def test_a_certificate_is_revoked_under_load(tmp_path: Path) -> None:
             for client in clients:
                 client.writing.finish()
         app.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_controller", [False, True])
+def test_a_brokers_own_certificate_is_revoked_under_load(tmp_path: Path, of_controller: bool) -> None:
+    """No other broker talks to it any more, and the cluster goes on. With a new certificate it is back."""
+    security = Security(tmp_path / "tls", "app", clients="SSL", between="SSL", revokes=True)
+    assert security.revoked is not None
+    with brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers:
+        admin = brokers.admin
+        create_topics(admin, "t")
+        allow(admin, "t", security.principal("app"))
+        client = Client(brokers)
+        try:
+            client.writing.wait_for_more()
+            controller = controller_of(admin)
+            victim = controller if of_controller else next(node for node in NODES if node != controller)
+            others = [node for node in NODES if node != victim]
+            inner = {node: f"{brokers.hosts[node]}:{brokers.inner_ports[node]}" for node in NODES}
+            own = security.certificate(f"broker-{victim}")
+            assert [refusal_of(inner[node], security.authority, own) for node in others] == ["", ""]
+
+            seen_before = times_read_again(brokers)
+            replace_file(security.revoked, revocations(security.folder, own.stem))
+            wait_until_read_again(brokers, seen_before)
+            assert [refusal_of(inner[node], security.authority, own) for node in others] == [REVOKED] * 2
+            client.writing.wait_for_more()
+            assert brokers.links is not None
+            brokers.links.reset(brokers.links.apart([victim], NODES))  # open connections go on until they end
+            rest = AdminClient(
+                {
+                    "bootstrap.servers": ",".join(brokers.addresses[node] for node in others),
+                    **brokers.client_of("admin"),
+                }
+            )
+
+            def led_by() -> set[int]:
+                topic = seen(rest).topics.get("t")
+                return {victim} if topic is None else {one.leader for one in topic.partitions.values()}
+
+            until(lambda: victim not in led_by(), "the others lead all that it has led")
+            until(lambda: set(seen(rest).brokers) == set(others), "no other broker counts on it")
+            if of_controller:
+                assert controller_of(rest) in others
+            client.writing.wait_for_more()
+            until(lambda: all(refused_by_tls(brokers, node) for node in others), "each has refused it, and says so")
+            assert set(seen(rest).brokers) == set(others), "it has not come back by itself"
+
+            renewed = add_certificate(security.folder, "renewed", brokers.hosts[victim], subject=own.stem)
+            replace_file(own, renewed.read_bytes())
+            wait_until_whole(rest, "it has a new certificate")
+            client.writing.wait_for_more()
+        finally:
+            client.writing.finish()
+        client.finish()
+
+
+def refused_by_tls(brokers: Brokers, node: int) -> bool:
+    """Whether the audit log of a broker has somebody whose certificate is revoked."""
+    lines = (brokers.path / f"broker-{node}" / AUDIT_LOG).read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    return any(one["outcome"] == "failed" and "revoked" in one.get("reason", "") for one in told)
