@@ -28,12 +28,13 @@ class RotatedFile:
         self._size = 0
 
     def open(self) -> None:
-        """Open, or make, the file at ``path`` and take its lock. Lines are added to its end.
+        """Open, or make, the file at ``path`` and take its lock. Lines are added to its end. What a kill or a loss of power
+        has left of a last line is ended, so that the next one is whole.
 
         Raises: OSError; BlockingIOError if another process writes it.
         """
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), PRIVATE_DIRECTORY, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self.path, flags, PRIVATE_FILE)
         try:
             found = os.fstat(descriptor)
@@ -42,11 +43,12 @@ class RotatedFile:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if stat.S_IMODE(found.st_mode) != PRIVATE_FILE:
                 os.fchmod(descriptor, PRIVATE_FILE)
+            size = _end_line(descriptor, found.st_size)
         except OSError:
             os.close(descriptor)
             raise
         self.close()
-        self._descriptor, self._size = descriptor, found.st_size
+        self._descriptor, self._size = descriptor, size
 
     def write(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
         """Add lines. A line is there as a whole or not at all.
@@ -107,3 +109,10 @@ class RotatedFile:
             os.ftruncate(self._descriptor, start)
             raise
         self._size = start + len(data)
+
+
+def _end_line(descriptor: int, size: int) -> int:
+    """End the last line of a file of this size. Returns: the size then. Raises: OSError."""
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    return size + os.write(descriptor, b"\n")

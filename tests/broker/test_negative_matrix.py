@@ -56,7 +56,6 @@ from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, St
 from tests.support.secured import certificates, listener, revocations, security
 from tests.support.several import unfenced, until
 
-
 OF_TOKENS = {
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,

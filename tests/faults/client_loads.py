@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError
 from tests.faults.transaction_load import Lists, check_history, final
 from tests.interop.java_programs import JavaProgram
 from tests.support.cluster import PARTITIONS, WAIT_S, check_numbers
+from tests.support.threads import LoopThread
 from tests.transactions.list_append import Outcome, Txn
 
 PACE_S: Final = 0.005
@@ -86,16 +87,7 @@ class AioWriting:
         self.refused: list[str] = []
         self._under_way = 0
         self._stop = threading.Event()
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._write())
-        except BaseException as error:
-            self._failed = error
-            raise
+        self._thread = LoopThread(self._write)
 
     async def _write(self) -> None:
         # An idempotent batch is tried again for ever; the time limit is that of one request, which a paused broker never answers.
@@ -149,7 +141,7 @@ class AioWriting:
         before = [len(found) for found in self.acknowledged]
 
         def holds() -> bool:
-            assert self._failed is None
+            self._thread.check()
             assert self.refused == []
             return all(len(found) > old + 20 for found, old in zip(self.acknowledged, before, strict=True))
 
@@ -159,10 +151,9 @@ class AioWriting:
         """Write no more, and wait for what was written. A second call does nothing."""
         self._stop.set()
         self._thread.join(3 * WAIT_S)
-        assert not self._thread.is_alive()
 
     def check(self) -> None:
         """After ``finish``."""
-        assert self._failed is None
+        self._thread.check()
         assert self.refused == []
         check_numbers(self._bootstrap, "aiokafka", self.acknowledged)

@@ -25,6 +25,7 @@ from tests.interop.peers import make, request
 from tests.support.cluster import PARTITIONS, WAIT_S, Brokers
 from tests.support.rights import AUTHORIZATION
 from tests.support.secured_cluster import Security, connected
+from tests.support.threads import LoopThread
 
 STRANGER: Final = "stranger"
 PACE_S: Final = 0.05
@@ -239,16 +240,7 @@ class Strangers:
         """Logins with a wrong password."""
         self.wrong: list[str] = []
         self._stop = threading.Event()
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._try_all())
-        except BaseException as error:
-            self._failed = error
-            raise
+        self._thread = LoopThread(self._try_all)
 
     async def _try_all(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -298,7 +290,7 @@ class Strangers:
         before = self.refused.total(), self.turned_away
 
         def holds() -> bool:
-            assert self._failed is None
+            self._thread.check()
             assert self.wrong == []
             return self.refused.total() > before[0] + len(TRIES) and self.turned_away > before[1]
 
@@ -308,11 +300,10 @@ class Strangers:
         """A second call does nothing."""
         self._stop.set()
         self._thread.join(WAIT_S)
-        assert not self._thread.is_alive()
 
     def check(self) -> None:
         """After ``stop``: everything was tried, and nothing was done."""
-        assert self._failed is None
+        self._thread.check()
         assert self.wrong == []
         tried: Mapping[str, set[str]] = {
             OF_BROKERS: {one.label for one in TRIES},

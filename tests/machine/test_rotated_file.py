@@ -48,6 +48,17 @@ def test_a_file_that_is_there_is_continued_and_made_private(tmp_path: Path) -> N
     assert mode(path) == 0o600
 
 
+def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    """By a kill in the middle of a write, or a loss of power."""
+    path = tmp_path / "audit.log"
+    path.write_bytes(b'{"whole": 1}\n{"ha')
+    for number in range(2):
+        file = opened(path)
+        file.write([b"%d\n" % number])
+        file.close()
+    assert path.read_bytes() == b'{"whole": 1}\n{"ha\n0\n1\n'
+
+
 def test_two_writers_are_refused(tmp_path: Path) -> None:
     first = opened(tmp_path / "audit.log")
     with pytest.raises(BlockingIOError):
