@@ -4,9 +4,9 @@
     CHOSEN      → messages of the mechanism … → OPEN, or the login is refused and the connection ends
     OPEN        → a handshake → CHOSEN again: the same mechanism and the same user must come out of it
 
-Before a connection is OPEN, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered. Whatever is refused is refused
-for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes nothing: a
-handshake within a second of the last one, a handshake of a session without an end, and a message without a handshake.
+Before a connection is OPEN, nothing but ApiVersions, SaslHandshake, SaslAuthenticate and FirnForwarded is answered. Whatever is
+refused is refused for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes
+nothing: a handshake within a second of the last one, a handshake of a session without an end, and a message without a handshake.
 """
 
 from __future__ import annotations
