@@ -158,6 +158,24 @@ def test_http_uses_a_listener_whose_clients_log_in_even_beside_a_plain_one(prope
     assert not any(flag.startswith(("--client", "--anonymous", "--plain")) for flag in http_options(plain))
 
 
+def test_http_names_its_callers_where_brokers_trust_it(properties: Any) -> None:
+    listening = ("listeners=SASL_PLAINTEXT://127.0.0.1:1", SCRAM[1])
+    plain = load(config_path=properties(*listening)).broker
+    assert not any(flag.startswith("--name") for flag in http_options(plain))
+    config = load(
+        config_path=properties(
+            *listening,
+            "firn.trusted.proxies=127.0.0.1, 10.1.0.0/28",
+            "firn.http.trusted.proxies=::ffff:10.9.0.4,2001:DB8::/64",
+            "firn.http.forwarded.header=Forwarded",
+        )
+    ).broker
+    assert config.firn_trusted_proxies == {"127.0.0.1", "10.1.0.0/28"}
+    assert {"--name-callers", "--trusted-proxies=10.9.0.4,2001:db8::/64", "--forwarded-header=forwarded"} <= {
+        *http_options(config)
+    }
+
+
 def test_what_http_needs_is_looked_at_before_anything_is_started(properties: Any, tmp_path: Path) -> None:
     folder = certificates(tmp_path / "web")
 

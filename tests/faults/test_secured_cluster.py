@@ -6,6 +6,7 @@ The faults and the clients are those of ``test_cluster.py``.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from collections import Counter
@@ -17,15 +18,19 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from redis import Redis
 
+from app.errors import ErrorCode
+from app.wire.apikeys import ApiKey
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.faults import every_load
 from tests.faults.every_load import RIGHTS, EveryLoad
 from tests.faults.http_load import CALLERS, HttpCallers
 from tests.faults.strangers import STRANGER, Strangers
-from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, s3_port  # noqa: F401
+from tests.faults.test_object_durability import s3_server  # noqa: F401
+from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, create_topics, until, wait_for_brokers
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
-from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota
+from tests.support.secured_cluster import Right, Security, allow, connected, denied, give, give_quota
 
 pytestmark = pytest.mark.faults
 
@@ -47,6 +52,25 @@ def secured(
             yield brokers, redis, security
 
 
+def wait_until_known(brokers: Brokers, security: Security) -> None:
+    """Until each broker knows the last rules that were given. Whoever asks one that does not know them yet is refused."""
+    user = [*RIGHTS][-1]
+    asked = MetadataRequest([MetadataRequestTopic(name="copy")], allow_auto_topic_creation=False)
+
+    async def told(address: str) -> int:
+        connection = await connected(address, security, user, security.passwords[user])
+        answer = await connection.request(ApiKey.METADATA, asked)
+        await connection.close()
+        [topic] = answer.topics
+        return int(topic.error_code)
+
+    for address in brokers.addresses.values():
+        until(
+            lambda address=address: asyncio.run(told(address)) != ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            f"{address} knows all rules",
+        )
+
+
 def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
     """Give them the one right that they need. From their next starts on they are no superusers."""
     between = Right(AclOperation.CLUSTER_ACTION, ResourceType.BROKER, "kafka-cluster")
@@ -66,6 +90,7 @@ def hold_out(
     """So many faults under clients of all kinds, and a stranger who tries to harm them. Everything that they were told is so."""
     for user, rights in RIGHTS.items():
         give(brokers.admin, security.principal(user), *rights)
+    wait_until_known(brokers, security)
     give_quota(brokers.bootstrap, security, "writer", RATE)
     load = EveryLoad(brokers, seed)
     strangers = Strangers(brokers, security)
@@ -127,12 +152,12 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
 @pytest.mark.slow
 def test_a_secured_cluster_holds_out_whose_log_is_in_s3(
     tmp_path: Path,
-    s3_port: int,  # noqa: F811
+    s3_server: tuple[int, int],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, text in CREDENTIALS.items():
         monkeypatch.setenv(name, text)
-    store = f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{s3_port}&region=us-east-1&path_style=true"
+    store = f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{s3_server[0]}&region=us-east-1&path_style=true"
     with secured(tmp_path, *RIGHTS, STRANGER, store=store) as (brokers, redis, security):
 
         def kinds(faults: Faults) -> Sequence[Fault]:
