@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +24,7 @@ from tests.faults import every_load
 from tests.faults.every_load import RIGHTS, EveryLoad
 from tests.faults.http_load import CALLERS, HttpCallers
 from tests.faults.strangers import STRANGER, Strangers
-from tests.faults.test_object_durability import s3_server  # noqa: F401
-from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, create_topics, until, wait_for_brokers
+from tests.support.cluster import NODES, Brokers, brokers_running, create_topics, until, wait_for_brokers
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
 from tests.support.secured_cluster import Right, Security, allow, connected, denied, give, give_quota
@@ -39,15 +36,12 @@ RATE = 50_000_000.0
 
 
 @contextmanager
-def secured(
-    path: Path, *users: str, between: str = "SASL_SSL", store: str | None = None
-) -> Iterator[tuple[Brokers, RedisServer, Security]]:
+def secured(path: Path, *users: str, between: str = "SASL_SSL") -> Iterator[tuple[Brokers, RedisServer, Security]]:
     """Brokers, the Redis that they share, and what lets in."""
     security = Security(path / "tls", *users, between=between)
     with redis_running(path, tls=security.folder) as redis:
         security.redis = redis.url
-        settings = every_load.SETTINGS
-        with brokers_running(path, proxied=True, settings=settings, security=security, store=store) as brokers:
+        with brokers_running(path, proxied=True, settings=every_load.SETTINGS, security=security) as brokers:
             wait_for_brokers(brokers.admin)
             yield brokers, redis, security
 
@@ -147,42 +141,6 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
             return [faults.roll, *others, lose_redis, hang_redis]
 
         hold_out(brokers, redis, security, kinds, 24, seed)
-
-
-@pytest.mark.slow
-def test_a_secured_cluster_holds_out_whose_log_is_in_s3(
-    tmp_path: Path,
-    s3_server: tuple[int, int],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, text in CREDENTIALS.items():
-        monkeypatch.setenv(name, text)
-    store = f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{s3_server[0]}&region=us-east-1&path_style=true"
-    with secured(tmp_path, *RIGHTS, STRANGER, store=store) as (brokers, redis, security):
-
-        def kinds(faults: Faults) -> Sequence[Fault]:
-            def lose_all() -> None:
-                """All at once, as a loss of power of the place; nobody gets on meanwhile."""
-                for node in NODES:
-                    brokers.processes[node].send_signal(signal.SIGKILL)
-                for node in NODES:
-                    brokers.processes[node].wait(WAIT_S)
-                for node in NODES:
-                    brokers.start(node)
-                faults.go_on()
-
-            return [
-                faults.kill_the_controller,
-                lose_all,
-                faults.all_lose_the_bucket,
-                faults.lose_the_disk,
-                faults.isolate,
-                faults.roll,
-                lose_all,
-                faults.kill,
-            ]
-
-        hold_out(brokers, redis, security, kinds, 10, seed=5)
 
 
 @pytest.mark.slow

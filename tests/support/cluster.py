@@ -45,7 +45,6 @@ class Brokers:
         proxied: bool,
         redis: str | None,
         security: Security | None,
-        store: str | None = None,
     ) -> None:
         self.path = path
         self._stack = stack
@@ -58,7 +57,6 @@ class Brokers:
         self._security = security
         self.settings = settings
         self._redis = redis
-        self._store = store
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
         """Where clients reach each."""
@@ -86,8 +84,6 @@ class Brokers:
         more: dict[str, Any] = {"settings": settings}
         if self._redis is not None:
             more["redis"] = self._redis
-        if self._store is not None:
-            more["store"] = self._store
         if self.links is not None:
             more["links"] = {
                 str(self.inner_ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
@@ -147,15 +143,12 @@ def brokers_running(
     settings: Mapping[str, Any] | None = None,
     redis: str | None = None,
     security: Security | None = None,
-    store: str | None = None,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
     ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server. ``security``: what their listeners
-    ask for. ``store``: URL of an S3 bucket, instead of a directory."""
+    ask for."""
     with ExitStack() as stack:
-        brokers = Brokers(
-            path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security, store=store
-        )
+        brokers = Brokers(path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security)
         try:
             for node_id in nodes:
                 brokers.start(node_id)

@@ -1,12 +1,12 @@
 """A broker of a cluster in a process of its own, to be killed, stopped, cut off and started again.
 
     python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…},
-        "properties": "…", "store": "s3://…"}']
+        "properties": "…"}']
 
-The bucket is the directory ``PATH/store``, or the S3 bucket of the URL ``store``. The broker's data is ``PATH/broker-<id>/data``.
-While the file ``PATH/no-bucket-<id>`` exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers
-instead of their own ports. ``properties`` is a file of settings as for ``firn serve``. SIGTERM stops it in order. It prints
-``ready`` when it serves, and its notices.
+The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
+exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports.
+``properties`` is a file of settings as for ``firn serve``. SIGTERM stops it in order. It prints ``ready`` when it serves, and its
+notices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,9 +37,7 @@ from app.machine.runtime import ThreadPool, boot_id
 from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import Liveness
 from app.metadata.redis_liveness import RedisLiveness
-from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
-from app.objectstore.opening import open_store
 from app.settings import load
 from tests.support.broker import running_broker
 
@@ -61,33 +58,6 @@ class CutPool:
         if self._cut.exists():
             raise StorageUnavailable("the bucket was cut off before it answered")
         return done
-
-
-class CutStore:
-    """An object store that cannot be reached while a file exists."""
-
-    def __init__(self, store: ObjectStore, cut: Path) -> None:
-        self._store = store
-        self._cut = cut
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name == "encrypted_with":
-            return lambda key: CutStore(found(key), self._cut)
-        if not iscoroutinefunction(found) or name == "close":
-            return found
-
-        async def ask(*arguments: Any, **more: Any) -> Any:
-            self._check()
-            answer = await found(*arguments, **more)
-            self._check()  # it may be done, and nobody is told
-            return answer
-
-        return ask
-
-    def _check(self) -> None:
-        if self._cut.exists():
-            raise StorageUnavailable("the bucket is cut off")
 
 
 class ThroughLinks:
@@ -139,13 +109,8 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     pool = ThreadPool(4)
-    cut = path / f"no-bucket-{node_id}"
-    store: Any
-    if "store" in more:
-        store = CutStore(await open_store(more["store"], pool=pool, rng=random.Random()), cut)
-    else:
-        store = DirectoryStore(path / "store", CutPool(pool, cut))
-        await store.open()
+    store = DirectoryStore(path / "store", CutPool(pool, path / f"no-bucket-{node_id}"))
+    await store.open()
     dial: Dialer = ThroughLinks(more.get("links", {}), dial_tcp)
     around: dict[str, Any] = {}
     redis = more.get("redis")
@@ -174,8 +139,6 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
         print("ready", flush=True)
         fenced = asyncio.create_task(broker.ended.wait())
         await asyncio.wait([fenced, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
-    if "store" in more:
-        await store.close()
     pool.close()
 
 
