@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.interop.java_programs import JavaProgram, running
-from tests.interop.serving import Served, firn_serving
+from tests.interop.serving import BROKERS, Served, firn_serving
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def how(request: pytest.FixtureRequest) -> Sequence[str]:
+    """Arguments of the broker: the tests of a module run once for each kind."""
+    arguments: Sequence[str] = request.param
+    return arguments
 
 
 @pytest.fixture(scope="module")
-def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with firn_serving(tmp_path_factory.mktemp("firn")) as served:
+def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with firn_serving(tmp_path_factory.mktemp("firn"), *how) as served:
         yield served
     assert not served.troubles
 

@@ -36,15 +36,15 @@ class JavaProgram:
 
 
 @contextmanager
-def running(source: str, *, heap_mib: int = 256) -> Iterator[JavaProgram]:
-    """A file of ``java/``, compiled and run by one command. The test is skipped where there is no JDK or no Kafka."""
+def running(source: str, *arguments: object, heap_mib: int = 256) -> Iterator[JavaProgram]:
+    """A file of ``java/``, compiled and run by one command with ``arguments``. The test is skipped where there is no JDK or no Kafka."""
     libs = kafka_libs_or_skip()
     if shutil.which("javac") is None:
         pytest.skip("no Java compiler here")
     options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{heap_mib}m", "-cp", f"{libs}/*")
     with own_temporary_folder() as folder:
         process = subprocess.Popen(
-            ["java", *options, f"-Djava.io.tmpdir={folder}", str(SOURCES / source)],
+            ["java", *options, f"-Djava.io.tmpdir={folder}", str(SOURCES / source), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

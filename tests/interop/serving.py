@@ -7,6 +7,7 @@ that ends with a connection closed by the broker, or with a traceback, fails eve
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,7 @@ from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, Cr
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.header import encode_request_header, parse_response_header
 from loadtests.kafka_peer import PeerMissing, kafka_libs
+from tests.faults import served as faults
 
 START_S_MAX = 90
 STOP_S_MAX = 90
@@ -198,14 +200,23 @@ class Served:
         self.process.stderr.close()
 
 
+WITHOUT_DISK = ("--ephemeral", "--node-id", "auto", "--set", "wal.linger.ms=10")
+"""Arguments of a broker all of whose topics have ``firn.durability=object``, the internal ones too. Each answer of a coordinator waits
+for the linger time."""
+FACTOR = 3
+"""Replicas that clients ask for of such a broker, though it is alone and shows one."""
+BROKERS = [pytest.param((), id="disk"), pytest.param(WITHOUT_DISK, id="object", marks=pytest.mark.slow)]
+"""Arguments of the brokers that a client is to find no difference between, for fixtures with parameters."""
+
+
 @contextmanager
-def firn_serving(path: Path, **settings: object) -> Iterator[Served]:
+def firn_serving(path: Path, *arguments: str, **settings: object) -> Iterator[Served]:
     """A broker on ``path/data`` and ``path/store``, on a free port; ``settings`` have ``_`` for ``.``.
 
     Raises: AssertionError at the end if the broker did not end in order.
     """
     command = [sys.executable, "-m", "app.cli", "serve", "--listen", "127.0.0.1:0", "--http", "off"]
-    command += ["--data-dir", str(path / "data"), "--store", f"file://{path / 'store'}"]
+    command += ["--data-dir", str(path / "data"), "--store", f"file://{path / 'store'}", *arguments]
     settings = {**SETTINGS, **settings}
     for name, value in settings.items():
         command += ["--set", f"{name.replace('_', '.')}={value}"]
@@ -217,6 +228,14 @@ def firn_serving(path: Path, **settings: object) -> Iterator[Served]:
         assert served.stop() == 0, "\n".join(served.lines)
     finally:
         served.end()
+
+
+def kill_and_start(broker: faults.Served, arguments: Sequence[str]) -> None:
+    """SIGKILL to a broker with these arguments, and start it again; without what was on its disk if it needs none."""
+    broker.kill()
+    if arguments == WITHOUT_DISK:
+        shutil.rmtree(broker.data_dir)
+    broker.start()
 
 
 COLD_CONFIGS = {"segment.bytes": "1048576", "local.retention.bytes": "0", "retention.ms": "-1"}

@@ -1,16 +1,18 @@
-"""What applications of Java's client notice of a broker that is killed and comes back: nothing but a pause."""
+"""What applications of Java's client notice of a broker that is killed and comes back: nothing but a pause.
+
+A broker without a disk begins again with an empty directory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.faults.served import Served, serving
 from tests.interop.java_programs import JavaProgram, running
-from tests.interop.serving import create_topic
+from tests.interop.serving import create_topic, kill_and_start
 from tests.interop.test_consumer_groups import DEADLINE_S, Java, described, produce, read_all, settle
 from tests.interop.test_share_groups import Worker, configure
 from tests.interop.test_transactions import JavaProducer, consumed
@@ -30,9 +32,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Served]:
+def broker(tmp_path: Path, how: Sequence[str]) -> Iterator[Served]:
     """One that is found where it was when it comes back."""
-    with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}", settings=SETTINGS) as broker:
+    with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}", *how, settings=SETTINGS) as broker:
         yield broker
 
 
@@ -56,7 +58,7 @@ def producers() -> Iterator[JavaProgram]:
 
 @pytest.mark.parametrize("protocol", [COOPERATIVE, ("group.protocol=consumer",)], ids=["cooperative", "consumer"])
 def test_static_members_read_on_where_they_were(
-    broker: Served, consumers: JavaProgram, protocol: tuple[str, ...]
+    broker: Served, how: Sequence[str], consumers: JavaProgram, protocol: tuple[str, ...]
 ) -> None:
     create_topic(broker.port, "t", 4)
     readers = [Java(consumers, broker, "g", *protocol, f"group.instance.id=i{number}") for number in range(2)]
@@ -73,8 +75,7 @@ def test_static_members_read_on_where_they_were(
         if kills == 1:
             for reader in readers:
                 reader.commit()
-        broker.kill()
-        broker.start()
+        kill_and_start(broker, how)
     produce(broker, "t", 4, more := [f"w{number}" for number in range(100)])
     read_all(readers, [*values, *more])
     assert [reader.assignment() for reader in readers] == had
@@ -94,21 +95,21 @@ def test_static_members_read_on_where_they_were(
         reader.close()
 
 
-def test_a_transaction_goes_on_and_its_producer_is_fenced_by_its_twin(broker: Served, producers: JavaProgram) -> None:
+def test_a_transaction_goes_on_and_its_producer_is_fenced_by_its_twin(
+    broker: Served, how: Sequence[str], producers: JavaProgram
+) -> None:
     create_topic(broker.port, "t", 1)
     one = JavaProducer(producers, "one", broker, "twins")
     one("init")
     one("begin")
     one("send", "t", 0, "a")
-    broker.kill()
-    broker.start()
+    kill_and_start(broker, how)
     one("send", "t", 0, "b")
     one("commit")
     assert consumed(broker, "t", 2) == ["a", "b"]
     one("begin")
     one("send", "t", 0, "lost")
-    broker.kill()
-    broker.start()
+    kill_and_start(broker, how)
     other = JavaProducer(producers, "other", broker, "twins")
     other("init")
     assert "ProducerFenced" in one.ask("commit") or "InvalidProducerEpoch" in one.ask("commit")
@@ -122,7 +123,7 @@ def test_a_transaction_goes_on_and_its_producer_is_fenced_by_its_twin(broker: Se
 
 
 def test_what_share_consumers_accepted_does_not_come_again_and_everything_else_does(
-    broker: Served, workers: JavaProgram
+    broker: Served, how: Sequence[str], workers: JavaProgram
 ) -> None:
     create_topic(broker.port, "t", 2)
     configure(broker, "g", share_auto_offset_reset="earliest", share_record_lock_duration_ms="15000")
@@ -141,8 +142,7 @@ def test_what_share_consumers_accepted_does_not_come_again_and_everything_else_d
                 polled = {value.partition(":")[0] for value in worker("poll", 100)}
                 assert not polled & accepted
                 if polled and not is_killed:
-                    broker.kill()
-                    broker.start()
+                    kill_and_start(broker, how)
                     is_killed = True
                 if polled:
                     worker("acknowledge", "accept")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ KEYS = 300
 
 
 @pytest.fixture(scope="module")
-def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with firn_serving(tmp_path_factory.mktemp("firn"), log_cleaner_backoff_ms=100) as served:
+def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with firn_serving(tmp_path_factory.mktemp("firn"), *how, log_cleaner_backoff_ms=100) as served:
         yield served
     assert not served.troubles
 

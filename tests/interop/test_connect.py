@@ -1,7 +1,7 @@
 """Kafka Connect: workers that are a group of their own protocol, keep what they know in compacted topics, and write exactly once.
 
 Two workers run a connector that counts (``java/NumberSource.java``, KIP-618). Whoever is killed, workers or the broker, no number
-is missing from a reader at read_committed, and none comes twice.
+is missing from a reader at read_committed, and none comes twice. A broker without a disk begins again with an empty directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 
 from tests.faults.served import Served, serving, until
 from tests.interop.java_programs import SOURCES
-from tests.interop.serving import create_topic, kafka_libs_or_skip
+from tests.interop.serving import FACTOR, create_topic, kafka_libs_or_skip, kill_and_start
 from tests.support.ports import free_port
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
@@ -40,11 +40,11 @@ exactly.once.source.support=enabled
 key.converter=org.apache.kafka.connect.storage.StringConverter
 value.converter=org.apache.kafka.connect.storage.StringConverter
 offset.storage.topic=connect-offsets
-offset.storage.replication.factor=1
+offset.storage.replication.factor={factor}
 config.storage.topic=connect-configs
-config.storage.replication.factor=1
+config.storage.replication.factor={factor}
 status.storage.topic=connect-status
-status.storage.replication.factor=1
+status.storage.replication.factor={factor}
 listeners=http://127.0.0.1:{port}
 plugin.discovery=service_load
 plugin.path={plugins}
@@ -72,10 +72,12 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class ConnectWorker:
     """One of the group."""
 
-    def __init__(self, path: Path, broker: Served, plugins: Path) -> None:
+    def __init__(self, path: Path, broker: Served, plugins: Path, factor: int) -> None:
         self.port = free_port()
         properties = path / f"worker-{self.port}.properties"
-        properties.write_text(PROPERTIES.format(bootstrap=broker.bootstrap, port=self.port, plugins=plugins))
+        properties.write_text(
+            PROPERTIES.format(bootstrap=broker.bootstrap, port=self.port, plugins=plugins, factor=factor)
+        )
         options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx384m", "-cp", f"{kafka_libs_or_skip()}/*")
         self._command = ["java", *options, "org.apache.kafka.connect.cli.ConnectDistributed", str(properties)]
         self.start()
@@ -142,15 +144,18 @@ class Numbers:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}") as broker:
+def broker(tmp_path: Path, how: Sequence[str]) -> Iterator[Served]:
+    with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}", *how) as broker:
         yield broker
 
 
-def test_workers_write_every_number_once_whatever_is_killed(tmp_path: Path, broker: Served, plugins: Path) -> None:
+def test_workers_write_every_number_once_whatever_is_killed(
+    tmp_path: Path, broker: Served, plugins: Path, how: Sequence[str]
+) -> None:
     create_topic(broker.port, "numbers", PARTITIONS)
+    factor = FACTOR if how else 1
     with ExitStack() as stack:
-        workers = [ConnectWorker(tmp_path, broker, plugins) for _ in range(2)]
+        workers = [ConnectWorker(tmp_path, broker, plugins, factor) for _ in range(2)]
         for worker in workers:
             stack.callback(worker.kill)
         for worker in workers:
@@ -161,14 +166,12 @@ def test_workers_write_every_number_once_whatever_is_killed(tmp_path: Path, brok
         numbers = Numbers(broker)
         stack.callback(numbers.close)
         numbers.read_on(100, RESUME_S)
-        broker.kill()
-        broker.start()
+        kill_and_start(broker, how)
         numbers.read_on(300, RESUME_S)
         workers[1].kill()
         numbers.read_on(300, RESUME_S)
         workers[1].start()
         until(lambda: workers[1].ask("/"), "the worker serves again", START_S)
         workers[0].kill()
-        broker.kill()
-        broker.start()
+        kill_and_start(broker, how)
         numbers.read_on(300, RESUME_S)

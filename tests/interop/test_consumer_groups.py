@@ -33,9 +33,9 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A broker whose groups settle quickly."""
-    with firn_serving(tmp_path_factory.mktemp("firn"), **QUICK) as served:
+    with firn_serving(tmp_path_factory.mktemp("firn"), *how, **QUICK) as served:
         yield served
     assert not served.troubles
 

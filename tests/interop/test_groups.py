@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -29,9 +29,9 @@ DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")
-def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path = tmp_path_factory.mktemp("groups")
-    with firn_serving(path, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=4) as served:
+    with firn_serving(path, *how, group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=4) as served:
         yield served
     assert not served.troubles
 

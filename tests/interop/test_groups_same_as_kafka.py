@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -30,11 +30,11 @@ READY_S = 60
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+def peers(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     settings = {"auto_create_topics_enable": "false", "group_initial_rebalance_delay_ms": 0}
-    with kafka_running(path / "kafka") as kafka, firn_serving(path, **settings) as firn:
+    with kafka_running(path / "kafka") as kafka, firn_serving(path, *how, **settings) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:
             peer.create("t", 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -37,10 +37,10 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+def peers(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
-    with kafka_running(path / "kafka") as kafka, firn_serving(path, auto_create_topics_enable="false") as firn:
+    with kafka_running(path / "kafka") as kafka, firn_serving(path, *how, auto_create_topics_enable="false") as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:
             peer.create("t", 2)

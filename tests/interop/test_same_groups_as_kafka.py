@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,15 @@ AS_IN_4_2 = {"group.consumer.assignment.interval.ms": "0", "group.consumer.assig
 """Kafka 4.3 puts assignments off, which Firn does too, and makes them in the background (KIP-1263)."""
 
 
-def _firn_at_once(path: Path) -> AbstractContextManager[Served]:
-    return firn_serving(path, group_consumer_assignment_interval_ms=0)
+def _firn_at_once(path: Path, arguments: Sequence[str]) -> AbstractContextManager[Served]:
+    return firn_serving(path, *arguments, group_consumer_assignment_interval_ms=0)
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+def peers(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
-    with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, _firn_at_once(path) as firn:
+    with kafka_running(path / "kafka", settings=AS_IN_4_2) as kafka, _firn_at_once(path, how) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:
             peer.create("t", 4)

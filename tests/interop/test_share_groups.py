@@ -27,13 +27,13 @@ ROUNDS_SETTLED = 5
 
 
 @pytest.fixture(scope="module")
-def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = {
         "group_share_min_heartbeat_interval_ms": 200,
         "group_share_heartbeat_interval_ms": 200,
         "group_share_record_lock_duration_ms": 15_000,
     }
-    with firn_serving(tmp_path_factory.mktemp("firn"), **settings) as served:
+    with firn_serving(tmp_path_factory.mktemp("firn"), *how, **settings) as served:
         yield served
     assert not served.troubles
 

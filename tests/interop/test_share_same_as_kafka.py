@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
@@ -40,13 +40,13 @@ Ask = Callable[[Peer], tuple[ApiKey, int, Any]]
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+def peers(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
     at_once = {"group.share.assignment.interval.ms": "0", "group.share.assignor.offload.enable": "false"}
     with (
         kafka_running(path / "kafka", settings=at_once) as kafka,
-        firn_serving(path, group_share_assignment_interval_ms=0) as firn,
+        firn_serving(path, *how, group_share_assignment_interval_ms=0) as firn,
     ):
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,10 +21,10 @@ PASSING = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
+def peers(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
     kafka_libs_or_skip()
     path = tmp_path_factory.mktemp("peers")
-    with kafka_running(path / "kafka") as kafka, firn_serving(path) as firn:
+    with kafka_running(path / "kafka") as kafka, firn_serving(path, *how) as firn:
         both = [Peer("Kafka", kafka.port), Peer("Firn", firn.port)]
         for peer in both:
             peer.create("t", 3)

@@ -1,0 +1,226 @@
+"""Kafka Streams with exactly-once, on topics whose only copy is the bucket: the input, the output, and all that it makes itself.
+
+An application (``java/Counting.java``) counts numbers that another client writes, through a repartition topic and a store with a
+changelog. The application and the brokers are killed, and the brokers begin again on empty disks. What was counted is there once.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.faults.served import Served, serving, until
+from tests.interop.java_programs import JavaProgram, Tools, running
+from tests.interop.serving import FACTOR, WITHOUT_DISK, kafka_libs_or_skip, kill_and_start
+from tests.interop.test_java_tools import CONFIGS, TOPICS
+from tests.support.ports import free_port
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
+
+from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
+from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+PARTITIONS = 3
+KEYS = 7
+GO_ON_S = 180.0
+INPUT, OUTPUT = "numbers", "counts"
+QUICK = ("commit.interval.ms=100", "session.timeout.ms=8000", "heartbeat.interval.ms=1000", "num.stream.threads=2")
+
+
+class Application:
+    """One instance."""
+
+    def __init__(self, stack: ExitStack, bootstrap: str, state: Path, *settings: str) -> None:
+        self._stack = stack.enter_context(ExitStack())
+        arguments = (bootstrap, "counting", state, INPUT, OUTPUT, KEYS, *QUICK, *settings)
+        self._program: JavaProgram = self._stack.enter_context(running("Counting.java", *arguments))
+
+    def state(self) -> str:
+        return self._program.ask("state")
+
+    def kill(self) -> None:
+        self._stack.close()
+
+    def stop(self) -> None:
+        assert self._program.ask("close").startswith("NOT_RUNNING")
+        self._stack.close()
+
+
+class Numbers:
+    """A thread that writes 0, 1, 2… to the input, until all that was written is acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: set[int] = set()
+        self.refused: list[str] = []
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 300_000}
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        for number in count():
+            if self._stop.is_set():
+                break
+            self._producer.produce(
+                INPUT, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._noted(number)
+            )
+            self._producer.poll(0.005)
+        self._producer.flush(GO_ON_S)
+
+    def _noted(self, number: int) -> Callable[[object, object], None]:
+        def done(error: object, _: object) -> None:
+            if error is None:
+                self.acknowledged.add(number)
+            else:
+                self.refused.append(f"{number}: {error}")
+
+        return done
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(2 * GO_ON_S)
+        assert not self._thread.is_alive()
+
+
+class Counts:
+    """A reader of the output, committed records only. Every count has to be the next of its key."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "counts",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "log_level": 2,
+            }
+        )
+        self._consumer.assign([TopicPartition(OUTPUT, index, 0) for index in range(PARTITIONS)])
+        self.numbers: dict[int, list[int]] = defaultdict(list)
+
+    def read(self) -> None:
+        for message in self._consumer.consume(1000, 0.1):
+            if message.error() is not None:
+                continue  # of a broker that is away
+            key = int(message.key())
+            counted, number = map(int, message.value().split(b":"))
+            assert counted == len(self.numbers[key]) + 1, (key, counted, self.numbers[key][-3:])
+            assert number % KEYS == key
+            self.numbers[key].append(number)
+
+    def total(self) -> int:
+        self.read()
+        return sum(map(len, self.numbers.values()))
+
+    def read_on(self, more: int, *applications: Application) -> None:
+        wanted = self.total() + more
+        try:
+            until(lambda: self.total() >= wanted, "the application goes on", GO_ON_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {[each.state() for each in applications]}") from None
+
+    def read_to_the_end(self, wanted: set[int]) -> None:
+        until(lambda: self.total() >= len(wanted), "all is counted", GO_ON_S)
+        found = [number for numbers in self.numbers.values() for number in numbers]
+        assert sorted(found) == sorted(wanted)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.fixture(autouse=True)
+def streams() -> None:
+    if not any(kafka_libs_or_skip().glob("kafka-streams-*.jar")):
+        pytest.skip("Kafka Streams is not here (make kafka-libs)")
+
+
+@pytest.fixture(params=[1, 3], ids=["one broker", "three brokers"])
+def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Served]]:
+    """Brokers without disks, each of which is found where it was when it comes back."""
+    settings = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 250}
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                serving(
+                    tmp_path,
+                    *("--listen", f"127.0.0.1:{free_port()}", *WITHOUT_DISK),
+                    name=f"broker-{number}",
+                    data_dir=tmp_path / f"data-{number}",
+                    settings=settings,
+                )
+            )
+            for number in range(request.param)
+        ]
+
+
+def create(bootstrap: str, factor: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    until(lambda: len(admin.list_topics(timeout=10).brokers) >= factor, "the brokers are there", GO_ON_S)
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, factor) for name in (INPUT, OUTPUT)]).values():
+        made.result(60)
+
+
+def look_at_internal_topics(tools: Tools) -> None:
+    """What Streams made for itself is in the bucket, and compacted where it has to be."""
+    described = tools(TOPICS, "--describe")
+    for name, cleanup in (("counted-changelog", "compact"), ("by-key-repartition", "delete")):
+        topic = f"counting-{name}"
+        assert re.search(rf"Topic: {topic}\s.*PartitionCount: {PARTITIONS}\s+ReplicationFactor: 1\s", described)
+        shown = tools(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", topic)
+        assert "firn.durability=object" in shown, shown
+        assert f"cleanup.policy={cleanup}" in shown, shown
+    assert tools(TOPICS, "--describe", "--under-replicated-partitions") == ""
+    assert tools(TOPICS, "--describe", "--unavailable-partitions") == ""
+
+
+def test_every_number_is_counted_once_whatever_is_killed(
+    tmp_path: Path, brokers: list[Served], jvm: JavaProgram
+) -> None:
+    bootstrap = ",".join(broker.bootstrap for broker in brokers)
+    create(bootstrap, len(brokers))
+    settings = (f"replication.factor={FACTOR}", "num.standby.replicas=1")
+    with ExitStack() as stack:
+        numbers = Numbers(bootstrap)
+        stack.callback(numbers.finish)
+        counts = Counts(bootstrap)
+        stack.callback(counts.close)
+        one = Application(stack, bootstrap, tmp_path / "one", *settings)
+        counts.read_on(100, one)
+        look_at_internal_topics(Tools(jvm, brokers[0]))  # type: ignore[arg-type] # it has a bootstrap, too
+        for broker in brokers:
+            kill_and_start(broker, WITHOUT_DISK)
+            counts.read_on(300, one)
+        one.kill()
+        one = Application(stack, bootstrap, tmp_path / "one", *settings)  # it finds its state
+        counts.read_on(300, one)
+        other = Application(stack, bootstrap, tmp_path / "other", *settings)
+        counts.read_on(300, one, other)
+        one.kill()
+        shutil.rmtree(tmp_path / "one")
+        kill_and_start(brokers[-1], WITHOUT_DISK)
+        counts.read_on(300, other)  # what the first had is read back from the changelog
+        for broker in brokers:
+            broker.kill()
+            shutil.rmtree(broker.data_dir)
+        for broker in brokers:
+            broker.start()
+        one = Application(stack, bootstrap, tmp_path / "one", *settings)
+        counts.read_on(300, one, other)
+        numbers.finish()
+        assert numbers.refused == []
+        counts.read_to_the_end(numbers.acknowledged)
+        one.stop()
+        other.stop()
