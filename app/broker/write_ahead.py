@@ -58,7 +58,8 @@ READS_AT_ONCE: Final = 8
 KEPT_S: Final = 30.0
 """What was read of ended WALs is forgotten after this time."""
 ENDED_KEPT_S: Final = 300.0
-"""How long ended ranges stay whose records are all tiered, if no later object of the partition has the state of its producers."""
+"""How long the last section of a partition is kept though all of it is tiered, or the ended range that it is in: it alone knows more
+than the last batch of each producer. It is longer than producers repeat a batch by default (J32, J35)."""
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
@@ -504,16 +505,20 @@ class WriteAhead:
             self._note_images(needs)
             done: list[DropAsked] = []
             now_s = asyncio.get_running_loop().time()
+            retention_bytes = self._config().wal_retention_bytes
+            is_long = needs.held_bytes > retention_bytes
             for led in self._led.values():
                 floor = self._floor_of(led.key)
                 if floor is not None:
                     tiered_end, log_start = floor
+                    may_be_repeated = now_s - led.took_s < ENDED_KEPT_S
                     # Nothing is left to be tiered, and nobody repeats a batch after so long: it holds no objects back (J32).
-                    gone = log_start >= led.log.log_end_offset and now_s - led.took_s >= ENDED_KEPT_S
-                    needs.note_floor(led.key, Offset(max(tiered_end, log_start)) if gone else tiered_end, log_start)
+                    if log_start >= led.log.log_end_offset and not may_be_repeated:
+                        tiered_end = Offset(max(tiered_end, log_start))
+                    needs.note_floor(led.key, tiered_end, log_start, may_be_repeated=may_be_repeated and not is_long)
                     done += self._ended_ranges(led, *floor)
             await self._drop(done)
-            for key in needs.to_roll(self._config().wal_retention_bytes):
+            for key in needs.to_roll(retention_bytes):
                 self._roll(key)
             end = writer.begin_trim(needs.trim_end(writer.durable_end))
             if end > self._trimmed:

@@ -325,6 +325,10 @@ def end(
         and (current.state in PREPARED or (completed and current.epoch < EPOCH_MAX))
     )
     if repeated:
+        if commit and current.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT):
+            # A client repeats what it asked for, so this abort was the coordinator's: the time was up. The client is behind it, and
+            # hears what Kafka Streams takes for a passing fault: INVALID_TXN_STATE would end its thread (KAFKA-20785, after 4.3.1).
+            raise _fenced(current, identity)
         return _end_again(current, commit)
     if current.state in PREPARED and current.producer_id == identity.producer_id:
         raise _fenced(current, identity)

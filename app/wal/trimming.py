@@ -73,17 +73,29 @@ class WalNeeds:
                 found.newest = _Need(durable.number, section.end_offset, section.state_number, section.leader_epoch)
                 found.needs.append(found.newest)
 
-    def note_floor(self, partition: TopicIdPartition, tiered_end: Offset, log_start: Offset = NO_DELETION) -> None:
+    def note_floor(
+        self,
+        partition: TopicIdPartition,
+        tiered_end: Offset,
+        log_start: Offset = NO_DELETION,
+        *,
+        may_be_repeated: bool = False,
+    ) -> None:
         """The manifest says that everything below is tiered, and below ``log_start`` deleted (J33). Its entry is durable.
 
         Only the leader of the partition may say so. It says so after it has read the manifest for the first time, too: what it held
         from an earlier leadership may be tiered. The last section is needed until it is tiered, whether its records were deleted or
         not: nothing else has the producers (J32).
+
+        ``may_be_repeated``: a producer may still repeat batches of the last section. It is needed then though it is tiered, because
+        the footer of a segment knows only the last batch of each producer.
         """
         found = self._partitions.get(partition)
         if found is not None and found.leader_epoch != NOT_LED:
             needs, floor = found.needs, max(tiered_end, log_start)
-            while needs and needs[0].end_offset <= (floor if len(needs) > 1 else tiered_end):
+            while len(needs) > 1 and needs[0].end_offset <= floor:
+                needs.popleft()
+            if not may_be_repeated and len(needs) == 1 and needs[0].end_offset <= tiered_end:
                 needs.popleft()
 
     def note_image(self, partition: TopicIdPartition, *, leader_epoch: int, ranges: Collection[WalRange]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.broker import durability_changes, write_ahead_restore
+from app.broker import durability_changes, write_ahead, write_ahead_restore
 from app.broker.control_link import KafkaControlLink
 from app.client.admin import ConfigOperation
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
@@ -21,6 +21,7 @@ from app.metadata.control import Heartbeat, HeartbeatAnswer
 from app.metadata.member import ClusterMember
 from app.metadata.wal_ranges import PartitionDurability, WalId
 from app.units import BrokerId
+from app.wal.trimming import WalNeeds
 from app.wire.apikeys import ApiKey
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
@@ -144,7 +145,10 @@ async def test_tiered_and_untiered_records_are_one_log_after_a_loss(tmp_path: Pa
             assert await produce(client, 1) == (ErrorCode.NONE, 70)
 
 
-async def test_objects_are_deleted_when_everything_in_them_is_tiered(tmp_path: Path) -> None:
+async def test_objects_are_deleted_when_everything_in_them_is_tiered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_ahead, "ENDED_KEPT_S", 0.0)
     async with alone(tmp_path) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
@@ -161,6 +165,44 @@ async def test_objects_are_deleted_when_everything_in_them_is_tiered(tmp_path: P
     async with alone(tmp_path, take_over=True) as broker:
         await led(broker, "t")
         assert broker.log("t").log_end_offset == 701
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["short", "longer than wal.retention.bytes"])
+async def test_a_producer_that_heard_no_answer_repeats_its_batches_though_all_is_tiered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """The known limit (ADR 0037): where the log has to be cut, the footer of the last segment has the last batch only."""
+
+    def batch_of(number: int) -> dict[str, int]:
+        return {"producer_id": 77, "producer_epoch": 0, "base_sequence": number}
+
+    looks: list[int] = []
+    trim_end = WalNeeds.trim_end
+    monkeypatch.setattr(WalNeeds, "trim_end", lambda *at: looks.append(trim_end(*at)) or looks[-1])
+    settings = {"wal_retention_bytes": 1} if is_long else {}
+    async with alone(tmp_path, **settings) as broker:
+        await create(broker, "t")
+        await create(broker, "u")
+        async with talk(broker.port) as client:
+            for number in range(5):
+                assert await produce(client, 1, **batch_of(number)) == (ErrorCode.NONE, number)
+            await tier_everything(broker, "t")
+            first = objects(tmp_path)[0]
+            for _ in range(20):
+                await produce(client, 1, topic="u", value=bytes(100))
+            await tier_everything(broker, "u")
+            before = len(looks)
+            await until(lambda: len(looks) > before + 2)
+            await until(lambda: first.exists() is not is_long)
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t")
+        async with talk(broker.port) as client:
+            refused = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+            assert await produce(client, 1, **batch_of(0)) == (refused if is_long else (ErrorCode.NONE, 0))
+            assert await produce(client, 1, **batch_of(4)) == (ErrorCode.NONE, 4)
+            assert await produce(client, 1, **batch_of(5)) == (ErrorCode.NONE, 5)
 
 
 async def test_a_clean_stop_and_start_keeps_everything_and_the_old_log_is_swept(tmp_path: Path) -> None:

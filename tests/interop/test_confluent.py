@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from tests.interop.serving import (
     COLD_CONFIGS,
     EARLIEST_LOCAL,
+    FACTOR,
     Served,
     create_topic,
     offset_of,
@@ -312,17 +313,25 @@ def test_topics_are_made_grown_described_and_deleted(quiet: Served, admin: Admin
     assert "life" not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_a_topic_that_could_be_made_is_not_made_by_validation(quiet: Served, admin: AdminClient) -> None:
+def test_a_topic_that_could_be_made_is_not_made_by_validation(
+    quiet: Served, admin: AdminClient, how: Sequence[str]
+) -> None:
     done(admin.create_topics([NewTopic("only-tried", 2, 1)], validate_only=True))
     assert "only-tried" not in admin.list_topics(timeout=TIMEOUT_S).topics
     bad = NewTopic("only-tried", 2, 1, config={"retention.ms": "soon"})
     assert code_of(lambda: done(admin.create_topics([bad]))) == KafkaError.INVALID_CONFIG
     assert code_of(lambda: done(admin.create_topics([NewTopic("in valid", 1)]))) == KafkaError.TOPIC_EXCEPTION
-    assert code_of(lambda: done(admin.create_topics([NewTopic("t", 1, 3)]))) == KafkaError.INVALID_REPLICATION_FACTOR
+    many = [NewTopic("t", 1, FACTOR)]
+    if how:
+        done(admin.create_topics(many))
+        assert admin.list_topics("t", TIMEOUT_S).topics["t"].partitions[0].replicas == [1]
+    else:
+        assert code_of(lambda: done(admin.create_topics(many))) == KafkaError.INVALID_REPLICATION_FACTOR
 
 
-def test_configs_are_described_and_changed(quiet: Served, admin: AdminClient) -> None:
-    create_topic(quiet.port, "configured", configs={"segment.ms": "60000", "remote.storage.enable": "false"})
+def test_configs_are_described_and_changed(quiet: Served, admin: AdminClient, how: Sequence[str]) -> None:
+    local = {} if how else {"remote.storage.enable": "false"}  # only then it can be compacted
+    create_topic(quiet.port, "configured", configs={"segment.ms": "60000", **local})
     resource = ConfigResource(ResourceType.TOPIC, "configured")
 
     def described() -> dict[str, ConfigEntry]:
@@ -346,7 +355,6 @@ def test_configs_are_described_and_changed(quiet: Served, admin: AdminClient) ->
     assert after["segment.ms"].is_default
     assert after["max.message.bytes"].value == "5000"
     assert set(after["cleanup.policy"].value.split(",")) == {"compact", "delete"}
-    local = {"remote.storage.enable": "false"}
     with pytest.warns(DeprecationWarning, match="alter_configs"):
         futures = admin.alter_configs(
             [ConfigResource(ResourceType.TOPIC, "configured", {**local, "segment.ms": "70000"})]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,16 +19,16 @@ from tests.faults.served import Served, serving, until
 from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.serving import FACTOR, WITHOUT_DISK, kafka_libs_or_skip, kill_and_start
 from tests.interop.test_java_tools import CONFIGS, TOPICS
+from tests.support.cluster import PARTITIONS, Writing, seen
 from tests.support.ports import free_port
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
-from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
+from confluent_kafka import Consumer, TopicPartition  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-PARTITIONS = 3
 KEYS = 7
 GO_ON_S = 180.0
 INPUT, OUTPUT = "numbers", "counts"
@@ -56,46 +54,8 @@ class Application:
         self._stack.close()
 
 
-class Numbers:
-    """A thread that writes 0, 1, 2… to the input, until all that was written is acknowledged."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.acknowledged: set[int] = set()
-        self.refused: list[str] = []
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 300_000}
-        )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self._thread.start()
-
-    def _write(self) -> None:
-        for number in count():
-            if self._stop.is_set():
-                break
-            self._producer.produce(
-                INPUT, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._noted(number)
-            )
-            self._producer.poll(0.005)
-        self._producer.flush(GO_ON_S)
-
-    def _noted(self, number: int) -> Callable[[object, object], None]:
-        def done(error: object, _: object) -> None:
-            if error is None:
-                self.acknowledged.add(number)
-            else:
-                self.refused.append(f"{number}: {error}")
-
-        return done
-
-    def finish(self) -> None:
-        self._stop.set()
-        self._thread.join(2 * GO_ON_S)
-        assert not self._thread.is_alive()
-
-
 class Counts:
-    """A reader of the output, committed records only. Every count has to be the next of its key."""
+    """A reader of the output, committed records only. Each count has to be the next of its key."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(
@@ -132,10 +92,11 @@ class Counts:
         except AssertionError as error:
             raise AssertionError(f"{error}: {[each.state() for each in applications]}") from None
 
-    def read_to_the_end(self, wanted: set[int]) -> None:
-        until(lambda: self.total() >= len(wanted), "all is counted", GO_ON_S)
-        found = [number for numbers in self.numbers.values() for number in numbers]
-        assert sorted(found) == sorted(wanted)
+    def read_to_the_end(self, acknowledged: Sequence[Mapping[int, int]]) -> None:
+        """Every number that was written to some partition is counted as often as it was written."""
+        wanted = Counter(number for partition in acknowledged for number in partition)
+        until(lambda: self.total() >= wanted.total(), "all is counted", GO_ON_S)
+        assert Counter(number for numbers in self.numbers.values() for number in numbers) == wanted
 
     def close(self) -> None:
         self._consumer.close()
@@ -168,7 +129,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ser
 
 def create(bootstrap: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    until(lambda: len(admin.list_topics(timeout=10).brokers) >= factor, "the brokers are there", GO_ON_S)
+    until(lambda: len(seen(admin).brokers) == factor, "the brokers are there", GO_ON_S)
     for made in admin.create_topics([NewTopic(name, PARTITIONS, factor) for name in (INPUT, OUTPUT)]).values():
         made.result(60)
 
@@ -193,7 +154,7 @@ def test_every_number_is_counted_once_whatever_is_killed(
     create(bootstrap, len(brokers))
     settings = (f"replication.factor={FACTOR}", "num.standby.replicas=1")
     with ExitStack() as stack:
-        numbers = Numbers(bootstrap)
+        numbers = Writing(bootstrap, INPUT, pace_s=0.05)
         stack.callback(numbers.finish)
         counts = Counts(bootstrap)
         stack.callback(counts.close)

@@ -200,11 +200,11 @@ OK, PF, ITS = None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
 @pytest.mark.parametrize(
     ("state", "commit", "again", "now"),
     [
-        # What is answered to the epoch before, and to the present one; the table of KIP-890.
+        # What is answered to the epoch before, and to the present one; the table of KIP-890, and KAFKA-20785.
         (EMPTY, False, PF, PREPARE_ABORT),
         (EMPTY, True, PF, ITS),
         (COMPLETE_ABORT, False, OK, PREPARE_ABORT),
-        (COMPLETE_ABORT, True, ITS, ITS),
+        (COMPLETE_ABORT, True, PF, ITS),
         (COMPLETE_COMMIT, False, ITS, PREPARE_ABORT),
         (COMPLETE_COMMIT, True, OK, ITS),
     ],
@@ -275,7 +275,7 @@ def test_a_client_whose_time_was_up_cannot_commit() -> None:
     fencing = fence(open_transaction(4), NOW)
     fenced = complete(fencing, NOW)
     for current in (fencing, fenced):
-        refused(ITS, finish, current, (7, 4), commit=True)
+        refused(PF, finish, current, (7, 4), commit=True)
         for commit in (True, False):
             refused(PF, finish, current, (7, 4), commit=commit, version=VERSION_1)
     refused(ErrorCode.CONCURRENT_TRANSACTIONS, finish, fencing, (7, 4), commit=False)

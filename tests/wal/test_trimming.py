@@ -45,6 +45,17 @@ def test_nothing_is_deleted_before_it_is_tiered() -> None:
     assert needs.trim_end(100) == 100 - WINDOW - 1
 
 
+def test_what_may_be_repeated_stays_with_its_state_though_it_is_tiered() -> None:
+    """A segment's footer knows the last batch of a producer only, and the producer may have heard of none."""
+    needs = needs_of([section(P, 5, 0)], [section(P, 9, 0)], [section(P, 12, 2)], [section(P, 15, 2)])
+    needs.note_floor(P, Offset(15), may_be_repeated=True)
+    assert needs.trim_end(100) == 2
+    needs.note_floor(P, Offset(15), Offset(15), may_be_repeated=True)
+    assert needs.trim_end(100) == 2, "whether its records are deleted or not"
+    needs.note_floor(P, Offset(15))
+    assert needs.trim_end(100) == 91
+
+
 def test_the_newest_objects_stay_whether_needed_or_not() -> None:
     needs = WalNeeds(WAL)
     assert needs.trim_end(WINDOW + 1) == 0
