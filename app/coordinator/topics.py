@@ -70,7 +70,8 @@ def topic_configs(topic: InternalTopic, config: BrokerConfig, image: ClusterImag
         "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
         "segment.bytes": str(max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)),
     }
-    if topic.min_in_sync_field:
+    if topic.min_in_sync_field and durability is not Durability.OBJECT:
+        # With object durability one replica is shown, and Kafka's tools would report each partition as under its minimum.
         configs["min.insync.replicas"] = str(getattr(config, topic.min_in_sync_field))
     if durability is not None:
         configs["firn.durability"] = durability.value

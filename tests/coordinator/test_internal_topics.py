@@ -10,7 +10,7 @@ import pytest
 
 from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
 from app.configs.validation import validate_topic_configs
-from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, ensure_topic, topic_configs
+from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_STATE, ensure_topic, topic_configs
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.transactions import handle_add_offsets
 from app.metadata.cluster import OBJECT_LEVEL
@@ -91,3 +91,5 @@ def test_internal_topics_get_object_durability_as_soon_as_it_matters(
     assert configs["remote.storage.enable"] == ("true" if wanted == "object" else "false")
     if wanted == "object":
         assert validate_topic_configs(dict(configs)).tiered
+    of_transactions = topic_configs(TRANSACTION_STATE, BrokerConfig(**settings), of)
+    assert ("min.insync.replicas" in of_transactions) is (wanted != "object"), "one replica is shown, and is enough"

@@ -37,7 +37,7 @@ class JavaProgram:
 
 @contextmanager
 def running(source: str, *arguments: object, heap_mib: int = 256) -> Iterator[JavaProgram]:
-    """A file of ``java/``, compiled and run by one command with ``arguments``. The test is skipped where there is no JDK or no Kafka."""
+    """A file of ``java/``, compiled and run by one command. The test is skipped where there is no JDK or no Kafka."""
     libs = kafka_libs_or_skip()
     if shutil.which("javac") is None:
         pytest.skip("no Java compiler here")

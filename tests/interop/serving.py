@@ -205,8 +205,8 @@ WITHOUT_DISK = (
     *("--set", "offsets.topic.num.partitions=5", "--set", "transaction.state.log.num.partitions=5"),
     *("--set", "share.coordinator.state.topic.num.partitions=5"),
 )
-"""Arguments of a broker all of whose topics have ``firn.durability=object``, the internal ones too. Each answer of a coordinator waits
-for the linger time, and a start on an empty disk asks the store some questions for each partition."""
+"""Arguments of a broker all of whose topics have ``firn.durability=object``, the internal ones too. Each answer of a coordinator
+waits for the linger time, and a start on an empty disk asks the store some questions for each partition."""
 FACTOR = 3
 """Replicas that clients ask for of such a broker, though it is alone and shows one."""
 BROKERS = [pytest.param((), id="disk"), pytest.param(WITHOUT_DISK, id="object", marks=pytest.mark.slow)]

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.interop.serving import COLD_CONFIGS, EARLIEST_LOCAL, Served, create_topic, offset_of, wait_until_cold
+from tests.interop.peers import request
+from tests.interop.serving import (
+    COLD_CONFIGS,
+    EARLIEST_LOCAL,
+    FACTOR,
+    Raw,
+    Served,
+    create_topic,
+    offset_of,
+    wait_until_cold,
+)
 
 pytestmark = pytest.mark.interop
 
@@ -77,15 +89,40 @@ def test_topics_are_made_described_grown_listed_and_deleted(tools: Tools) -> Non
     assert "life" not in tools(TOPICS, "--list").split()
 
 
-def test_a_topic_that_cannot_be_made_is_refused_with_a_sentence(tools: Tools) -> None:
+def test_a_topic_that_cannot_be_made_is_refused_with_a_sentence(tools: Tools, how: Sequence[str]) -> None:
     def refusal(*arguments: object) -> str:
         done = tools.run(TOPICS, "--bootstrap-server", tools.firn.bootstrap, "--create", *arguments)
         assert done.code == 1
         return done.out + done.error
 
     assert "soon" in refusal("--topic", "no", "--config", "retention.ms=soon")
-    assert "eplication factor" in refusal("--topic", "no", "--replication-factor", 3)
+    if not how:
+        assert "eplication factor" in refusal("--topic", "no", "--replication-factor", FACTOR)
     assert "topic name is not valid" in refusal("--topic", "a b")
+
+
+def test_a_topic_in_the_object_store_has_one_replica_and_lacks_none_whatever_was_asked_for(
+    tools: Tools, how: Sequence[str]
+) -> None:
+    if not how:
+        pytest.skip("of topics with object durability")
+    tools(TOPICS, "--create", "--topic", "wanted", "--partitions", 2, "--replication-factor", FACTOR)
+    described = tools(TOPICS, "--describe", "--topic", "wanted")
+    assert re.search(r"PartitionCount: 2\s+ReplicationFactor: 1\s+Configs: .*firn.durability=object", described)
+    assert len(re.findall(r"Leader: 1\s+Replicas: 1\s+Isr: 1", described)) == 2
+    tools(GROUPS, "--list")
+    with Raw(tools.firn.port) as raw:  # so that all three internal topics are there
+        for kind in (0, 1, 2):
+            key = "g:AAAAAAAAAAAAAAAAAAAAAQ:0" if kind == 2 else "x"
+            raw.ask(ApiKey.FIND_COORDINATOR, 6, request(ApiKey.FIND_COORDINATOR, key_type=kind, coordinator_keys=[key]))
+    assert {"__consumer_offsets", "__transaction_state"} <= set(tools(TOPICS, "--list").split())
+    assert tools(TOPICS, "--describe", "--under-min-isr-partitions") == ""
+    assert tools(TOPICS, "--describe", "--under-replicated-partitions") == ""
+    assert tools(TOPICS, "--describe", "--unavailable-partitions") == ""
+    for name in ("wanted", "__consumer_offsets", "__transaction_state"):
+        shown = tools(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", name)
+        assert "firn.durability=object" in shown, shown
+        assert "min.insync.replicas" not in shown, shown
 
 
 def test_configs_of_topics_and_brokers_are_described_and_altered(tools: Tools) -> None:
@@ -213,8 +250,9 @@ def test_the_cluster_is_described(tools: Tools) -> None:
     assert str(tools.firn.port) in done.out
 
 
-def test_kafkas_dump_reads_our_files(tools: Tools) -> None:
-    create_topic(tools.firn.port, "dumped", configs={"segment.bytes": "1048576", "remote.storage.enable": "false"})
+def test_kafkas_dump_reads_our_files(tools: Tools, how: Sequence[str]) -> None:
+    local = {} if how else {"remote.storage.enable": "false"}
+    create_topic(tools.firn.port, "dumped", configs={"segment.bytes": "1048576", **local})
     done = tools.run(
         PERFORMANCE,
         *("--topic", "dumped", "--num-records", 3000, "--record-size", 1000, "--throughput", -1),

@@ -56,7 +56,7 @@ def test_keys_headers_and_codecs_come_back(quiet: Served, codec: str) -> None:
 
 
 def test_null_and_empty_values_are_told_apart(quiet: Served) -> None:
-    create_topic(quiet.port, "nulls", configs={"remote.storage.enable": "false"})
+    create_topic(quiet.port, "nulls")
     kcat(quiet, "-P", "-t", "nulls", "-Z", "-K", ":", given="gone:\nthere:x\n")
     lines = kcat(quiet, "-C", "-t", "nulls", "-e", "-q", "-J").splitlines()
     assert [(json.loads(line)["key"], json.loads(line)["payload"]) for line in lines] == [

@@ -30,17 +30,24 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 KEYS = 7
-GO_ON_S = 180.0
+COUNTED = 2
+"""Partitions of what the application writes."""
+GO_ON_S = 600.0
+"""How long an application may take to go on before the test gives up. It is waited for the transactions of killed ones, too."""
+MORE = 200
 INPUT, OUTPUT = "numbers", "counts"
-QUICK = ("commit.interval.ms=100", "session.timeout.ms=8000", "heartbeat.interval.ms=1000", "num.stream.threads=2")
+SETTINGS = (
+    *(f"replication.factor={FACTOR}", "commit.interval.ms=500", "transaction.timeout.ms=20000"),
+    *("session.timeout.ms=15000", "heartbeat.interval.ms=2000"),
+)
 
 
 class Application:
     """One instance."""
 
-    def __init__(self, stack: ExitStack, bootstrap: str, state: Path, *settings: str) -> None:
+    def __init__(self, stack: ExitStack, bootstrap: str, state: Path) -> None:
         self._stack = stack.enter_context(ExitStack())
-        arguments = (bootstrap, "counting", state, INPUT, OUTPUT, KEYS, *QUICK, *settings)
+        arguments = (bootstrap, "counting", state, INPUT, OUTPUT, KEYS, COUNTED, *SETTINGS)
         self._program: JavaProgram = self._stack.enter_context(running("Counting.java", *arguments))
 
     def state(self) -> str:
@@ -68,7 +75,7 @@ class Counts:
                 "log_level": 2,
             }
         )
-        self._consumer.assign([TopicPartition(OUTPUT, index, 0) for index in range(PARTITIONS)])
+        self._consumer.assign([TopicPartition(OUTPUT, index, 0) for index in range(COUNTED)])
         self.numbers: dict[int, list[int]] = defaultdict(list)
 
     def read(self) -> None:
@@ -85,12 +92,12 @@ class Counts:
         self.read()
         return sum(map(len, self.numbers.values()))
 
-    def read_on(self, more: int, *applications: Application) -> None:
+    def read_on(self, more: int, application: Application) -> None:
         wanted = self.total() + more
         try:
             until(lambda: self.total() >= wanted, "the application goes on", GO_ON_S)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {[each.state() for each in applications]}") from None
+            raise AssertionError(f"{error}: {application.state()}") from None
 
     def read_to_the_end(self, acknowledged: Sequence[Mapping[int, int]]) -> None:
         """Every number that was written to some partition is counted as often as it was written."""
@@ -130,7 +137,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ser
 def create(bootstrap: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     until(lambda: len(seen(admin).brokers) == factor, "the brokers are there", GO_ON_S)
-    for made in admin.create_topics([NewTopic(name, PARTITIONS, factor) for name in (INPUT, OUTPUT)]).values():
+    for made in admin.create_topics([NewTopic(INPUT, PARTITIONS, factor), NewTopic(OUTPUT, COUNTED, factor)]).values():
         made.result(60)
 
 
@@ -139,7 +146,7 @@ def look_at_internal_topics(tools: Tools) -> None:
     described = tools(TOPICS, "--describe")
     for name, cleanup in (("counted-changelog", "compact"), ("by-key-repartition", "delete")):
         topic = f"counting-{name}"
-        assert re.search(rf"Topic: {topic}\s.*PartitionCount: {PARTITIONS}\s+ReplicationFactor: 1\s", described)
+        assert re.search(rf"Topic: {topic}\s.*PartitionCount: {COUNTED}\s+ReplicationFactor: 1\s", described)
         shown = tools(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", topic)
         assert "firn.durability=object" in shown, shown
         assert f"cleanup.policy={cleanup}" in shown, shown
@@ -152,36 +159,31 @@ def test_every_number_is_counted_once_whatever_is_killed(
 ) -> None:
     bootstrap = ",".join(broker.bootstrap for broker in brokers)
     create(bootstrap, len(brokers))
-    settings = (f"replication.factor={FACTOR}", "num.standby.replicas=1")
+    state = tmp_path / "state"
     with ExitStack() as stack:
         numbers = Writing(bootstrap, INPUT, pace_s=0.05)
         stack.callback(numbers.finish)
         counts = Counts(bootstrap)
         stack.callback(counts.close)
-        one = Application(stack, bootstrap, tmp_path / "one", *settings)
-        counts.read_on(100, one)
+        application = Application(stack, bootstrap, state)
+        counts.read_on(MORE, application)
         look_at_internal_topics(Tools(jvm, brokers[0]))  # type: ignore[arg-type] # it has a bootstrap, too
         for broker in brokers:
             kill_and_start(broker, WITHOUT_DISK)
-            counts.read_on(300, one)
-        one.kill()
-        one = Application(stack, bootstrap, tmp_path / "one", *settings)  # it finds its state
-        counts.read_on(300, one)
-        other = Application(stack, bootstrap, tmp_path / "other", *settings)
-        counts.read_on(300, one, other)
-        one.kill()
-        shutil.rmtree(tmp_path / "one")
-        kill_and_start(brokers[-1], WITHOUT_DISK)
-        counts.read_on(300, other)  # what the first had is read back from the changelog
+            counts.read_on(MORE, application)
+        application.kill()
+        application = Application(stack, bootstrap, state)  # it finds its state
+        counts.read_on(MORE, application)
+        application.kill()
+        shutil.rmtree(state)  # the next one reads the changelog
         for broker in brokers:
             broker.kill()
             shutil.rmtree(broker.data_dir)
         for broker in brokers:
             broker.start()
-        one = Application(stack, bootstrap, tmp_path / "one", *settings)
-        counts.read_on(300, one, other)
+        application = Application(stack, bootstrap, state)
+        counts.read_on(MORE, application)
         numbers.finish()
         assert numbers.refused == []
         counts.read_to_the_end(numbers.acknowledged)
-        one.stop()
-        other.stop()
+        application.stop()
