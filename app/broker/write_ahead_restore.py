@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from app.broker.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
@@ -19,7 +20,7 @@ from app.objectstore.api import ObjectMissing
 from app.tiering.rebuild import RestorePlan, apply_plan, plan_restore
 from app.tiering.refilling import is_whole, wait_quiet
 from app.tiering.store_work import StoreWork
-from app.units import TimestampMs, TopicIdPartition
+from app.units import Offset, TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, begins_at_zero, continue_from, local_end
 
@@ -58,6 +59,7 @@ async def continue_log(
     tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
     taken = continue_from(key, ranges, objects, tiered)
     assert not isinstance(taken, NeedsManifest), taken
+    begin = _first_needed(taken, tiered.floor)
     kept = local_end(log.local_log_start_offset, log.log_end_offset, log.leader_epochs(), taken)
     if plan is None and (kept is None or not log.local_log_start_offset <= tiered.floor <= kept):
         if stays_local:
@@ -67,8 +69,14 @@ async def continue_log(
             await wait_quiet(log)
             apply_plan(log, plan)
     await wait_quiet(log)
+    if begin < log.log_end_offset <= tiered.floor:
+        # It was emptied at a log start that is amid a batch, and the whole batch comes.
+        plan = plan or await plan_restore(manifest, work)
+        apply_plan(log, replace(plan, tiered_end=Offset(0), log_start_offset=begin))
     _cut(log, taken.end_offset)
     await _append_pieces(log, taken, sealed, now_ms)
+    if log.log_start_offset < manifest.log_start_offset:
+        log.restore_log_start(manifest.log_start_offset)
     if log.log_end_offset != taken.end_offset:
         raise CorruptionError(
             f"{log.topic_partition} ends at {log.log_end_offset} after it was restored, and its write-ahead log at "
@@ -94,6 +102,13 @@ async def _footers(
     ranges: Sequence[WalRange], sealed: SealedLogs, since_s: float
 ) -> Mapping[WalId, Mapping[int, WalFooter]]:
     return {wal: await sealed.footers(wal, since_s) for wal in dict.fromkeys(each.wal for each in ranges)}
+
+
+def _first_needed(taken: TakeOver, floor: Offset) -> Offset:
+    """Where the first batch begins that has records at or above ``floor``; records may be deleted up to an offset amid a batch."""
+    found = (each for piece in taken.pieces for each in piece.section.batches if each.end_offset > floor)
+    first = next(found, None)
+    return floor if first is None else Offset(min(floor, first.base_offset))
 
 
 def _cut_at_hole(log: PartitionLog) -> None:

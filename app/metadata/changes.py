@@ -587,9 +587,13 @@ def _configured(
         if resource.broker_id == ALL_BROKERS and _min_in_sync_changes(draft, resource.overrides, overrides):
             records += clear_eligible([each for each in draft.topics if MIN_IN_SYNC not in each.configs])
     else:
+        broker = _effective_broker(draft, around.config)
+        if says_object(topic.configs):
+            # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as a new topic has it.
+            overrides = dict(_with_durability(broker, overrides))
         validate_topic_configs(
             overrides,
-            broker=_effective_broker(draft, around.config),
+            broker=broker,
             existing=topic.configs,
             nothing_tiered=nothing_tiered,
         )

@@ -23,6 +23,7 @@ from app.metadata.wal_ranges import PartitionDurability, WalId
 from app.units import BrokerId
 from app.wal.trimming import WalNeeds
 from app.wire.apikeys import ApiKey
+from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -203,6 +204,30 @@ async def test_a_producer_that_heard_no_answer_repeats_its_batches_though_all_is
             assert await produce(client, 1, **batch_of(0)) == (refused if is_long else (ErrorCode.NONE, 0))
             assert await produce(client, 1, **batch_of(4)) == (ErrorCode.NONE, 4)
             assert await produce(client, 1, **batch_of(5)) == (ErrorCode.NONE, 5)
+
+
+async def test_records_that_were_deleted_up_to_an_offset_amid_a_batch_stay_so_after_a_loss(tmp_path: Path) -> None:
+    """Kafka Streams deletes what it has read of its repartition topics. The next leader needs the whole batch all the same."""
+    end = 0
+    for start in (7, 20):
+        async with alone(tmp_path, take_over=end > 0) as broker:
+            await (led(broker, "t") if end else create(broker, "t"))
+            async with talk(broker.port) as client:
+                for _ in range(5):
+                    assert await produce(client, 3) == (ErrorCode.NONE, end)
+                    end += 3
+                asked = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, start)])
+                answer = await client.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([asked], 10_000))
+                assert answer.topics[0].partitions[0].low_watermark == start
+            await broker.kill()
+        shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t")
+        log = broker.log("t")
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (20, end, end)
+        async with talk(broker.port) as client:
+            assert sum(header.record_count for header in headers(await fetch_all(client, "t", start=20, end=end))) == 12
+            assert await produce(client, 1) == (ErrorCode.NONE, end)
 
 
 async def test_a_clean_stop_and_start_keeps_everything_and_the_old_log_is_swept(tmp_path: Path) -> None:
@@ -437,8 +462,9 @@ async def test_a_broker_that_was_fenced_while_it_was_idle_goes_on_in_its_next_lo
         assert await records_read(broker, 5) == 5
 
 
-async def test_a_section_names_no_state_that_is_deleted(tmp_path: Path) -> None:
+async def test_a_section_names_no_state_that_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a partition had written was tiered and deleted, among much of another one: its next section brings its state anew."""
+    monkeypatch.setattr(write_ahead, "ENDED_KEPT_S", 0.0)
     async with alone(tmp_path) as broker:
         await create(broker, "t", 2)
         async with talk(broker.port) as client:

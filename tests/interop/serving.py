@@ -130,6 +130,13 @@ def offset_of(port: int, topic: str, timestamp: int, partition: int = 0) -> int:
     return int(found.offset)
 
 
+def is_in_cluster(port: int) -> bool:
+    """Whether a broker tells of any. One that has only just registered does not."""
+    with Raw(port) as raw:
+        asked = message_class(ApiKey.METADATA, "MetadataRequest")(topics=[])
+        return bool(raw.ask(ApiKey.METADATA, 12, asked).brokers)
+
+
 def until(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     """Ask again until it holds: for what the broker does in the background."""
     deadline = time.monotonic() + timeout_s
@@ -228,6 +235,7 @@ def firn_serving(path: Path, *arguments: str, **settings: object) -> Iterator[Se
     served = Served(process, path)
     try:
         served.wait_until_ready()
+        until(lambda: is_in_cluster(served.port), "the broker leads")
         yield served
         assert served.stop() == 0, "\n".join(served.lines)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,14 @@ from app.metadata.broker_changes import (
     unfence_brokers,
     unregister_broker,
 )
-from app.metadata.changes import Planned, Surroundings, bump_leader_epochs, create_partitions, create_topic
+from app.metadata.changes import (
+    Planned,
+    Surroundings,
+    bump_leader_epochs,
+    create_partitions,
+    create_topic,
+    replace_configs,
+)
 from app.metadata.cluster import ImageDraft, TopicImage, broker_change
 from app.metadata.elections import NOBODY
 from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
@@ -114,6 +122,21 @@ def test_a_default_is_written_into_new_topics_that_can_have_it() -> None:
         other = created(draft, default, name="other", configs=configs).answer
         assert (other.configs, other.replication_factor) == (configs, -1)
         assert other.partitions[0].durability is PartitionDurability.REPLICAS
+
+
+def test_a_client_that_does_not_know_of_the_default_leaves_a_topic_where_it_is() -> None:
+    """AlterConfigs names all settings that are to stay. Clients of Kafka do not name this one."""
+    draft = several(level=3)
+    default = telling(topic_defaults=TopicConfig(firn_durability=Durability.OBJECT))
+    applied(draft, created(draft, default, configs={"retention.ms": "1000"}))
+
+    def after(around: Surroundings, **configs: str) -> Mapping[str, str]:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        return replace_configs(draft, around, resource_type=2, resource_name="new", configs=named).answer
+
+    assert after(default, segment_ms="70000") == {"segment.ms": "70000", "firn.durability": "object"}
+    assert after(telling(), segment_ms="70000") == {"segment.ms": "70000"}
+    assert after(default, firn_durability="disk") == {"firn.durability": "disk"}
 
 
 def test_a_leader_epoch_is_not_raised_by_the_leader_alone() -> None:
