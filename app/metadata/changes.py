@@ -589,7 +589,7 @@ def _configured(
     else:
         broker = _effective_broker(draft, around.config)
         if says_object(topic.configs):
-            # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as a new topic has it.
+            # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as of a new topic.
             overrides = dict(_with_durability(broker, overrides))
         validate_topic_configs(
             overrides,
