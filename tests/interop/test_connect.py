@@ -28,7 +28,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PARTITIONS = 2
-START_S = 120.0
+START_S = 300.0
 RESUME_S = 90.0
 PROPERTIES = """
 bootstrap.servers={bootstrap}
