@@ -58,8 +58,8 @@ READS_AT_ONCE: Final = 8
 KEPT_S: Final = 30.0
 """What was read of ended WALs is forgotten after this time."""
 ENDED_KEPT_S: Final = 300.0
-"""How long a partition's last section is kept though all of it is tiered, and the ended range that it may be in. It alone knows more
-than the last batch of each producer. Producers repeat a batch for two minutes by default (J32, J35)."""
+"""How long a partition's last section is kept though all of it is tiered, and the ended range that it may be in. It alone knows
+more than the last batch of each producer. Producers repeat a batch for two minutes by default (J32, J35)."""
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
