@@ -78,7 +78,8 @@ if TYPE_CHECKING:
 SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
 """What is to be done about a role that is in line with the image: nothing more."""
 MANIFEST: Final = "reading the manifest of"
-"""Name of this work in log lines about faults."""
+OPENING: Final = "opening"
+"""Names of this work in log lines about faults."""
 MANIFESTS_AT_ONCE: Final = 256
 """Manifests read at the same time: a thousand partitions take a quarter of a second at 50 ms a request."""
 RETRY_S_MIN: Final = 0.5
@@ -563,8 +564,11 @@ class Partitions:
             if self._unopened.get(key) is one:
                 self._tell_unopened(one, error)
             return False
-        except FirnError:
+        except StorageUnavailable:
             return False  # The store is away: that is told elsewhere, and the next look may find it back.
+        except FirnError as error:
+            self._faults.met_error(OPENING, f"{log.topic}-{log.partition}", error)
+            return False
         finally:
             self._opening.discard(key)
         topic = self._cluster.image.topic_by_id(key.topic_id)
