@@ -590,7 +590,8 @@ def _configured(
         broker = _effective_broker(draft, around.config)
         if says_object(topic.configs):
             # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as of a new topic.
-            overrides = dict(_with_durability(broker, overrides))
+            found = _with_durability(broker, overrides)
+            overrides = {name: text for name, text in found.items() if text is not None}
         validate_topic_configs(
             overrides,
             broker=broker,
