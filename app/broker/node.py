@@ -410,6 +410,7 @@ class Node:
             link=link if member.member is not None else None,
         )
         producer_ids = ProducerIds(member.controller)
+        reads = PartitionReads(self.remote_reader, around.pool)
         self.transactions = TransactionCoordinator(
             config,
             partitions=self.partitions.table,
@@ -420,6 +421,8 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
             others=self._other_brokers(),
+            reads=reads,
+            image=lambda: self.cluster.image,
         )
         authorizer = new_authorizer(config)
         if authorizer is not None:
@@ -444,7 +447,7 @@ class Node:
             controller=member.controller,
             logs=self.logs,
             partitions=self.partitions.table,
-            reads=PartitionReads(self.remote_reader, around.pool),
+            reads=reads,
             remote_log_manager=self.remote_log_manager,
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),

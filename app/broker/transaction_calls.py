@@ -44,6 +44,7 @@ async def write_markers(connection: KafkaConnection, asked: Sequence[MarkerAsked
                 transaction_result=marker.commit,
                 coordinator_epoch=marker.coordinator_epoch,
                 transaction_version=marker.transaction_version,
+                decision=marker.decision,
             )
         topic = topics.get((marker, target.topic, topic_id))
         if topic is None:

@@ -14,10 +14,14 @@ and responds. Three rules make it a state machine on a log:
   dropped, and whoever waits is refused (G3).
 
     on_leader → loading → active → on_resign
+                   │  └─ held ─┘
                    └─ failed ─┘ (tried again)
 
 A leadership is this broker's, as its ``Partition`` has it: it ends with the role, not only with the image (G1). A leader that
 leads on under a higher epoch keeps its shard, because its log was not cut (G6).
+
+A log that may lack its tail is read and then **held**: nobody is served until its owner has done what that loss asks for, and admits
+it (ADR 0037, J46).
 """
 
 from __future__ import annotations
@@ -71,6 +75,8 @@ TimerKey = tuple[type, Hashable]
 class ShardState(Enum):
     LOADING = "loading"
     """The log is being read, is still being made, or is not known to its end yet."""
+    HELD = "held"
+    """The log is read, but may lack its tail. Requests are refused as before, until the owner admits the shard."""
     ACTIVE = "active"
     FAILED = "failed"
     """The log cannot be read."""
@@ -264,9 +270,10 @@ class Coordinator(Generic[S]):
         log_line: Callable[[str], None],
         faults: Faults | None = None,
         stored_within_ms: int | None = None,
+        hold: Callable[[Partition, S], bool] | None = None,
     ) -> None:
         """``stored_within_ms``: how long a response may wait for its records to be stored. Without it there is no limit, and the
-        caller sees to that."""
+        caller sees to that. ``hold`` says whether a shard that was read must not serve before it is admitted (``admit``)."""
         self.topic = topic
         self._new_shard = new_shard
         self._broker_id = broker_id
@@ -274,6 +281,7 @@ class Coordinator(Generic[S]):
         self._clock = clock
         self._faults = faults if faults is not None else Faults(log_line)
         self._stored_within_ms = stored_within_ms
+        self._hold = hold
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
         self._partition_count = 0
@@ -358,7 +366,7 @@ class Coordinator(Generic[S]):
         if seat is None:
             return
         if partition.leads:
-            if seat.state is not ShardState.ACTIVE:
+            if seat.shard is None:
                 self._load_soon(seat)
         elif seat.log is None or seat.log.is_of(partition):
             # Whatever the image says: the log may be another one when this broker leads again (G1).
@@ -445,6 +453,33 @@ class Coordinator(Generic[S]):
         assert shard is not None
         return read(shard)
 
+    def held(self) -> list[tuple[PartitionIndex, S]]:
+        """The shards that wait to be admitted, with all records of their logs."""
+        return [
+            (index, seat.shard)
+            for index, seat in self._seats.items()
+            if seat.state is ShardState.HELD and seat.shard is not None
+        ]
+
+    def perform_held(self, partition: PartitionIndex, shard: S, event: Callable[[S, Turn], R]) -> R | Awaitable[R]:
+        """Like ``perform``, for a shard that is held. Raises: RequestRejected NOT_COORDINATOR if it is held no more."""
+        seat = self._held_seat(partition, shard)
+        result = self._happens(seat, event)
+        log = seat.log
+        assert log is not None
+        waiting = log.stored(log.end_offset)
+        return result if waiting is None else self._when_stored(seat, waiting, result)
+
+    def admit(self, partition: PartitionIndex, shard: S) -> None:
+        """Let a held shard serve. Raises: RequestRejected NOT_COORDINATOR if it is held no more."""
+        self._activate(self._held_seat(partition, shard), shard)
+
+    def _held_seat(self, partition: PartitionIndex, shard: S) -> _Seat[S]:
+        seat = self._seats.get(partition)
+        if seat is None or seat.state is not ShardState.HELD or seat.shard is not shard:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not held any more")
+        return seat
+
     def shards(self) -> list[tuple[PartitionIndex, S]]:
         """The active shards."""
         return [
@@ -501,6 +536,11 @@ class Coordinator(Generic[S]):
             raise RequestRejected(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name}-{partition} is being read"
             )
+        if seat.state is ShardState.HELD:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"{self.topic.name}-{partition} may have lost its last records, and what depends on them is being decided",
+            )
         if seat.state is ShardState.FAILED:
             raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} cannot be read")
         return seat
@@ -540,7 +580,7 @@ class Coordinator(Generic[S]):
 
     def _fail(self, seat: _Seat[S], error: FirnError) -> None:
         """The shard's memory may differ from the log: drop the shard, and read the log again."""
-        if seat.state is ShardState.ACTIVE and self._seats.get(seat.partition) is seat:
+        if seat.shard is not None and self._seats.get(seat.partition) is seat:
             subject = f"{self.topic.name}-{seat.partition}"
             self._faults.met("storing what was written to", subject, f"{subject} is read again: {error}")
             seat.state = ShardState.FAILED
@@ -694,7 +734,7 @@ class Coordinator(Generic[S]):
 
     async def _load(self, seat: _Seat[S]) -> None:
         """Read a partition into a new shard. Failures are retried while the partition is led."""
-        if self._seats.get(seat.partition) is not seat or seat.state is ShardState.ACTIVE:
+        if self._seats.get(seat.partition) is not seat or seat.shard is not None:
             return
         partition = self._partitions.get(self.topic.name, seat.partition)
         if partition is not None and partition.role is Role.OFFLINE:
@@ -726,16 +766,23 @@ class Coordinator(Generic[S]):
             return
         seat.shard = shard
         seat.timers = Timers()
+        self._load_seconds.observe(asyncio.get_running_loop().time() - begun)
+        if self._hold is not None and self._hold(partition, shard):
+            seat.state = ShardState.HELD
+            self._seats_changed.wake()
+        else:
+            self._activate(seat, shard)
+
+    def _activate(self, seat: _Seat[S], shard: S) -> None:
         seat.state = ShardState.ACTIVE
         self._seats_changed.wake()
-        self._load_seconds.observe(asyncio.get_running_loop().time() - begun)
         shard.loaded(_Turn(self, seat, self._clock.now_ms()))
         self._after(seat)
 
     def _load_later(self, seat: _Seat[S], delay_s: float) -> None:
         async def wait() -> None:
             await asyncio.sleep(delay_s)
-            if self._seats.get(seat.partition) is seat and seat.state is not ShardState.ACTIVE:
+            if self._seats.get(seat.partition) is seat and seat.shard is None:
                 self._load_soon(seat)
 
         if self._tasks is not None:

@@ -329,6 +329,7 @@ def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Wai
         asked.transaction_result,
         asked.coordinator_epoch,
         asked.transaction_version,
+        bytes(asked.decision),
     )
     markers = context.transactions.markers
     result = WritableTxnMarkerResult(asked.producer_id)

@@ -852,8 +852,12 @@ class PartitionLog:
         producer_epoch: ProducerEpoch,
         coordinator_epoch: int,
         now_ms: int,
+        decided_ms: int = -1,
+        decision: bytes = b"",
     ) -> AppendResult:
         """Write the marker that ends a producer's transaction in this partition. Harmless if no transaction is open.
+
+        ``decision``: the marker's header. With it the marker's timestamp is ``decided_ms``.
 
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
@@ -866,9 +870,10 @@ class PartitionLog:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,
-                timestamp=TimestampMs(now_ms),
+                timestamp=TimestampMs(decided_ms if decision else now_ms),
                 base_offset=Offset(base),
                 leader_epoch=self.leader_epoch,
+                decision=decision,
             )
         )
         marker = parse_marker(batch)

@@ -55,7 +55,8 @@ def elect(
     if not isr and not partition.eligible and len(partition.last_known_eligible) == 1:
         last = partition.last_known_eligible[0]
         if active(last):
-            # With one replica there is nobody who could have more (ADR 0018): nothing is lost by electing it.
+            # With one replica there is nobody who could have more (ADR 0018): nothing is lost by electing it. What it lost before
+            # is noted all the same (J46).
             return _alone(partition, last, unclean=len(partition.replicas) > 1)
     if unclean:
         for broker in partition.replicas:
@@ -107,6 +108,6 @@ def _alone(partition: PartitionImage, broker: BrokerId, *, unclean: bool) -> Ele
         eligible=(),
         last_known_eligible=(),
         recovering=partition.recovering or unclean,
-        unclean_epoch=partition.leader_epoch + 1 if unclean else partition.unclean_epoch,
+        unclean_epoch=partition.leader_epoch + 1,
     )
     return Elected(stamped(partition, changed), unclean)

@@ -5,6 +5,8 @@
 
 A marker is a batch of its own with one record, TRANSACTIONAL and CONTROL set, without a sequence number. Further types
 belong to Kafka's Raft log and to nothing here; readers skip types they do not know.
+
+A marker may have one header, which says of which decision it is (``app/transactions/decisions.py``). Kafka and its clients skip it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class EndTransactionMarker(NamedTuple):
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 
+DECISION_HEADER: Final = "firn.decision"
+
 
 def control_key(control_type: ControlType) -> bytes:
     return _KEY.pack(0, control_type)
@@ -70,10 +74,12 @@ def build_marker(
     timestamp: TimestampMs,
     base_offset: Offset = FIRST_OFFSET,
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    decision: bytes = b"",
 ) -> bytes:
-    """The batch that ends the producer's transaction in a partition."""
+    """The batch that ends the producer's transaction in a partition. ``decision``: the value of the header; empty for none."""
+    headers = ((DECISION_HEADER, decision),) if decision else ()
     return build_batch(
-        [(timestamp, control_key(control_type), control_value(coordinator_epoch), ())],
+        [(timestamp, control_key(control_type), control_value(coordinator_epoch), headers)],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         producer_id=producer_id,
@@ -81,6 +87,15 @@ def build_marker(
         transactional=True,
         control=True,
     )
+
+
+def decision_of(batch: memoryview | bytes | bytearray) -> bytes:
+    """The header of a marker; empty if it has none. Raises: CorruptionError if the batch's interior is not sound."""
+    for record in iter_records(batch):
+        for key, value in record.headers:
+            if key == DECISION_HEADER and value is not None:
+                return value
+    return b""
 
 
 def parse_marker(batch: memoryview | bytes | bytearray) -> EndTransactionMarker | None:

@@ -19,6 +19,7 @@ from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
 from app.transactions.markers import MarkerWriter, PendingOffsets
 from app.transactions.metrics import show_transactions
+from app.transactions.recovery import Recovery, in_doubt
 from app.transactions.shard import TransactionShard
 from app.transactions.state import (
     AT_REST,
@@ -33,7 +34,8 @@ from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage
-    from app.replication.partition import PartitionTable
+    from app.replication.partition import Partition, PartitionTable
+    from app.replication.reading import PartitionReads
 
 T = TypeVar("T")
 
@@ -72,8 +74,11 @@ class TransactionCoordinator:
         log_line: Callable[[str], None],
         faults: Faults | None = None,
         others: OtherBrokers | None = None,
+        reads: PartitionReads | None = None,
+        image: Callable[[], ClusterImage] | None = None,
     ) -> None:
-        """``others`` is None on a broker that is alone."""
+        """``others`` is None on a broker that is alone. Without ``reads`` and ``image`` no log is taken for one that lacks its end
+        (J46)."""
         self.others = others
         self._partitions = partitions
         self._counters = TransactionCounters(registry)
@@ -88,14 +93,35 @@ class TransactionCoordinator:
             registry=registry,
             log_line=log_line,
             faults=faults,
+            hold=None if reads is None else self._held,
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
         self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
         self._endings = Endings(
             self._coordinator, partitions, self.markers, log_line, faults, None if others is None else others.leaders
         )
+        self._recovery = (
+            None
+            if reads is None or image is None
+            else Recovery(
+                self._coordinator,
+                partitions,
+                self.markers,
+                reads,
+                image,
+                log_line,
+                faults if faults is not None else Faults(log_line),
+            )
+        )
         self.refusal: RequestRejected | None = None
         """Why no transaction may begin now; None if they may. Open transactions may continue and end."""
+
+    def _held(self, partition: Partition, shard: TransactionShard) -> bool:
+        assert self._recovery is not None
+        if not in_doubt(partition, shard, alone=self.others is None):
+            return False
+        self._recovery.wake()
+        return True
 
     def _new_shard(self, partition: PartitionIndex) -> TransactionShard:
         config = self._config
@@ -119,6 +145,8 @@ class TransactionCoordinator:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._coordinator.run())
             tasks.create_task(self._endings.run())
+            if self._recovery is not None:
+                tasks.create_task(self._recovery.run())
             if self.others is not None:
                 tasks.create_task(self.others.run())
 

@@ -19,11 +19,12 @@ from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
 from app.faults import Faults, Limited
 from app.tiering.waiting import Waiters
+from app.transactions.decisions import Decision, encode_decision
 from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.outbox import Outbox
 from app.transactions.shard import TransactionShard
-from app.transactions.state import ProducerIdentity, Transaction
+from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.units import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -209,6 +210,8 @@ class Endings:
             transaction.commits,
             coordinated.log.leader_epoch,
             transaction.client_version,
+            # A coordinator's log in the bucket does not lose its end, so nobody will ask.
+            b"" if coordinated.log.journaled else _decision(transaction),
         )
         waiting: dict[TopicPartition, Awaitable[None]] = {}
         refused: dict[TopicPartition, FirnError] = {}
@@ -261,6 +264,13 @@ class Endings:
         settled = self._settled.pop(transaction.transactional_id, None)
         if settled is not None:
             settled.set_result(None)
+
+
+def _decision(transaction: Transaction) -> bytes:
+    """The header of its markers, if another partition may have to tell by it that the transaction was committed."""
+    if transaction.client_version >= VERSION_2 or not transaction.commits or len(transaction.partitions) < 2:
+        return b""
+    return encode_decision(Decision(transaction.updated_ms, transaction.partitions))
 
 
 class _Answered(Awaitable[None]):

@@ -14,6 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.records.control import ControlType
 from app.seams import Clock
 from app.transactions.counters import TransactionCounters
+from app.transactions.decisions import decided_ms
 from app.transactions.state import VERSION_2, ProducerIdentity
 from app.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 
@@ -30,6 +31,8 @@ class Marker(NamedTuple):
     """Leader epoch of the coordinator's partition: an older coordinator is refused."""
     transaction_version: int
     """From version 2 on the marker's epoch is above the epoch of the ended transaction (KIP-1228)."""
+    decision: bytes = b""
+    """Of which decision it is, where its epoch does not say so (``decisions.py``). Empty otherwise."""
 
 
 class PendingOffsets(Protocol):
@@ -73,12 +76,15 @@ class MarkerWriter:
             )
         found.check_in_sync()
         if not self._is_written(found, marker):
+            decided = decided_ms(marker.decision)
             log.append_control(
                 ControlType.COMMIT if marker.commit else ControlType.ABORT,
                 producer_id=marker.identity.producer_id,
                 producer_epoch=marker.identity.epoch,
                 coordinator_epoch=marker.coordinator_epoch,
                 now_ms=self._clock.now_ms(),
+                decided_ms=decided,
+                decision=marker.decision if decided >= 0 else b"",
             )
             self._counters.markers.value += 1
         if partition.topic == CONSUMER_OFFSETS.name:

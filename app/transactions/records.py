@@ -19,6 +19,12 @@ _HEAD: Final = Struct(">hqhib")
 DEAD: Final = 6
 """Kafka's number of the state of an id that is being forgotten. It is never in a log."""
 
+_DECIDED: Final = Struct(">h")
+_DECIDED_NUMBER: Final = 0x4657
+"""Kind of the record that notes what a loss asked for. Kafka does not know it, and skips it."""
+_DECIDED_VALUE: Final = Struct(">hi")
+_DECIDED_VERSION: Final = 0
+
 
 def encode(transaction: Transaction) -> CoordinatorRecord:
     """Encode all of ``transaction`` except its last epoch. Raises: ValueError if it cannot be encoded."""
@@ -53,6 +59,28 @@ def decode_id(key: bytes) -> str | None:
     """The transactional id of a record; None for an unknown kind. Raises: CorruptionError."""
     decoded = TRANSACTION_RECORDS.decode_key(key)
     return decoded.transactional_id if isinstance(decoded, TransactionLogKey) else None
+
+
+def decided_note(leader_epoch: int) -> CoordinatorRecord:
+    """The note that all is done that losses of the log's end up to this leader epoch asked for (ADR 0037, J46)."""
+    return CoordinatorRecord(_DECIDED.pack(_DECIDED_NUMBER), _DECIDED_VALUE.pack(_DECIDED_VERSION, leader_epoch))
+
+
+def decode_note(key: bytes, value: bytes | None) -> int | None:
+    """The leader epoch of a ``decided_note``; None for any other record. Raises: CorruptionError for an unknown version."""
+    if key != _DECIDED.pack(_DECIDED_NUMBER) or value is None:
+        return None
+    if len(value) != _DECIDED_VALUE.size:
+        raise CorruptionError(f"a note of what a loss asked for has {len(value)} bytes")
+    version, leader_epoch = _DECIDED_VALUE.unpack(value)
+    if version != _DECIDED_VERSION:
+        raise CorruptionError(f"a note of what a loss asked for has version {version}, which is not known")
+    return int(leader_epoch)
+
+
+def producer_id_of(value: bytes) -> ProducerId:
+    """The producer id of a record that ``is_at_rest`` could read. Cheap."""
+    return ProducerId(_HEAD.unpack_from(value)[1])
 
 
 def is_at_rest(value: bytes) -> bool:

@@ -49,6 +49,7 @@ class TransactionShard:
         "_partition",
         "_transactions",
         "_unread",
+        "decided_epoch",
     )
 
     def __init__(
@@ -72,6 +73,8 @@ class TransactionShard:
         loop."""
         self._looking: Iterator[str] | None = None
         """Ids that the present search for expired ones has not checked yet."""
+        self.decided_epoch = -1
+        """The leader epoch up to which all is done that losses of the log's end asked for, as the log notes; -1 without a note."""
 
     def get(self, transactional_id: str) -> Transaction | None:
         found = self._transactions.get(transactional_id)
@@ -87,6 +90,13 @@ class TransactionShard:
             self.get(transactional_id)
         return self._transactions.values()
 
+    def busy_now(self) -> list[Transaction]:
+        """Incomplete transactions, also before ``loaded``."""
+        for transactional_id, value in tuple(self._unread.items()):
+            if not records.is_at_rest(value):
+                self.get(transactional_id)
+        return list(self.busy())
+
     def busy(self) -> Iterator[Transaction]:
         """Incomplete transactions."""
         return (found for found in self._transactions.values() if found.state in BUSY)
@@ -95,6 +105,13 @@ class TransactionShard:
     def id_count(self) -> int:
         """Number of known transactional ids."""
         return len(self._transactions) + len(self._unread)
+
+    def known(self, producer_ids: Collection[ProducerId]) -> set[ProducerId]:
+        """Those of ``producer_ids`` that belong to an id of this shard."""
+        found = {records.producer_id_of(value) for value in self._unread.values()}
+        for one in self._transactions.values():
+            found.update((one.producer_id, one.previous_producer_id, one.next_producer_id))
+        return found.intersection(producer_ids)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -233,11 +250,29 @@ class TransactionShard:
         self._forget(turn, some)
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms if self._looking is None else 0)
 
+    def forget_all(self, turn: Turn, leader_epoch: int) -> None:
+        """Forget every id, so that each gets another producer id, and note that this is done for ``leader_epoch`` (J46).
+
+        Raises: RequestRejected if it cannot be written; then some ids may be forgotten, and there is no note.
+        """
+        some: list[str] = []
+        size_bytes = 0
+        for transactional_id in (*self._transactions, *self._unread):
+            some.append(transactional_id)
+            size_bytes += len(transactional_id.encode())
+            if size_bytes > TOMBSTONES_BYTES_MAX:
+                self._forget(turn, some)
+                some, size_bytes = [], 0
+        self._forget(turn, some)
+        turn.append([records.decided_note(leader_epoch)])
+        self.decided_epoch = leader_epoch
+
     def _forget(self, turn: Turn, transactional_ids: Collection[str]) -> None:
         if transactional_ids:
             turn.append([records.tombstone(transactional_id) for transactional_id in transactional_ids])
         for transactional_id in transactional_ids:
-            del self._transactions[transactional_id]
+            self._transactions.pop(transactional_id, None)
+            self._unread.pop(transactional_id, None)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +281,9 @@ class TransactionShard:
         for key, value in batch.records:
             transactional_id = records.decode_id(key)
             if transactional_id is None:
+                noted = records.decode_note(key, value)
+                if noted is not None:
+                    self.decided_epoch = noted
                 continue
             if value is None:
                 self._unread.pop(transactional_id, None)

@@ -264,13 +264,15 @@ def add_partitions(
         added = current.partitions.union(partitions)
         if len(added) == len(current.partitions):
             return current
-        return replace(current, partitions=added, updated_ms=now_ms, client_version=client_version)
+        return replace(
+            current, partitions=added, updated_ms=_no_earlier(current, now_ms), client_version=client_version
+        )
     return replace(
         current,
         state=TransactionState.ONGOING,
         partitions=frozenset(partitions),
         started_ms=now_ms,
-        updated_ms=now_ms,
+        updated_ms=_no_earlier(current, now_ms),
         client_version=client_version,
     )
 
@@ -356,7 +358,8 @@ def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) 
     return replace(
         current,
         state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
-        updated_ms=now_ms,
+        # Later than all earlier decisions of the epoch, whatever the clock says: it tells their markers apart (J46e).
+        updated_ms=TimestampMs(max(now_ms, current.updated_ms + 1)),
         client_version=VERSION_1,
     )
 
@@ -387,8 +390,13 @@ def complete(current: Transaction, now_ms: TimestampMs) -> Transaction:
         previous_producer_id=current.producer_id,
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),
-        updated_ms=now_ms,
+        updated_ms=_no_earlier(current, now_ms),
     )
+
+
+def _no_earlier(current: Transaction, now_ms: TimestampMs) -> TimestampMs:
+    """Now, also if the clock was set back since the last change."""
+    return TimestampMs(max(now_ms, current.updated_ms))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

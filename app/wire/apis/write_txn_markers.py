@@ -28,6 +28,7 @@ class WritableTxnMarker:
     topics: list[WritableTxnMarkerTopic] = field(default_factory=list)
     coordinator_epoch: int = 0
     transaction_version: int = 0
+    decision: bytes = b""
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ FIELDS: Final[Rows] = {
         ("topics", "WritableTxnMarkerTopic", True, 1, 2, False, None, ""),
         ("coordinator_epoch", "int32", False, 1, 2, False, None, 0),
         ("transaction_version", "int8", False, 2, 2, False, None, 0),
+        ("decision", "bytes", False, 1, 2, False, 10000, ""),
     ),
     "WriteTxnMarkersRequest": (("markers", "WritableTxnMarker", True, 1, 2, False, None, ""),),
     "WritableTxnMarkerPartitionResult": (
