@@ -22,6 +22,7 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata import control
+from app.transactions.link import LookAsked
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes
@@ -180,6 +181,16 @@ PRIVATE_APIS = {
             "place": "any number: entries that are not at hand are not handed out",
             "wait_ms": "bounded",
             "asked": "partitions to look up; so many are answered at most, and numbers that are not at hand with none",
+        },
+        (NO_REQUEST, NO_MEMBER),
+    ),
+    ApiKey.FIRN_TRANSACTIONS: Private(
+        LookAsked,
+        {
+            "cluster_id": "compared with the broker's own",
+            "sequence": "any number: a broker that has not applied that entry answers nothing",
+            "producers": "any: unknown ones are found nowhere; so many are looked up at most",
+            "doubts": "partitions that are led here; so many are looked up at most",
         },
         (NO_REQUEST, NO_MEMBER),
     ),

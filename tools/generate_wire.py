@@ -71,7 +71,11 @@ class Run:
 
 PRIVATE_FIELDS: Final[dict[str, tuple[Run, ...]]] = {
     "WritableTxnMarkerTopic": (Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 1, 2),),
-    "WritableTxnMarker": (Run(Spec("decision", "bytes", False, False, PRIVATE_TAG, ""), 1, 2),),
+    "WritableTxnMarker": (
+        Run(Spec("decision", "bytes", False, False, PRIVATE_TAG, ""), 1, 2),
+        Run(Spec("coordinator", "int32", False, False, PRIVATE_TAG + 1, -1), 1, 2),
+        Run(Spec("coordinator_leads_since", "int32", False, False, PRIVATE_TAG + 2, -1), 1, 2),
+    ),
     "AddPartitionsToTxnTopic": (Run(Spec("topic_id", "uuid", False, False, PRIVATE_TAG, ""), 4, 5),),
     "AddPartitionsToTxnResult": (Run(Spec("coordinator_epoch", "int32", False, False, PRIVATE_TAG, -1), 4, 5),),
     "BrokerHeartbeatRequest": (Run(Spec("wal_next", "int64", False, False, PRIVATE_TAG, 0), 0, 2),),

@@ -2,7 +2,8 @@
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
-manifests, states of share groups, markers, records of the audit log, and partitions that are added to transactions. A connection
+manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, and looks at
+transactions. A connection
 that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
@@ -43,7 +44,7 @@ from app.metadata.control import (
     SwitchAsked,
     encode_ranges,
 )
-from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
+from app.transactions.link import AddAnswer, AddAsked, LookAnswer, LookAsked, MarkerAsked
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -73,10 +74,12 @@ FETCH_MS: Final = 10_000
 """On top of how long the leader may wait."""
 SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
+LOOK_MS: Final = 30_000
+"""A broker may have to read what is in the object store."""
 PRODUCE_VERSION: Final = 12
 """The last that names topics."""
 PRODUCE_MS: Final = 5_000
-LANES: Final = ("audit", "beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions")
+LANES: Final = ("audit", "beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions", "looks")
 
 
 class KafkaControlLink:
@@ -213,6 +216,9 @@ class KafkaControlLink:
 
     async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
         return await transaction_calls.add_to_transactions(await self.connection(to, "transactions"), asked)
+
+    async def look_at_transactions(self, to: BrokerImage, asked: LookAsked) -> LookAnswer:
+        return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookAnswer, LOOK_MS)
 
     async def produce(self, to: BrokerImage, topic: str, index: int, batch: bytes) -> None:
         """Have a leader append a batch (acks=1). Raises: BrokerUnavailable, ProtocolError, RequestRejected."""

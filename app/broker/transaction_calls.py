@@ -45,6 +45,8 @@ async def write_markers(connection: KafkaConnection, asked: Sequence[MarkerAsked
                 coordinator_epoch=marker.coordinator_epoch,
                 transaction_version=marker.transaction_version,
                 decision=marker.decision,
+                coordinator=marker.coordinator,
+                coordinator_leads_since=marker.coordinator_leads_since,
             )
         topic = topics.get((marker, target.topic, topic_id))
         if topic is None:

@@ -20,8 +20,8 @@ and responds. Three rules make it a state machine on a log:
 A leadership is this broker's, as its ``Partition`` has it: it ends with the role, not only with the image (G1). A leader that
 leads on under a higher epoch keeps its shard, because its log was not cut (G6).
 
-A log that may lack its tail is read and then **held**: nobody is served until its owner has done what that loss asks for, and admits
-it (ADR 0037, J46).
+A log that may lack its end is read and then **held**: nobody is served until its owner has done what such a loss asks for, and
+admits the shard (ADR 0037, J46).
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ from uuid import UUID
 
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
 from app.coordinator.timers import Timers
-from app.coordinator.topics import InternalTopic, partition_for
+from app.coordinator.topics import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    InternalTopic,
+    partition_for,
+)
 from app.errors import (
     CorruptionError,
     ErrorCode,
@@ -66,6 +72,13 @@ RELOAD_S: Final = 5.0
 DUE_AT_ONCE: Final = 256
 """Timers served before the event loop serves other work."""
 
+LOST: Final = {
+    CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
+    TRANSACTION_STATE.name: "its open transactions are decided by their markers, and its transactional ids get new producer ids",
+    SHARE_GROUP_STATE.name: "share groups may be given records again that they have acknowledged",
+}
+"""What it means that the newest records of an internal topic are lost."""
+
 R = TypeVar("R")
 
 TimerKey = tuple[type, Hashable]
@@ -76,7 +89,7 @@ class ShardState(Enum):
     LOADING = "loading"
     """The log is being read, is still being made, or is not known to its end yet."""
     HELD = "held"
-    """The log is read, but may lack its tail. Requests are refused as before, until the owner admits the shard."""
+    """The log is read, but may lack its end. Requests are refused as before, until the owner admits the shard."""
     ACTIVE = "active"
     FAILED = "failed"
     """The log cannot be read."""
@@ -282,6 +295,7 @@ class Coordinator(Generic[S]):
         self._faults = faults if faults is not None else Faults(log_line)
         self._stored_within_ms = stored_within_ms
         self._hold = hold
+        self._log_line = log_line
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
         self._partition_count = 0
@@ -294,6 +308,11 @@ class Coordinator(Generic[S]):
         self._timer_ms = 0
         self._load_seconds = registry.histogram(
             "firn_coordinator_load_seconds", "Time to read a partition of an internal topic at start.", topic=topic.name
+        )
+        self._lost_ends = registry.counter(
+            "firn_coordinator_lost_ends_total",
+            "Partitions of internal topics that this broker began to lead with records that may lack the newest.",
+            topic=topic.name,
         )
         registry.gauge(
             "firn_coordinator_partitions",
@@ -767,11 +786,21 @@ class Coordinator(Generic[S]):
         seat.shard = shard
         seat.timers = Timers()
         self._load_seconds.observe(asyncio.get_running_loop().time() - begun)
+        if partition.unclean_epoch >= 0 and partition.unclean_epoch == partition.log.leader_epoch:
+            self._tell_of_loss(seat)
         if self._hold is not None and self._hold(partition, shard):
             seat.state = ShardState.HELD
             self._seats_changed.wake()
         else:
             self._activate(seat, shard)
+
+    def _tell_of_loss(self, seat: _Seat[S]) -> None:
+        """This is the first leadership after the log may have lost its end (J46i)."""
+        self._lost_ends.value += 1
+        self._log_line(
+            f"{self.topic.name}-{seat.partition} may lack its newest records, because no replica that has them all could lead:"
+            f" {LOST[self.topic.name]}"
+        )
 
     def _activate(self, seat: _Seat[S], shard: S) -> None:
         seat.state = ShardState.ACTIVE

@@ -567,6 +567,7 @@ NOT_SAMPLED: Final = frozenset(
         ApiKey.FIRN_CHANGE,
         ApiKey.FIRN_MANIFESTS,
         ApiKey.FIRN_FORWARDED,
+        ApiKey.FIRN_TRANSACTIONS,
     }
 )
 """Of brokers among themselves, and of what is asked all the time without any right. Of those none is told."""

@@ -90,6 +90,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.FIRN_CHANGE,
     ),
     "manifests": (ApiKey.FIRN_MANIFESTS,),
+    "transaction_looks": (ApiKey.FIRN_TRANSACTIONS,),
     "passing_on": (ApiKey.ENVELOPE,),
     "firn_api": (
         ApiKey.FIRN_METRICS,

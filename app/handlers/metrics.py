@@ -90,6 +90,7 @@ PRIVATE_NAMES = {
     20008: "firn_register",
     20009: "firn_change",
     20010: "firn_manifests",
+    20011: "firn_transactions",
     20020: "firn_cluster",
     20021: "firn_forwarded",
 }

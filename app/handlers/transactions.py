@@ -18,7 +18,7 @@ from app.handlers.authorising import may
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.transactions.markers import Marker
+from app.transactions.markers import Marker, check_still_coordinates
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
@@ -330,6 +330,8 @@ def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Wai
         asked.coordinator_epoch,
         asked.transaction_version,
         bytes(asked.decision),
+        asked.coordinator,
+        asked.coordinator_leads_since,
     )
     markers = context.transactions.markers
     result = WritableTxnMarkerResult(asked.producer_id)
@@ -341,6 +343,7 @@ def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Wai
             answered.partitions.append(of_partition)
             target = TopicPartition(topic.name, PartitionIndex(index))
             try:
+                check_still_coordinates(context.image, marker)
                 stored = markers.write(marker, target, TopicId(topic.topic_id))
             except FirnError as error:
                 context.faults.met_error("writing markers to", str(target), error)

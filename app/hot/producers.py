@@ -197,6 +197,12 @@ class ProducerStates:
         if self.holds(guard):
             del self.guards[guard.producer_id]
 
+    def spend_all(self) -> None:
+        """Whatever coordinators answer to questions of before counts no more."""
+        for guard in self.guards.values():
+            guard.spent = True
+        self.guards.clear()
+
     def _spend(self, producer_id: int) -> None:
         guard = self.guards.pop(producer_id, None)
         if guard is not None:

@@ -17,6 +17,8 @@ from app.seams import Clock
 from app.transactions.counters import TransactionCounters
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
+from app.transactions.link import LookAnswer, LookAsked
+from app.transactions.looking import Looker
 from app.transactions.markers import MarkerWriter, PendingOffsets
 from app.transactions.metrics import show_transactions
 from app.transactions.recovery import Recovery, in_doubt
@@ -100,17 +102,19 @@ class TransactionCoordinator:
         self._endings = Endings(
             self._coordinator, partitions, self.markers, log_line, faults, None if others is None else others.leaders
         )
+        self._looker = None if reads is None else Looker(self._coordinator, partitions, reads)
         self._recovery = (
             None
-            if reads is None or image is None
+            if self._looker is None or image is None
             else Recovery(
                 self._coordinator,
                 partitions,
                 self.markers,
-                reads,
+                self._looker,
                 image,
                 log_line,
                 faults if faults is not None else Faults(log_line),
+                others,
             )
         )
         self.refusal: RequestRejected | None = None
@@ -258,6 +262,11 @@ class TransactionCoordinator:
         if self._coordinator.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
         return (tuple(shard.all()) for _, shard in self._coordinator.shards())
+
+    async def look(self, asked: LookAsked) -> LookAnswer:
+        """What this broker has of transactions, for a coordinator whose log may lack its end. Raises: FirnError."""
+        assert self._looker is not None
+        return await self._looker.answer(asked)
 
     async def wait_settled(self, transactional_id: str, timeout_s: float) -> None:
         """Wait until the decided transaction of an id is complete, up to a time limit."""

@@ -1,9 +1,10 @@
 """Which open transactions are committed, and which aborted, after their coordinator's log has lost its end (ADR 0037, J46). Pure.
 
-The lost records had the decisions. What is left of a decision are markers, and Prepare records that were not lost. Of a transaction of
-the second protocol, or one that was fenced, the marker has the epoch after the transaction's: it belongs to this transaction alone. In
-the first protocol a producer keeps its epoch. There a marker says when its transaction was decided and which partitions it has, so it
-belongs to what is open in one of these partitions, unless that partition has this marker, or a later one, already.
+The lost records had the decisions. What is left of a decision are markers, and Prepare records that were not lost. Of a
+transaction of the second protocol, or one that was fenced, the marker has the epoch after the transaction's: it belongs to this
+transaction alone. In the first protocol a producer keeps its epoch. There a marker says when its transaction was decided and which
+partitions it has, so it belongs to what is open in one of these partitions, unless that partition has this marker, or a later one,
+already.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def decide(
 
     ``applying``: the doubts whose partition has no marker as late. ``coordinator_epoch``: of the coordinator that decides.
 
-    A marker has the epoch above its transaction's. So it fences the producer, and whoever decides again after a crash in between finds
-    the same outcome by the epoch alone.
+    A marker has the epoch above its transaction's. So it fences the producer, and whoever decides again after a crash in between
+    finds the same outcome by the epoch alone.
     """
     by_producer = _by_producer(outcomes)
     commits = {doubt.open for doubt in applying if doubt.commit}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from app.coordinator.topics import TRANSACTION_STATE, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.transactions.ending import Others
-from app.transactions.link import AddAnswer, AddAsked, TransactionLink
+from app.transactions.link import AddAnswer, AddAsked, LookAnswer, LookAsked, TransactionLink
 from app.transactions.outbox import Outbox
 from app.units import TopicPartition
 
@@ -28,6 +28,7 @@ class OtherBrokers:
     def __init__(self, broker_id: int, link: TransactionLink, image: Callable[[], ClusterImage]) -> None:
         self._broker_id = broker_id
         self._image = image
+        self._link = link
         self._adding: Outbox[AddAsked, AddAnswer] = Outbox(link.add_to_transactions, image)
         self._markers = Outbox(link.write_markers, image)
         self.leaders = Others(broker_id, image, self._markers)
@@ -49,6 +50,19 @@ class OtherBrokers:
             return None
         leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
         return None if leader == self._broker_id else leader
+
+    async def look(self, asked: LookAsked) -> list[LookAnswer]:
+        """Ask all other brokers that are alive what they have of transactions. Raises: FirnError if one does not answer."""
+        image = self._image()
+        brokers = [one for one in image.brokers.values() if not one.fenced and one.broker_id != self._broker_id]
+        found: list[LookAnswer] = []
+        for broker in brokers:
+            answer = await self._link.look_at_transactions(broker, asked)
+            if answer.error_code:
+                code = ErrorCode(answer.error_code)
+                raise RequestRejected(code, f"broker {broker.broker_id} does not say what it has: {code.name}")
+            found.append(answer)
+        return found
 
     async def add(self, asked: AddAsked) -> AddAnswer:
         """Ask the coordinator once.

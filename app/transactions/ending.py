@@ -212,6 +212,8 @@ class Endings:
             transaction.client_version,
             # A coordinator's log in the bucket does not lose its end, so nobody will ask.
             b"" if coordinated.log.journaled else _decision(transaction),
+            ending.partition,
+            coordinated.log.leader_epoch,
         )
         waiting: dict[TopicPartition, Awaitable[None]] = {}
         refused: dict[TopicPartition, FirnError] = {}
@@ -246,7 +248,7 @@ class Endings:
         if partition.leader < 0:
             raise NotLeader(f"nobody leads {target}", partition.leader, partition.leader_epoch)
         answer = others.markers.put(partition.leader, MarkerAsked(marker, topic_id, target))
-        return _Answered(target, answer, self._log_line)
+        return Answered(target, answer, self._log_line)
 
     def _complete(self, ending: _Ending) -> bool | Awaitable[bool]:
         """Write the Complete record; False if it cannot be written now. Raises: RequestRejected as ``Coordinator.perform``."""
@@ -273,7 +275,7 @@ def _decision(transaction: Transaction) -> bytes:
     return encode_decision(Decision(transaction.updated_ms, transaction.partitions))
 
 
-class _Answered(Awaitable[None]):
+class Answered(Awaitable[None]):
     """That the leader of a partition has a marker, or that a newer producer has written there (X4).
 
     Raises: FirnError if the marker is to be sent again.

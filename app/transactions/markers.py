@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.configs import Durability
-from app.coordinator.topics import CONSUMER_OFFSETS
+from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.errors import ErrorCode, RequestRejected
 from app.records.control import ControlType
 from app.seams import Clock
@@ -19,6 +19,7 @@ from app.transactions.state import VERSION_2, ProducerIdentity
 from app.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from app.metadata.cluster import ClusterImage
     from app.replication.partition import Partition, PartitionTable
 
 
@@ -33,6 +34,27 @@ class Marker(NamedTuple):
     """From version 2 on the marker's epoch is above the epoch of the ended transaction (KIP-1228)."""
     decision: bytes = b""
     """Of which decision it is, where its epoch does not say so (``decisions.py``). Empty otherwise."""
+    coordinator: int = -1
+    """The partition of ``__transaction_state`` whose leader sends it; -1 if it does not say."""
+    coordinator_leads_since: int = -1
+    """The leader epoch of that partition in which it was sent."""
+
+
+def check_still_coordinates(image: ClusterImage, marker: Marker) -> None:
+    """Whether the sender of a marker leads its partition by an image that is no older than the one it decided by (J46g).
+
+    Raises: RequestRejected TRANSACTION_COORDINATOR_FENCED.
+    """
+    topic = image.topic(TRANSACTION_STATE.name) if marker.coordinator >= 0 else None
+    if topic is None or marker.coordinator >= len(topic.partitions):
+        return
+    epoch = topic.partitions[marker.coordinator].leader_epoch
+    if epoch > marker.coordinator_leads_since:
+        raise RequestRejected(
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            f"{TRANSACTION_STATE.name}-{marker.coordinator} has leader epoch {epoch}, and the marker was sent under "
+            f"{marker.coordinator_leads_since}",
+        )
 
 
 class PendingOffsets(Protocol):

@@ -14,17 +14,19 @@ import pytest
 from app.configs import InternalDurability
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.errors import ErrorCode, StorageUnavailable
+from app.metadata.cluster import OBJECT_LEVEL
 from app.transactions.markers import Marker, MarkerWriter
 from app.units import TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from tests.broker.test_cluster import member
 from tests.broker.test_internal_durability import SETTINGS, One
 from tests.broker.test_object_durability import alone, create, led
-from tests.broker.test_transactions import AGAIN, FIRST_PROTOCOL, SECOND_PROTOCOL, Producer
+from tests.broker.test_transactions import AGAIN, FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, name_on
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import until
+from tests.support.several import unfenced, until
 
 BOTH = pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
 
@@ -78,18 +80,59 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     return Kept(monkeypatch)
 
 
+@pytest.mark.ci
+@BOTH
+async def test_a_crash_half_way_changes_no_decision(tmp_path: Path, kept: Kept, version: int) -> None:
+    async with on_disk(tmp_path) as of:
+        producers = [Producer(of, f"x{number}", version) for number in range(4)]
+        for producer in producers:
+            await producer.init()
+        half = producers[0]
+        await begin(half, b"half", 0, 1, 2)
+        await begin_to_commit(of, kept, half, 1, 2)
+        # The marker of partition 1 is the last that is written before the next crash, which the disk survives.
+        kept.of = {TopicPartition("t", 2)}
+        await of.lose_the_disk()
+        await until(lambda: (opened(of, 0), opened(of, 1), opened(of, 2)) == (set(), set(), {half.producer_id}))
+        await of._kill()
+        kept.of = set()
+        await of._again(take_over=False)
+        for index in range(3):
+            await until(lambda index=index: opened(of, index) == set())
+            assert of.committed("t", index) == [b"half"]
+        before = {producer.producer_id for producer in producers}
+        for producer in producers:
+            again = Producer(of, producer.id, version)
+            await again.init()
+            assert again.producer_id not in before
+        # Once it is done, it is done: the next start lets everybody go on.
+        await again.add(("t", 0))
+        assert await again.write("t", 0, b"again") is ErrorCode.NONE
+        await of._kill()
+        await of._again(take_over=False)
+        await again.end(commit=True)
+        await until(lambda: of.committed("t", 0) == [b"half", b"again"])
+
+
 async def begin(producer: Producer, value: bytes, *partitions: int) -> None:
     await producer.add(*(("t", index) for index in partitions))
     for index in partitions:
         assert await producer.write("t", index, value) is ErrorCode.NONE
 
 
-async def begin_to_commit(of: OnDisk, kept: Kept, producer: Producer, *lacking: int) -> None:
+def opened(of: Cluster, index: int) -> set[int] | None:
+    """The producers with a transaction open in the partition; None while nobody leads it."""
+    leader = of.brokers.get(of.image.topics_by_name["t"].partitions[index].leader)
+    found = None if leader is None else leader.node.partitions.table.led("t", index)
+    return None if found is None else set(found.log.producers.open_transactions)
+
+
+async def begin_to_commit(of: Cluster, kept: Kept, producer: Producer, *lacking: int) -> None:
     """End a transaction that gets its marker everywhere but in partitions ``lacking``."""
     kept.of = {TopicPartition("t", index) for index in lacking}
     producer_id = producer.producer_id
     await producer.end(commit=True)
-    await until(lambda: all((producer_id in of.open("t", index)) == (index in lacking) for index in range(3)))
+    await until(lambda: all((producer_id in (opened(of, index) or ())) == (index in lacking) for index in range(3)))
 
 
 async def lose(of: OnDisk, kept: Kept) -> None:
@@ -97,7 +140,7 @@ async def lose(of: OnDisk, kept: Kept) -> None:
     kept.of = set()
 
 
-async def end_answer(of: OnDisk, producer: Producer, *, commit: bool) -> ErrorCode:
+async def end_answer(of: Cluster, producer: Producer, *, commit: bool) -> ErrorCode:
     version = 5 if producer.version >= SECOND_PROTOCOL else 3
     asked = EndTxnRequest(producer.id, producer.producer_id, producer.epoch, commit)
     async with asyncio.timeout(60):
@@ -107,6 +150,86 @@ async def end_answer(of: OnDisk, producer: Producer, *, commit: bool) -> ErrorCo
             if code not in AGAIN:
                 return code
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def three(path: Path) -> AsyncIterator[Cluster]:
+    """Three brokers. Each coordinates transactions on its disk alone; the records of ``t`` are in the bucket."""
+    made = Cluster(path)
+    try:
+        for node_id in (1, 2, 3):
+            await start(made, node_id)
+        await all_unfenced(made)
+        controller = made.brokers[1].node.membership.controller
+        on_disk = {"cleanup.policy": "compact", "firn.durability": "disk"}
+        await controller.create_topic(TRANSACTION_STATE.name, 3, on_disk, replication_factor=1)
+        in_bucket = {"firn.durability": "object", "firn.wal.linger.ms": "2", "segment.ms": str(1 << 62)}
+        times = {"message.timestamp.before.max.ms": str(1 << 62), "retention.ms": "-1", "local.retention.ms": "-1"}
+        await controller.create_topic("t", 3, {**in_bucket, **times}, replication_factor=1)
+        for broker in made.brokers.values():
+            await until(lambda broker=broker: len(broker.node.cluster.image.topics_by_name) == 2)
+        yield made
+    finally:
+        await made.close()
+
+
+async def start(of: Cluster, node_id: int, *, take_over: bool = False) -> None:
+    settings = {"broker_heartbeat_interval_ms": 50, "broker_session_timeout_ms": 1_000, **SETTINGS}
+    settings["transaction_state_log_replication_factor"] = 1
+    stack = of._stacks[node_id] = AsyncExitStack()
+    broker = member(of.path, node_id, new_level=OBJECT_LEVEL, take_over=take_over, **settings)
+    of.brokers[node_id] = await stack.enter_async_context(broker)
+
+
+async def all_unfenced(of: Cluster) -> None:
+    for broker in of.brokers.values():
+        await until(lambda broker=broker: unfenced(broker) == [1, 2, 3])
+
+
+@pytest.mark.ci
+@BOTH
+async def test_a_broker_of_three_that_lost_its_disk_asks_the_others(tmp_path: Path, kept: Kept, version: int) -> None:
+    async with three(tmp_path) as of:
+        names = {node_id: name_on(of, TRANSACTION_STATE.name, node_id) for node_id in (1, 2)}
+        open_name = next(
+            name
+            for name in (f"open{number}" for number in range(100))
+            if of.coordinator(TRANSACTION_STATE.name, name) is of.brokers[1]
+        )
+        half, other = (Producer(of, name, version) for name in names.values())
+        open_ = Producer(of, open_name, version)
+        for producer in (half, other, open_):
+            await producer.init()
+            await begin(producer, b"first of " + producer.id.encode(), 0, 1, 2)
+            await producer.end(commit=True)
+        await until(lambda: not any(of.open("t", index) for index in range(3)))
+        await begin(other, b"other", 0, 1, 2)
+        await begin(open_, b"never", 0, 2)
+        await begin(half, b"half", 0, 1, 2)
+        await begin_to_commit(of, kept, half, 1, 2)
+        await of.brokers[1].kill()
+        await of.stop(1)
+        shutil.rmtree(tmp_path / "broker-1")
+        kept.of = set()
+        await start(of, 1, take_over=True)
+        of._talks.clear()
+        await all_unfenced(of)
+        for index in range(3):
+            await until(lambda index=index: opened(of, index) == {other.producer_id})
+        firsts = [b"first of " + producer.id.encode() for producer in (half, other, open_)]
+        # Whose coordinator lacks nothing goes on.
+        await other.end(commit=True)
+        for index in range(3):
+            wanted = [*firsts, b"other", b"half"]
+            await until(lambda index=index, wanted=wanted: of.committed("t", index) == wanted)
+        assert await end_answer(of, open_, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        again = Producer(of, open_.id, version)
+        await again.init()
+        assert again.producer_id not in (half.producer_id, other.producer_id, open_.producer_id)
+        await begin(again, b"again", 0, 1, 2)
+        await again.end(commit=True)
+        for index in range(3):
+            await until(lambda index=index: of.committed("t", index)[-1:] == [b"again"])
 
 
 @pytest.mark.ci
@@ -144,5 +267,5 @@ async def test_what_a_marker_committed_is_committed_everywhere_and_the_rest_abor
             await begin(again, b"again " + name.encode(), 0, 1, 2)
             await again.end(commit=True)
         for index in range(3):
-            agains = [b"again " + name.encode() for name in before]
-            await until(lambda index=index: of.committed("t", index) == [*firsts, b"half", *agains])
+            everything = [*firsts, b"half", *(b"again " + name.encode() for name in before)]
+            await until(lambda index=index, wanted=everything: of.committed("t", index) == wanted)

@@ -29,6 +29,8 @@ class WritableTxnMarker:
     coordinator_epoch: int = 0
     transaction_version: int = 0
     decision: bytes = b""
+    coordinator: int = -1
+    coordinator_leads_since: int = -1
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ FIELDS: Final[Rows] = {
         ("coordinator_epoch", "int32", False, 1, 2, False, None, 0),
         ("transaction_version", "int8", False, 2, 2, False, None, 0),
         ("decision", "bytes", False, 1, 2, False, 10000, ""),
+        ("coordinator", "int32", False, 1, 2, False, 10001, -1),
+        ("coordinator_leads_since", "int32", False, 1, 2, False, 10002, -1),
     ),
     "WriteTxnMarkersRequest": (("markers", "WritableTxnMarker", True, 1, 2, False, None, ""),),
     "WritableTxnMarkerPartitionResult": (
