@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
 from app.faults import Faults
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
 from app.transactions.ending import Answered
@@ -170,12 +170,24 @@ class Recovery:
         first, leads_since = next(iter(leads.items()))
         decided = decide(orphans, outcomes, found, max(leads.values()))
         waiting: list[Awaitable[None]] = []
+        refused: FirnError | None = None
         for target, marker in decided:
-            stored = self._write(image, target, marker._replace(coordinator=first, coordinator_leads_since=leads_since))
-            if stored is not None:
-                waiting.append(stored)
+            # Each is written, whatever refuses another: readers of its partition wait for nothing else.
+            try:
+                stored = self._write(
+                    image, target, marker._replace(coordinator=first, coordinator_leads_since=leads_since)
+                )
+                if stored is not None:
+                    waiting.append(stored)
+            except FirnError as error:
+                refused = without_frames(error)
         for each in waiting:
-            await each
+            try:
+                await each
+            except FirnError as error:
+                refused = without_frames(error)
+        if refused is not None:
+            raise copy_of(refused)
         self._tell(decided)
 
     def _write(self, image: ClusterImage, target: TopicPartition, marker: Marker) -> Awaitable[None] | None:

@@ -98,8 +98,7 @@ async def test_a_crash_half_way_changes_no_decision(tmp_path: Path, kept: Kept, 
         kept.of = set()
         await of._again(take_over=False)
         for index in range(3):
-            await until(lambda index=index: opened(of, index) == set())
-            assert of.committed("t", index) == [b"half"]
+            await until(lambda index=index: opened(of, index) == set() and of.committed("t", index) == [b"half"])
         before = {producer.producer_id for producer in producers}
         for producer in producers:
             again = Producer(of, producer.id, version)
