@@ -22,7 +22,7 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata import control
-from app.transactions.link import LookAsked
+from app.metadata.control import LookRequest
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes
@@ -185,7 +185,7 @@ PRIVATE_APIS = {
         (NO_REQUEST, NO_MEMBER),
     ),
     ApiKey.FIRN_TRANSACTIONS: Private(
-        LookAsked,
+        LookRequest,
         {
             "cluster_id": "compared with the broker's own",
             "sequence": "any number: a broker that has not applied that entry answers nothing",

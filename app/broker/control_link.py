@@ -34,6 +34,8 @@ from app.metadata.control import (
     HeartbeatAnswer,
     InSyncAnswer,
     InSyncAsked,
+    LookRequest,
+    LookResponse,
     ManifestsRequest,
     ManifestsResponse,
     NotSent,
@@ -44,7 +46,7 @@ from app.metadata.control import (
     SwitchAsked,
     encode_ranges,
 )
-from app.transactions.link import AddAnswer, AddAsked, LookAnswer, LookAsked, MarkerAsked
+from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -217,8 +219,8 @@ class KafkaControlLink:
     async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
         return await transaction_calls.add_to_transactions(await self.connection(to, "transactions"), asked)
 
-    async def look_at_transactions(self, to: BrokerImage, asked: LookAsked) -> LookAnswer:
-        return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookAnswer, LOOK_MS)
+    async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:
+        return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookResponse, LOOK_MS)
 
     async def produce(self, to: BrokerImage, topic: str, index: int, batch: bytes) -> None:
         """Have a leader append a batch (acks=1). Raises: BrokerUnavailable, ProtocolError, RequestRejected."""

@@ -8,7 +8,7 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.transactions.link import LookAnswer, LookAsked
+from app.metadata.control import LookRequest, LookResponse
 from app.wire.apikeys import ApiKey
 
 
@@ -18,12 +18,12 @@ async def handle_look(context: Context, request: Request, message: bytes) -> byt
     Raises: FirnError if something cannot be read now.
     """
     del request
-    asked = unpack(LookAsked, message)
+    asked = unpack(LookRequest, message)
     if asked.cluster_id != context.image.cluster_id:
-        return pack(LookAnswer(int(ErrorCode.INCONSISTENT_CLUSTER_ID)))
+        return pack(LookResponse(int(ErrorCode.INCONSISTENT_CLUSTER_ID)))
     if context.image.sequence < asked.sequence:
         # By an older image this broker may take markers of a coordinator that was replaced.
-        return pack(LookAnswer(int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
+        return pack(LookResponse(int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
     return pack(await context.transactions.look(asked))
 
 

@@ -86,6 +86,37 @@ class EntriesResponse(msgspec.Struct, array_like=True, frozen=True):
     """The controller does not have them at hand: read the bucket."""
 
 
+class LookRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A coordinator whose log may lack its end asks each broker what it has of transactions (ADR 0037, J46)."""
+
+    cluster_id: str
+    sequence: int
+    """The entry of the cluster log that the asked broker must have applied (J46g)."""
+    producers: tuple[tuple[int, int], ...] = ()
+    """Producer ids with open transactions, each with the epoch of one."""
+    doubts: tuple[tuple[str, int, int, int], ...] = ()
+    """Topic, partition, producer id and time: has the partition a marker of a decision of that time or later?"""
+
+
+class LookResponse(msgspec.Struct, array_like=True, frozen=True):
+    """What a broker has."""
+
+    error_code: int = 0
+    led: tuple[tuple[str, int, int], ...] = ()
+    """The partitions that this is about: all that the broker leads, each with its leader epoch. Those of ``__transaction_state``
+    only if their logs are read."""
+    opened: tuple[tuple[str, int, int, int, int], ...] = ()
+    """If no producer was named: open transactions, each with topic, partition, producer id, its epoch, and the highest epoch of a
+    coordinator."""
+    known: tuple[int, ...] = ()
+    """Which of the named producers belong to transactional ids whose coordinator lacks nothing."""
+    outcomes: tuple[tuple[int, int, bool, int, tuple[tuple[str, int], ...]], ...] = ()
+    """How transactions of the named producers ended: producer id, epoch of the marker, whether it commits, time of the decision or
+    -1, and partitions."""
+    marked: tuple[tuple[str, int, int, int], ...] = ()
+    """The doubts whose partition has such a marker."""
+
+
 class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):
     """A follower asks a leader for entries of the segment manifests of what it follows (ADR 0024, T8).
 

@@ -12,12 +12,12 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
+from app.metadata.control import LookRequest, LookResponse
 from app.metrics import Registry
 from app.seams import Clock
 from app.transactions.counters import TransactionCounters
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
-from app.transactions.link import LookAnswer, LookAsked
 from app.transactions.looking import Looker
 from app.transactions.markers import MarkerWriter, PendingOffsets
 from app.transactions.metrics import show_transactions
@@ -263,7 +263,7 @@ class TransactionCoordinator:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
         return (tuple(shard.all()) for _, shard in self._coordinator.shards())
 
-    async def look(self, asked: LookAsked) -> LookAnswer:
+    async def look(self, asked: LookRequest) -> LookResponse:
         """What this broker has of transactions, for a coordinator whose log may lack its end. Raises: FirnError."""
         assert self._looker is not None
         return await self._looker.answer(asked)

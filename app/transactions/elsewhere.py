@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from app.coordinator.topics import TRANSACTION_STATE, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.transactions.ending import Others
-from app.transactions.link import AddAnswer, AddAsked, LookAnswer, LookAsked, TransactionLink
+from app.transactions.link import AddAnswer, AddAsked, TransactionLink
 from app.transactions.outbox import Outbox
 from app.units import TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.cluster import ClusterImage
+    from app.metadata.control import LookRequest, LookResponse
 
 BEHIND: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.OPERATION_NOT_ATTEMPTED}
@@ -51,11 +52,11 @@ class OtherBrokers:
         leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
         return None if leader == self._broker_id else leader
 
-    async def look(self, asked: LookAsked) -> list[LookAnswer]:
+    async def look(self, asked: LookRequest) -> list[LookResponse]:
         """Ask all other brokers that are alive what they have of transactions. Raises: FirnError if one does not answer."""
         image = self._image()
         brokers = [one for one in image.brokers.values() if not one.fenced and one.broker_id != self._broker_id]
-        found: list[LookAnswer] = []
+        found: list[LookResponse] = []
         for broker in brokers:
             answer = await self._link.look_at_transactions(broker, asked)
             if answer.error_code:

@@ -15,12 +15,12 @@ from app.coordinator.shell import Coordinator
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import StorageUnavailable
 from app.limits import MIB
+from app.metadata.control import LookRequest, LookResponse
 from app.records.batch import BatchHeader, iter_headers
 from app.records.control import ControlType, decision_of, parse_marker
 from app.replication.reading import Awaited
 from app.transactions.deciding import Outcome, outcome_of
 from app.transactions.decisions import parse_decision
-from app.transactions.link import LookAnswer, LookAsked
 from app.transactions.shard import TransactionShard
 from app.units import PartitionIndex, ProducerId, TimestampMs
 
@@ -46,7 +46,7 @@ class Looker:
         self._partitions = partitions
         self._reads = reads
 
-    async def answer(self, asked: LookAsked) -> LookAnswer:
+    async def answer(self, asked: LookRequest) -> LookResponse:
         """What is asked for, of the partitions that this broker leads now. Raises: FirnError if something cannot be read now."""
         led = self._partitions.all_led()
         leaderships = [one.leadership for one in led]
@@ -82,7 +82,7 @@ class Looker:
             and await self._has_marker_since(log, producer_id, decided_ms)
         ]
         read = {index for index, _ in (*self._coordinator.shards(), *self._coordinator.held())}
-        return LookAnswer(
+        return LookResponse(
             led=tuple(
                 (one.topic, int(one.index), int(one.log.leader_epoch))
                 for one, leadership in zip(led, leaderships, strict=True)

@@ -14,9 +14,10 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
 from app.faults import Faults
+from app.metadata.control import LookRequest, LookResponse
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
 from app.transactions.ending import Answered
-from app.transactions.link import LookAnswer, LookAsked, MarkerAsked
+from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.shard import TransactionShard
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
@@ -46,9 +47,12 @@ def in_doubt(partition: Partition, shard: TransactionShard, *, alone: bool) -> b
     anything.
     """
     log = partition.log
-    if partition.unclean_epoch > shard.decided_epoch:
-        return True
-    return alone and log.log_end_offset == 0 and log.leader_epoch > 0
+    return _is_noted(partition, shard) or (alone and log.log_end_offset == 0 and log.leader_epoch > 0)
+
+
+def _is_noted(partition: Partition, shard: TransactionShard) -> bool:
+    """Whether the image says that the log may lack its end."""
+    return partition.unclean_epoch > shard.decided_epoch
 
 
 class Recovery:
@@ -92,6 +96,7 @@ class Recovery:
             try:
                 await self._round()
             except FirnError as error:
+                self._admit_unnoted(error)
                 if pause_s >= TOLD_FROM_S:
                     name = TRANSACTION_STATE.name
                     waits = "Transactional ids wait until open transactions are decided"
@@ -110,7 +115,7 @@ class Recovery:
             OpenTransaction(
                 TopicPartition(topic, PartitionIndex(index)), ProducerId(producer_id), ProducerEpoch(epoch), led_epoch
             )
-            for answer in await self._ask(image, LookAsked(image.cluster_id, image.sequence))
+            for answer in await self._ask(image, LookRequest(image.cluster_id, image.sequence))
             for topic, index, producer_id, epoch, led_epoch in answer.opened
         ]
         opened.sort(key=lambda one: one.producer_id)
@@ -119,7 +124,21 @@ class Recovery:
         for partition, shard in held:
             await self._forget(partition, shard)
 
-    async def _ask(self, image: ClusterImage, asked: LookAsked) -> list[LookAnswer]:
+    def _admit_unnoted(self, error: FirnError) -> None:
+        """Most logs of which no image says that they lost something never had anything: their ids wait for nothing. Everything that
+        can be looked at is there when a broker of level 0 begins to coordinate, so nothing else would come."""
+        admitted = 0
+        for index, shard in self._coordinator.held():
+            partition = self._partitions.led(TRANSACTION_STATE.name, index)
+            if partition is not None and not _is_noted(partition, shard):
+                self._coordinator.admit(index, shard)
+                admitted += 1
+        if admitted:
+            self._log_line(
+                f"open transactions that no coordinator knows are left as they are, if there are any: {error}"
+            )
+
+    async def _ask(self, image: ClusterImage, asked: LookRequest) -> list[LookResponse]:
         """Ask all brokers. The answers are about every partition of ``image``, each from its leader (J46d).
 
         Raises: FirnError if one cannot be looked at now.
@@ -139,7 +158,7 @@ class Recovery:
     async def _decide(self, held: Held, image: ClusterImage, opened: Sequence[OpenTransaction]) -> None:
         """Write the markers that transactions without a coordinator lack, and wait until they are stored. Raises: FirnError."""
         asked = tuple({(one.producer_id, one.epoch): None for one in opened})
-        answers = await self._ask(image, LookAsked(image.cluster_id, image.sequence, asked))
+        answers = await self._ask(image, LookRequest(image.cluster_id, image.sequence, asked))
         known = {producer_id for answer in answers for producer_id in answer.known}
         orphans = [one for one in opened if one.producer_id not in known]
         if not orphans:
@@ -158,7 +177,7 @@ class Recovery:
         found = doubts(orphans, outcomes)
         if found:
             wanted = {(*one.open.target, one.open.producer_id, one.decided_ms): one for one in found}
-            led = LookAsked(image.cluster_id, image.sequence, (), tuple(wanted))
+            led = LookRequest(image.cluster_id, image.sequence, (), tuple(wanted))
             for answer in await self._ask(image, led):
                 for one in answer.marked:
                     wanted.pop((one[0], PartitionIndex(one[1]), ProducerId(one[2]), one[3]), None)
@@ -214,7 +233,11 @@ class Recovery:
 
     async def _forget(self, partition: PartitionIndex, shard: TransactionShard) -> None:
         """Forget all ids of a shard, and let it serve. Raises: RequestRejected."""
-        epoch = self._partitions.require(TRANSACTION_STATE.name, partition).log.leader_epoch
+        found = self._partitions.require(TRANSACTION_STATE.name, partition)
+        if not _is_noted(found, shard):
+            self._coordinator.admit(partition, shard)  # it is empty, and needs no note
+            return
+        epoch = found.log.leader_epoch
         count = shard.id_count
 
         def event(shard: TransactionShard, turn: Turn) -> None:

@@ -34,16 +34,43 @@ BOTH = pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
 class OnDisk(One):
     """Its internal topics are on the disk alone, and the records of ``t`` are in the bucket."""
 
+    durability = InternalDurability.DISK
+    boot_id = "boot"
+
     async def up(self, *, again: bool) -> RunningBroker:
         stack = self._stacks[1] = AsyncExitStack()
-        settings = {**SETTINGS, "firn_internal_durability": InternalDurability.DISK}
+        settings = {**SETTINGS, "firn_internal_durability": self.durability, "boot_id": self.boot_id}
         broker = self.brokers[1] = await stack.enter_async_context(alone(self.path, take_over=again, **settings))
         return broker
 
+    @property
+    def unsynced(self) -> list[Path]:
+        """What a loss of power may set back: the coordinator's logs. With them the mark of the last run, which a stop rewrites."""
+        data = self.path / "broker-1" / "data"
+        return [*data.glob(f"{TRANSACTION_STATE.name}-*"), data / ".firn" / "registration"]
+
+    def save(self, to: Path) -> None:
+        to.mkdir()
+        for one in self.unsynced:
+            (shutil.copytree if one.is_dir() else shutil.copy)(one, to / one.name)
+
+    async def lose_power_since(self, saved: Path) -> None:
+        await self._kill()
+        for one in self.unsynced:
+            if one.is_dir():
+                shutil.rmtree(one)
+                shutil.copytree(saved / one.name, one)
+            else:
+                shutil.copy(saved / one.name, one)
+        (self.path / "broker-1" / "data" / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        self.boot_id = "the next boot"
+        await self._again(take_over=False)
+
 
 @asynccontextmanager
-async def on_disk(path: Path) -> AsyncIterator[OnDisk]:
+async def on_disk(path: Path, durability: InternalDurability = InternalDurability.DISK) -> AsyncIterator[OnDisk]:
     made = OnDisk(path)
+    made.durability = durability
     try:
         broker = await made.up(again=False)
         kept = {"local_retention_ms": "-1", "retention_ms": "-1", "segment_ms": str(1 << 62)}
@@ -54,7 +81,7 @@ async def on_disk(path: Path) -> AsyncIterator[OnDisk]:
         for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
             await until(lambda topic=topic: broker.node.cluster.image.topic(topic.name) is not None)
             await led(broker, topic.name, 2)
-            assert broker.node.cluster.image.topics_by_name[topic.name].configs["firn.durability"] == "disk"
+            assert broker.node.cluster.image.topics_by_name[topic.name].configs["firn.durability"] == durability.value
         yield made
     finally:
         await made.close()
@@ -111,6 +138,41 @@ async def test_a_crash_half_way_changes_no_decision(tmp_path: Path, kept: Kept, 
         await of._again(take_over=False)
         await again.end(commit=True)
         await until(lambda: of.committed("t", 0) == [b"half", b"again"])
+
+
+@pytest.mark.ci
+@BOTH
+async def test_after_a_loss_of_power_decisions_that_are_left_count_and_every_id_gets_a_new_producer(
+    tmp_path: Path, kept: Kept, version: int
+) -> None:
+    async with on_disk(tmp_path, InternalDurability.MEMORY) as of:
+        producers = [Producer(of, name, version) for name in ("prepared", "half", "open", "idle")]
+        for producer in producers:
+            await producer.init()
+            await begin(producer, b"first", 0, 1, 2)
+            await producer.end(commit=True)
+        await until(lambda: not any(of.open("t", index) for index in range(3)))
+        prepared, half, open_, _ = producers
+        await begin(prepared, b"prepared", 0, 1, 2)
+        await begin_to_commit(of, kept, prepared, 0, 1, 2)
+        of.save(saved := tmp_path / "saved")
+        # Of these the log that is left knows only the transactions before.
+        await begin(open_, b"never", 0, 2)
+        await begin(half, b"half", 0, 1, 2)
+        await begin_to_commit(of, kept, half, 1, 2)
+        await of.lose_power_since(saved)
+        kept.of = set()
+        for index in range(3):
+            await until(lambda index=index: opened(of, index) == set())
+            wanted = [*[b"first"] * 4, b"prepared", b"half"]
+            await until(lambda index=index, wanted=wanted: of.committed("t", index) == wanted)
+        assert any("transactional ids get new producer ids" in line for line in of.brokers[1].lines)
+        before = {producer.producer_id for producer in producers}
+        for producer in producers:
+            assert await end_answer(of, producer, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            again = Producer(of, producer.id, version)
+            await again.init()
+            assert again.producer_id not in before
 
 
 async def begin(producer: Producer, value: bytes, *partitions: int) -> None:

@@ -29,12 +29,13 @@ from app.metadata.control import (
     EntriesResponse,
     HeardRequest,
     HeardResponse,
+    LookRequest,
+    LookResponse,
     ManifestsRequest,
     ManifestsResponse,
     RegisterRequest,
     RegisterResponse,
 )
-from app.transactions.link import LookAnswer, LookAsked
 from app.wire.apikeys import ApiKey
 from app.wire.versions import PRIVATE
 from tests.handlers.conversation import batch, produce_one, talk
@@ -125,8 +126,8 @@ async def test_a_broker_that_is_no_controller_changes_nothing_for_another(tmp_pa
             told = ManifestsRequest(cluster_id, node_id, "", -5, 2**40, ((UUID(int=7), -1, 2**70 % 2**63),))
             manifests = unpack(ManifestsResponse, await client.ask(ApiKey.FIRN_MANIFESTS, 0, pack(told)))
             assert (bool(manifests.error), manifests.entries, manifests.given) == (True, (), ())
-            looked = LookAsked(cluster_id, 2**62, ((-1, 2**15),), (("t", 0, 7, -(2**62)),))
-            answer = unpack(LookAnswer, await client.ask(ApiKey.FIRN_TRANSACTIONS, 0, pack(looked)))
+            looked = LookRequest(cluster_id, 2**62, ((-1, 2**15),), (("t", 0, 7, -(2**62)),))
+            answer = unpack(LookResponse, await client.ask(ApiKey.FIRN_TRANSACTIONS, 0, pack(looked)))
             assert (bool(answer.error_code), answer.led, answer.opened) == (True, (), ())
             heard = HeardRequest(cluster_id, node_id)
             assert not unpack(HeardResponse, await client.ask(ApiKey.FIRN_MEMBERS, 0, pack(heard))).heard
