@@ -795,7 +795,7 @@ class Coordinator(Generic[S]):
             self._activate(seat, shard)
 
     def _tell_of_loss(self, seat: _Seat[S]) -> None:
-        """This is the first leadership after the log may have lost its end (J46i)."""
+        """This is the first leadership after the log may have lost its end (J46j)."""
         self._lost_ends.value += 1
         self._log_line(
             f"{self.topic.name}-{seat.partition} may lack its newest records, because no replica that has them all could lead:"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 ASKED_MAX: Final = 20_000
 """Producers, or doubts, of one question."""
 READ_BYTES: Final = 1 * MIB
+STORED_WITHIN_S: Final = 10.0
+"""How long a look waits for markers that are being stored."""
 LOOKED_AT_ONCE: Final = 256
 """Partitions that are looked at before the event loop serves other work."""
 
@@ -50,6 +52,9 @@ class Looker:
         """What is asked for, of the partitions that this broker leads now. Raises: FirnError if something cannot be read now."""
         led = self._partitions.all_led()
         leaderships = [one.leadership for one in led]
+        for one in led:
+            if one.log.producers.undecided:
+                await self._wait_stored(one)
         opened = []
         outcomes: list[Outcome] = []
         known: set[ProducerId] = set()
@@ -100,6 +105,18 @@ class Looker:
             marked=tuple(marked),
         )
 
+    async def _wait_stored(self, partition: Partition) -> None:
+        """Wait until the markers that the partition has are committed. Raises: FirnError."""
+        log = partition.log
+        stored = partition.wait_stored_as_leader(log.log_end_offset)
+        if stored is None:
+            return
+        try:
+            async with asyncio.timeout(STORED_WITHIN_S):
+                await stored
+        except TimeoutError:
+            raise StorageUnavailable(f"the last markers of {log.topic_partition} are not stored yet") from None
+
     async def _last_markers(self, log: PartitionLog, epochs: dict[ProducerId, set[int]]) -> list[Outcome]:
         """The last marker of each producer that has no transaction open in this partition, if it may be of one that is open in
         another: of the transaction's epoch or the next. Raises: FirnError."""
@@ -132,7 +149,7 @@ class Looker:
         markers with that timestamp or a later one are among them. Raises: FirnError."""
         found = await self._reads.offset_for_timestamp(log, TimestampMs(timestamp_ms))
         end = log.log_end_offset
-        offset = end if found is None else max(found[1], log.log_start_offset)
+        offset: int = end if found is None else max(found[1], log.log_start_offset)
         while offset < end:
             read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=end, committed=False)
             if not read.ranges:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,12 @@ class One(Cluster):
         await self._kill()
         shutil.rmtree(self.path / "broker-1")
         return await self._again(take_over=True)
+
+    async def start_again(self, between: Callable[[], None] = lambda: None) -> RunningBroker:
+        """Kill it, and start it on its disk."""
+        await self._kill()
+        between()
+        return await self._again(take_over=False)
 
     @property
     def recovery_points(self) -> Path:
