@@ -257,10 +257,14 @@ class Producer:
 
 
 async def committed_offset(of: Cluster, group: str) -> int:
-    client = await of.talk(of.coordinator(CONSUMER_OFFSETS.name, group))
     asked = OffsetFetchRequestGroup(group, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
     async with asyncio.timeout(60):
         while True:
+            try:
+                client = await of.talk(of.coordinator(CONSUMER_OFFSETS.name, group))
+            except KeyError:
+                await asyncio.sleep(0.02)  # nobody leads now
+                continue
             answer = await client.ask(ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=[asked], require_stable=True))
             partition = answer.groups[0].topics[0].partitions[0] if answer.groups[0].topics else None
             if partition is not None and partition.error_code == 0:
