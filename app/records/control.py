@@ -41,7 +41,7 @@ class EndTransactionMarker(NamedTuple):
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 
-DECISION_HEADER: Final = "firn.decision"
+DECISION_HEADER: Final = "firn-decision"
 
 
 def control_key(control_type: ControlType) -> bytes:
