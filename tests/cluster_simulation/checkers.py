@@ -15,6 +15,7 @@ from app.hot.log import PartitionLog
 from app.metadata import layout
 from app.metadata.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
 from app.metadata.log_format import Entry, decode_entry
+from app.metadata.log_leaders import log_has_ended, orphaned_logs
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
 from tests.simulation.history import Batch, Violation
 
@@ -103,6 +104,8 @@ class Members:
         node_id = int(new.broker_id)
         if old.broker_epoch != new.broker_epoch:
             known = self._epochs.setdefault(new.incarnation, new.broker_epoch)
+            if known != new.broker_epoch and self._world.objects is not None and self._has_ended(old):
+                known = self._epochs[new.incarnation] = new.broker_epoch  # J14: it has lost its log, and nothing else
             if known != new.broker_epoch:
                 raise Violation(
                     "member", f"one start of broker {node_id} has broker epochs {known} and {new.broker_epoch}"
@@ -119,6 +122,12 @@ class Members:
                 raise Violation(
                     "member", f"broker {node_id} is unfenced, and has applied {applied}, not {old.changed_at}"
                 )
+
+
+    def _has_ended(self, broker: BrokerImage) -> bool:
+        """Whether its write-ahead log has ended, or is to end."""
+        image = self._world.newest
+        return log_has_ended(broker, orphaned_logs(image.topics_by_id.values()))
 
 
 class Calm:
@@ -239,7 +248,7 @@ class Replication:
             if leads:
                 self._covers(machine, history, epoch, log)
                 topic = node.cluster.image.topics_by_id.get(partition.topic_id)
-                if topic is not None:
+                if topic is not None and not history.by_log:
                     asked = node.cluster.effective_config(topic).min_insync_replicas
                     small = None
                     if len(partition.in_sync) < min(asked, len(partition.replicas)):
@@ -312,6 +321,8 @@ class Replication:
                     "INV-1", f"{history.name}: at {batch.base} of {machine.name} are bytes that nobody sent"
                 )
             self._bind(history, sent, batch, machine)
+        if leads and self._world.objects is not None:
+            self._world.objects.logs.shown(history, epoch, end, f"leader {machine.name} of epoch {epoch}")
         if leads and not self._is_stale(history, epoch):
             self._stored_by_all(machine, history, epoch, end)
 
@@ -380,6 +391,8 @@ class Replication:
         for broker in partition.isr:
             if broker in before.isr and int(broker) not in registered:
                 continue
+            if partition.durability.by_log and broker == partition.leader:
+                continue  # it needs nothing but the bucket
             stored_end = world.stored_end(world.machine(int(broker)), history)
             lost_at = history.damaged.get(int(broker))
             lost = lost_at is not None and lost_at == world.broker_epochs().get(int(broker))

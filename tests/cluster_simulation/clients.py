@@ -249,6 +249,9 @@ class Producer(Client):
             if self.acks == -1:
                 with self.world.judging():
                     Replication.acked(history, one.batch, int(result.base_offset), one.losses)
+                    if self.world.objects is not None:
+                        end = int(result.base_offset) + one.batch.count
+                        self.world.objects.logs.shown(history, 1 << 60, end, f"n{leader}")
         return result
 
     def _answered(self, stream: _Stream, one: _Sent, leader: int, result: Any, *, first: bool) -> None:

@@ -222,6 +222,9 @@ class ClusterMachine:
             group_share_record_lock_duration_ms=SHARE_LOCK_MS,
             group_share_delivery_count_limit=1000,
         )
+        objects = world.objects
+        if objects is not None:
+            config = objects.broker_config(config)
         node = self.node = Node(
             config,
             Surroundings(
@@ -246,7 +249,7 @@ class ClusterMachine:
                 places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
                 new_link=lambda: SimLink(self, world.network, process),
                 boot_id=f"{self.name}-{self.boots}",
-                new_level=0 if world.shape.from_0 else 1,
+                new_level=objects.new_level if objects is not None else 0 if world.shape.from_0 else 1,
             ),
         )
         process.spawn(self._serve(node, process))

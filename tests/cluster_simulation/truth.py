@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from app.hot.log import PartitionLog
 from app.metadata.cluster import PartitionImage
+from app.metadata.wal_ranges import PartitionDurability
 from app.records.batch import iter_headers
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.disk import SimDisk
@@ -40,9 +41,18 @@ class ReplicatedHistory(PartitionHistory):
     """The highest end that readers were told, by leader epoch."""
     unclean: bool = False
     """``unclean.leader.election.enable``."""
+    durability: PartitionDurability = PartitionDurability.REPLICAS
+    told_high_watermark: int = 0
+    """The highest that readers were told by who led, while no disk mattered."""
+
+    @property
+    def by_log(self) -> bool:
+        """Whether its records are in write-ahead logs: then no disk that is lost excuses anything."""
+        return self.durability.by_log
 
     def note_image(self, partition: PartitionImage, broker_epochs: dict[int, int]) -> None:
         """A change of the partition is durable."""
+        self.durability = partition.durability
         for broker in partition.isr:
             lost_at = self.damaged.get(int(broker))
             if lost_at is not None and broker_epochs.get(int(broker), -1) > lost_at:
@@ -60,7 +70,7 @@ class ReplicatedHistory(PartitionHistory):
         self.look_at_members(leader_epoch)
 
     def look_at_members(self, leader_epoch: int) -> None:
-        if self.members and self.members <= self.damaged.keys():
+        if not self.by_log and self.members and self.members <= self.damaged.keys():
             before = self.excused_above if self.excused_above is not None else -1
             self.excused_above = max(before, leader_epoch)
 

@@ -17,6 +17,7 @@ import random
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -40,6 +41,8 @@ from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import Network
+from tests.cluster_simulation.object_faults import OBJECT_FAULTS
+from tests.cluster_simulation.objects import SEEDS_FROM, Objects, ObjectShape, hurried, shaped
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
@@ -101,6 +104,8 @@ class Shape:
     """The cluster begins as one broker of level 0."""
     prompt: bool = False
     """Nothing that disturbs a broker is met, so leaders that change are to be followed soon."""
+    objects: ObjectShape | None = None
+    """Topics of object durability; None if there are none."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -145,6 +150,9 @@ class World:
         self.shape = replace(Shape.of(self.rng, faults), **{"anywhere": seed % 4 == 3} | dict(shape))
         if faults is None and "actors" not in shape:
             self.shape = replace(self.shape, **actors_of(seed))
+        if seed >= SEEDS_FROM or self.shape.objects is not None:
+            self.shape = replace(shaped(seed, self.shape, faults), actors=without_upgrades(self.shape.actors))
+        self.objects = Objects(self, self.shape.objects) if self.shape.objects is not None else None
         self.log_key = LOG_KEY if seed % 2 else None
         self.clock = VirtualClock(loop)
         self.outside = copy_context()
@@ -319,11 +327,15 @@ class World:
             if changed is not None:
                 self._changed(*changed)
             self.bucket_is_enough.stored(key, data, before)
+            if self.objects is not None:
+                self.objects.logs.stored(key, data)
 
     def removed(self, key: str, data: bytes) -> None:
         with self.judging():
             self.one_writer.removed(key, data)
             self.bucket_is_enough.removed(key, data)
+            if self.objects is not None:
+                self.objects.logs.removed(key)
 
     def _changed(self, before: ClusterImage, image: ClusterImage, entry: Entry) -> None:
         """An entry of the cluster log is durable."""
@@ -418,6 +430,8 @@ class World:
             for machine in self.machines:
                 if machine.up and machine.node is not None and machine.node.logs.offline_reason is not None:
                     raise Violation("liveness", f"offline without need: {machine.node.logs.offline_reason}")
+                if self.objects is not None and self.objects.to_zero:
+                    continue
                 if not machine.alive and self.loop.time() >= self._restart_s.get(machine.name, 0.0):
                     self.disturb([machine], 2.0)
                     self._restart_s[machine.name] = self.loop.time() + 0.5
@@ -431,7 +445,7 @@ class World:
             self.faults_met.add(kind)
             self._troubles = [one for one in self._troubles if not one.done()]
             if len(self._troubles) < 6:
-                self._troubles.append(self.go((FAULTS.get(kind) or DIRECTED[kind])(self)))
+                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS)[kind](self)))
 
     async def calm(self) -> None:
         """No more trouble."""
@@ -460,6 +474,8 @@ class World:
             "firn.durability": "disk" if shape.disk else "memory",
             "remote.storage.enable": "true" if shape.tiered else "false",
         }
+        if self.objects is not None:
+            configs.update(self.objects.topic_configs(name))
         if shape.unclean:
             configs["unclean.leader.election.enable"] = "true"
         for _ in range(30):
@@ -528,6 +544,8 @@ class World:
         if not shape.from_0:
             await self.until(self._all_unfenced, 60, "all brokers to join")
         await self.topic_comes(first=True)
+        for _ in range(shape.objects.topics if shape.objects is not None else 0):
+            await self.topic_comes(first=True)
         for number in range(shape.producers):
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
             self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
@@ -548,6 +566,11 @@ class World:
         await self._heal()
         await self._write_all()
         await self._read_all()
+        if self.objects is not None and self.objects.shape.all_lost:
+            await self.objects.lose_all()
+            await self._heal()
+            await self._write_all()
+            await self._read_all()
         await self.coordinated.finish()
         if upgrade is not None:
             await self.levels.finish()
@@ -598,7 +621,7 @@ class World:
         while not self._all_in_sync():
             for history in self.all_histories():
                 image = self.partition_image(history)
-                if image is not None and not (image.isr or image.eligible or image.last_known_eligible):
+                if image is not None and not history.by_log and not (image.isr or image.eligible or image.last_known_eligible):
                     await self.elect(history, unclean=True)
             await asyncio.sleep(1.0)
 
@@ -644,6 +667,11 @@ class World:
             else:
                 raise Violation("alive", f"{history.name} cannot be read to its end")
         self.trace("read all")
+
+
+def without_upgrades(actors: tuple[str, ...]) -> tuple[str, ...]:
+    """Topics of object durability need a level that is as high as it gets."""
+    return tuple(one for one in actors if one != "upgrade")
 
 
 def actors_of(seed: int) -> dict[str, Any]:
@@ -694,7 +722,7 @@ def run_seed(
         # Snapshots and compaction are for long logs; here they come after a few entries.
         NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
     try:
-        with programs():
+        with programs(), hurried(seed) if seed >= SEEDS_FROM or (shape or {}).get("objects") else nullcontext():
             loop.run_until_complete(start())
     except Violation as found:
         violation = found
