@@ -462,10 +462,19 @@ class WriteAhead:
                 self._writer.resume(partition)
 
     def last_number(self, partition: TopicIdPartition) -> int | None:
-        """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led."""
-        if self._writer is None or partition not in self._led or self._writer.sealed_at is not None:
+        """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led.
+
+        None also if it takes records: whoever had stopped it did so in an earlier leadership.
+        """
+        led = self._stopped(partition)
+        return None if led is None else led.writer.last_number_if_flushed(partition)
+
+    def _stopped(self, partition: TopicIdPartition) -> _Led | None:
+        """The present leadership of a partition, if it was stopped and its log has not ended."""
+        led = self._led.get(partition)
+        if led is None or not led.stopped_by or led.writer is not self._writer or led.writer.sealed_at is not None:
             return None
-        return self._writer.last_number_if_flushed(partition)
+        return led
 
     async def flushed(self, partitions: Collection[TopicIdPartition]) -> None:
         """Wait until all records of these, which take no more, are acknowledged, or their log has ended."""
@@ -474,7 +483,7 @@ class WriteAhead:
             writer = self._writer
             if writer is None or writer.sealed_at is not None:
                 return
-            waiting = {key for key in waiting if key in self._led and self.last_number(key) is None}
+            waiting = {key for key in waiting if self._stopped(key) is not None and self.last_number(key) is None}
             if not waiting:
                 return
             self._moved.clear()

@@ -1,0 +1,67 @@
+"""Seeds of the simulation of clusters with topics of object durability, and faults planted into the brokers' own part of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster_simulation.object_faults import OBJECT_FAULTS
+from tests.cluster_simulation.objects import SEEDS_FROM
+from tests.cluster_simulation.planted_objects import PLANTED
+from tests.cluster_simulation.world import run_seed
+from tests.simulation.test_cluster import describe, run_seeds
+
+SEEDS = (50_000, 50_014)
+"""Of the default suite: short ones."""
+SLOW_SEEDS = 24
+WISHED_FROM = SEEDS_FROM + 10_000
+QUICK = frozenset({"J5 answered before the object is durable"})
+"""Planted faults of the default suite; the others are found by the slow tests."""
+FOUND = {
+    "a leadership that began while the broker gave up its last one was taken for stopped": 50_007,
+}
+"""Runs that once broke an invariant, or a broker."""
+
+
+def test_acknowledged_records_of_object_topics_outlive_all_disks(chosen_seed: int | None) -> None:
+    if chosen_seed is not None:
+        pytest.skip("--seed runs that seed alone")
+    outcomes = [outcome for seed in SEEDS for outcome in run_seeds(seed, seed + 1)]
+    assert sum(outcome.acks for outcome in outcomes) > 10
+    assert sum(outcome.leaders for outcome in outcomes) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(SEEDS_FROM + 100, SEEDS_FROM + 100 + SLOW_SEEDS, 8))
+def test_no_invariant_of_object_topics_breaks_in_many_runs(start: int) -> None:
+    outcomes = run_seeds(start, start + 8)
+    assert len({kind for outcome in outcomes for kind in outcome.faults} & OBJECT_FAULTS.keys()) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_in_object_topics_stays_mended(what: str) -> None:
+    outcome = run_seed(FOUND[what])
+    assert outcome.violation is None, describe(outcome)
+
+
+def test_a_wished_number_of_seeds_with_object_topics_breaks_no_invariant(request: pytest.FixtureRequest) -> None:
+    wished = request.config.getoption("seeds", default=None)
+    if wished is None:
+        pytest.skip("--seeds was not given")
+    run_seeds(WISHED_FROM, WISHED_FROM + wished // 20 + 1)
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in PLANTED])
+def test_a_fault_planted_into_object_durability_is_found_by_the_checker_meant_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = PLANTED[name]
+    fault.plant(monkeypatch)
+    others: list[str] = []
+    for seed in range(fault.seeds):
+        violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
+        if violation is not None:
+            if violation.invariant == fault.found_by:
+                return
+            others.append(f"seed {seed}: {violation}")
+    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
