@@ -373,11 +373,18 @@ class Reader(Client):
                 )
             ],
         )
+        led_by, told = self._sure_of(leader, history), history.told_high_watermark
         answer = await self.ask(leader, ApiKey.FETCH, request, 13)
         self.world.expect(answer.error_code, FOUND_BY_ITSELF, "Fetch")
         if not answer.responses:
             return None
         part = answer.responses[0].partitions[0]
+        if led_by is not None and led_by == self._sure_of(leader, history) and part.error_code == ErrorCode.NONE:
+            if part.high_watermark < told:
+                raise Violation(
+                    "INV-3", f"{history.name}: the high watermark {part.high_watermark} of n{leader}, after {told} was told"
+                )
+            history.told_high_watermark = max(history.told_high_watermark, part.high_watermark)
         code = ErrorCode(part.error_code)
         self.world.trace(
             "fetched", self.name, history.name, offset, code.name, len(part.records or b""), part.high_watermark
@@ -416,6 +423,11 @@ class Reader(Client):
             found.append((int(header.base_offset), int(header.end_offset)))
             self.world.reads += 1
         return found, int(part.high_watermark), int(part.log_start_offset)
+
+    def _sure_of(self, leader: int, history: ReplicatedHistory) -> tuple[int, int] | None:
+        """Who leads a partition without disks, if it is that broker, and it knows; None otherwise."""
+        known = self.world.coordinated
+        return known.led_by(history) if history.by_log and known.knows(leader, history) else None
 
     async def read_all(self, history: ReplicatedHistory) -> bool:
         """Read a partition from its start to its end, and hold it against the truth. Raises: Unreachable, Violation."""

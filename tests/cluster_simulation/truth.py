@@ -53,6 +53,8 @@ class ReplicatedHistory(PartitionHistory):
     def note_image(self, partition: PartitionImage, broker_epochs: dict[int, int]) -> None:
         """A change of the partition is durable."""
         self.durability = partition.durability
+        if not self.by_log:
+            self.told_high_watermark = 0
         for broker in partition.isr:
             lost_at = self.damaged.get(int(broker))
             if lost_at is not None and broker_epochs.get(int(broker), -1) > lost_at:
