@@ -20,6 +20,7 @@ from app.broker.write_ahead_release import Releases
 from app.coordinator.partition import CoordinatedLog
 from app.errors import CorruptionError
 from app.hot.log import PartitionLog
+from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import Offset, TopicIdPartition
@@ -99,7 +100,8 @@ def keeps_records_of_another_lineage(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_producers_with_the_leader(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "restore_producers", lambda _log, _producers: None)
+    restore = PartitionLog.restore_producers
+    patch.setattr(PartitionLog, "restore_producers", lambda log, _producers: restore(log, ProducerStates()))
 
 
 def trims_what_is_committed(patch: pytest.MonkeyPatch) -> None:
@@ -236,7 +238,7 @@ PLANTED: Final[dict[str, Planted]] = {
         coordinators_answer_before_it_is_stored,
         "INV-8",
         20,
-        ("disks lost", "wal out of order"),
+        ("wal away", "kill leader"),
         _LONG | {"objects": ObjectShape(alone=True, internal=True), "actors": ("groups",)},
     ),
 }
