@@ -75,7 +75,7 @@ class Releases:
                 partition = self._led(key)
                 number = None if partition is None else self._wal.last_number(key)
                 if partition is None or number is None:
-                    del left[key]  # others lead, or will: the write-ahead log has ended; or this broker in a leadership that began since
+                    del left[key]  # others lead, or will, or this broker leads anew: what was stopped has ended
                 elif asked.get(key, partition.partition_epoch) < partition.partition_epoch:
                     self._wal.take_again(key, by)
                     del left[key]

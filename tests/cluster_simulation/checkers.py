@@ -123,7 +123,6 @@ class Members:
                     "member", f"broker {node_id} is unfenced, and has applied {applied}, not {old.changed_at}"
                 )
 
-
     def _has_ended(self, broker: BrokerImage) -> bool:
         """Whether its write-ahead log has ended, or is to end."""
         image = self._world.newest

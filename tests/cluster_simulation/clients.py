@@ -382,7 +382,8 @@ class Reader(Client):
         if led_by is not None and led_by == self._sure_of(leader, history) and part.error_code == ErrorCode.NONE:
             if part.high_watermark < told:
                 raise Violation(
-                    "INV-3", f"{history.name}: the high watermark {part.high_watermark} of n{leader}, after {told} was told"
+                    "INV-3",
+                    f"{history.name}: the high watermark {part.high_watermark} of n{leader}, after {told} was told",
                 )
             history.told_high_watermark = max(history.told_high_watermark, part.high_watermark)
         code = ErrorCode(part.error_code)

@@ -91,7 +91,9 @@ async def alter_durability(world: World) -> None:
     if history is None:
         return
     before = "disk" if world.shape.disk else "memory"
-    durability = before if history.by_log and world.rng.random() < 0.9 else world.rng.choice(("object", "object", before))
+    durability = (
+        before if history.by_log and world.rng.random() < 0.9 else world.rng.choice(("object", "object", before))
+    )
     await _objects(world).alter(history.topic, durability)
 
 

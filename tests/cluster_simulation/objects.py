@@ -1,24 +1,25 @@
 """Topics of object durability in a simulated cluster: the shape of such runs, and what the bucket alone must be enough for.
 
-A run has such topics only if its shape says so, or its seed is one of ``SEEDS_FROM`` and more. All that is drawn for them comes from
-a random stream of their own: the other seeds' runs stay as they are.
+A run has such topics only if its shape says so, or its seed is one of ``SEEDS_FROM`` and more. All that is drawn for them comes
+from a random stream of their own: the other seeds' runs stay as they are.
 
 What these topics promise (ADR 0037), as harm that can be seen:
 
 - An acknowledged record, and one that readers could see, could be read from the bucket alone at that moment (INV-1). So the loss of
   all disks excuses nothing.
-- No object of a write-ahead log is deleted while the records of the cluster name it, and it has records that are not tiered (INV-5).
+- No object of a write-ahead log is deleted while a partition's record names it, and it has records that are not tiered (INV-5).
 - A number of a write-ahead log never has two contents with records (INV-2), and an offset of a leader epoch has one batch (INV-13).
 - The high watermark does not go back with the next leader (INV-3).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from app.broker import sweeping
@@ -36,14 +37,16 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.machine import ClusterMachine
+from tests.cluster_simulation.object_faults import OBJECT_FAULTS
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.history import Violation
 from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
-    from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.truth import ReplicatedHistory
-    from tests.cluster_simulation.world import World
+    from tests.cluster_simulation.world import Shape, World
 
 SEEDS_FROM: Final = 50_000
 """Seeds from here on have such topics."""
@@ -90,7 +93,7 @@ class ObjectShape:
 
 
 @contextlib.contextmanager
-def hurried(seed: int) -> Any:
+def hurried(seed: int) -> Iterator[None]:
     """Within it, what else takes minutes comes to pass in a run."""
     pause_s, every = sweeping.ENDED_LOGS_PAUSE_S, writer.STATE_EVERY
     sweeping.ENDED_LOGS_PAUSE_S = SWEEP_PAUSE_S  # type: ignore[misc]
@@ -102,12 +105,8 @@ def hurried(seed: int) -> Any:
         sweeping.ENDED_LOGS_PAUSE_S, writer.STATE_EVERY = pause_s, every  # type: ignore[misc]
 
 
-def shaped(seed: int, shape: Any, faults: Any) -> Any:
+def shaped(seed: int, shape: Shape, faults: Sequence[str] | None) -> Shape:
     """The shape of a run with such topics."""
-    # With the import at the top the modules would need each other.
-    from tests.cluster_simulation.faults import FAULTS
-    from tests.cluster_simulation.object_faults import OBJECT_FAULTS
-
     rng = random.Random(f"cluster object faults {seed}")
     objects = shape.objects or ObjectShape.of(seed)
     if faults is None:
@@ -233,7 +232,8 @@ class ObjectLogs:
         there = self.end_of(history, epoch)
         if there < end:
             raise Violation(
-                "INV-1", f"{history.name}: {who} says that it has records up to {end}; the bucket has them up to {there}"
+                "INV-1",
+                f"{history.name}: {who} says that it has records up to {end}; the bucket has them up to {there}",
             )
 
 
@@ -289,8 +289,6 @@ class Objects:
 
     def join(self) -> ClusterMachine | None:
         """A new machine comes, and is started by whoever keeps brokers running."""
-        from tests.cluster_simulation.machine import ClusterMachine
-
         world = self.world
         if len(world.machines) >= MACHINES_MAX:
             return None
@@ -301,8 +299,6 @@ class Objects:
 
     async def stop_all(self, *, lost: float, within_s: float = 12.0) -> None:
         """All brokers stop in order, some disks are lost, and all are started again."""
-        import asyncio
-
         world = self.world
         if self.to_zero:
             return

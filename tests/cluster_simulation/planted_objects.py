@@ -1,13 +1,13 @@
 """Faults planted into the shells of object durability, one rule of ADR 0037 taken back at a time.
 
-``tests/wal_simulation/planted.py`` takes the rules back in the pure parts. Here it is the brokers' own code that goes wrong: who asks
-the store and the controller, when, and with what.
+``tests/wal_simulation/planted.py`` takes the rules back in the pure parts. Here it is the brokers' own code that goes wrong: who
+asks the store and the controller, when, and with what.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import pytest
@@ -16,11 +16,8 @@ from app.broker import write_ahead_restore, write_ahead_sweep
 from app.broker.durability_changes import DurabilityChanges
 from app.broker.node import Node
 from app.broker.write_ahead import WriteAhead, _Led
-from app.broker.write_ahead_release import Releases
-from app.coordinator.partition import CoordinatedLog
 from app.errors import CorruptionError
 from app.hot.log import PartitionLog
-from app.hot.producers import ProducerStates
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import Offset, TopicIdPartition
@@ -66,20 +63,6 @@ def releases_before_it_is_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WriteAhead, "last_number", durable_so_far)
 
 
-def takes_records_after_a_release_without_an_answer(patch: pytest.MonkeyPatch) -> None:
-    request = Releases._request
-
-    async def refused(releases: Releases, asked: Sequence[Any]) -> bool:
-        decided = await request(releases, asked)
-        for one in asked if not decided else ():
-            key = TopicIdPartition(*one[:2])
-            for by in tuple(releases._wal._led[key].stopped_by) if key in releases._wal._led else ():
-                releases._wal.take_again(key, by)
-        return decided
-
-    patch.setattr(Releases, "_request", refused)
-
-
 def keeps_what_its_disk_has_past_the_end(patch: pytest.MonkeyPatch) -> None:
     continue_log = write_ahead_restore.continue_log
 
@@ -93,15 +76,6 @@ def keeps_what_its_disk_has_past_the_end(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(write_ahead_restore, "_cut", lambda _log, _end: None)
     patch.setattr(write_ahead_restore, "continue_log", kept)
-
-
-def keeps_records_of_another_lineage(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(write_ahead_restore, "local_end", lambda _start, end, _epochs, taken: min(end, taken.end_offset))
-
-
-def forgets_producers_with_the_leader(patch: pytest.MonkeyPatch) -> None:
-    restore = PartitionLog.restore_producers
-    patch.setattr(PartitionLog, "restore_producers", lambda log, _producers: restore(log, ProducerStates()))
 
 
 def trims_what_is_committed(patch: pytest.MonkeyPatch) -> None:
@@ -177,10 +151,6 @@ def acknowledges_beyond_a_hole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WalNeeds, "note_object", lambda needs, one: note_object(needs, one) if one.size_bytes else None)
 
 
-def coordinators_answer_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CoordinatedLog, "stored", lambda _log, _end: None)
-
-
 _ALONE: Final = SHORT | {"objects": ObjectShape(alone=True), "actors": (), "producers": 3}
 _LONG: Final[Mapping[str, Any]] = _ALONE | {"seconds": 15.0, "pause_s": 1.0}
 _TIERED_SOON: Final[Mapping[str, Any]] = _LONG | {
@@ -208,17 +178,8 @@ PLANTED: Final[dict[str, Planted]] = {
     "J18 released before it is flushed": Planted(
         releases_before_it_is_flushed, "INV-1", 20, ("restart", "wal out of order", "join"), _LONG
     ),
-    "J18 records taken after a release without an answer": Planted(
-        takes_records_after_a_release_without_an_answer, "INV-1", 30, ("answers lost", "restart", "join"), _HASTY
-    ),
     "J27 local records past the end are kept": Planted(
         keeps_what_its_disk_has_past_the_end, "INV-1", 20, ("kill leader", "wal away", "wal out of order"), _LONG
-    ),
-    "J27 records of another lineage are kept": Planted(
-        keeps_records_of_another_lineage, "INV-1", 30, ("kill leader", "wal away", "isolate"), _LONG
-    ),
-    "J28 producers are forgotten with the leader": Planted(
-        forgets_producers_with_the_leader, "INV-1", 30, ("kill leader", "wal answers lost"), _HASTY
     ),
     "J33 trimmed when it is committed": Planted(
         trims_what_is_committed, "INV-5", 10, ("tier away", "disks lost"), _TIERED_SOON
@@ -233,13 +194,6 @@ PLANTED: Final[dict[str, Planted]] = {
         20,
         ("alter durability", "tier away"),
         _LONG | {"objects": ObjectShape(altered=True)},
-    ),
-    "J45 a coordinator answers before it is stored": Planted(
-        coordinators_answer_before_it_is_stored,
-        "INV-8",
-        20,
-        ("wal away", "kill leader"),
-        _LONG | {"objects": ObjectShape(alone=True, internal=True), "actors": ("groups",)},
     ),
 }
 """By name. Each is run with seeds from 0 on."""

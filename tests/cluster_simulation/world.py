@@ -621,7 +621,11 @@ class World:
         while not self._all_in_sync():
             for history in self.all_histories():
                 image = self.partition_image(history)
-                if image is not None and not history.by_log and not (image.isr or image.eligible or image.last_known_eligible):
+                if (
+                    image is not None
+                    and not history.by_log
+                    and not (image.isr or image.eligible or image.last_known_eligible)
+                ):
                     await self.elect(history, unclean=True)
             await asyncio.sleep(1.0)
 

@@ -10,11 +10,17 @@ from tests.cluster_simulation.planted_objects import PLANTED
 from tests.cluster_simulation.world import run_seed
 from tests.simulation.test_cluster import describe, run_seeds
 
-SEEDS = (50_000, 50_014)
+SEEDS = (50_000, 50_004)
 """Of the default suite: short ones."""
-SLOW_SEEDS = 24
+SLOW_SEEDS = range(SEEDS_FROM + 8, SEEDS_FROM + 17)
 WISHED_FROM = SEEDS_FROM + 10_000
-QUICK = frozenset({"J5 answered before the object is durable"})
+QUICK = frozenset(
+    {
+        "J5 answered before the object is durable",
+        "J5 acknowledged beyond a hole",
+        "J14 a process goes on in its sealed log",
+    }
+)
 """Planted faults of the default suite; the others are found by the slow tests."""
 FOUND = {
     "a leadership that began while the broker gave up its last one was taken for stopped": 50_007,
@@ -31,9 +37,8 @@ def test_acknowledged_records_of_object_topics_outlive_all_disks(chosen_seed: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(SEEDS_FROM + 100, SEEDS_FROM + 100 + SLOW_SEEDS, 8))
-def test_no_invariant_of_object_topics_breaks_in_many_runs(start: int) -> None:
-    outcomes = run_seeds(start, start + 8)
+def test_no_invariant_of_object_topics_breaks_in_many_runs() -> None:
+    outcomes = run_seeds(SLOW_SEEDS.start, SLOW_SEEDS.stop)
     assert len({kind for outcome in outcomes for kind in outcome.faults} & OBJECT_FAULTS.keys()) > 3
 
 
