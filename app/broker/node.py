@@ -550,6 +550,7 @@ class Node:
     def _keep_balanced(self, member: ClusterMember, wal: WriteAhead) -> None:
         """Let brokers that come have their share of the leaderships in write-ahead logs."""
         from app.broker.write_ahead_release import Balance
+        from app.metadata.log_balance import reassigned
 
         def interval_s() -> float | None:
             config = self._effective_config()
@@ -565,8 +566,9 @@ class Node:
         )
 
         def follow(image: ClusterImage, delta: ImageDelta) -> None:
-            if delta.brokers:
-                balance.brokers_changed()
+            topics = [topic for one in delta.topics if (topic := image.topic_by_id(one)) is not None]
+            if delta.brokers or reassigned(image, self.config.node_id, topics):
+                balance.changed()
 
         self.cluster.on_change(follow)
         assert self._tasks is not None

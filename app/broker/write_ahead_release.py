@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable
 from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import ANYBODY, InSyncAnswer, ReleaseAsked
-from app.metadata.log_balance import chosen, may_move, to_give
+from app.metadata.log_balance import chosen, may_move, reassigned, to_give
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
 
 
 class Balance:
-    """Gives leaderships to brokers that lead fewer, soon after they have come (J50). Keep ``run`` running."""
+    """Gives leaderships to brokers that lead fewer, soon after they have come (J50), and to those that reassignments name (J18).
+    Keep ``run`` running."""
 
     def __init__(
         self,
@@ -162,8 +163,8 @@ class Balance:
         self._log_line = log_line
         self._look = asyncio.Event()
 
-    def brokers_changed(self) -> None:
-        """Look soon: a broker may have come."""
+    def changed(self) -> None:
+        """Look soon: a broker may have come, or a partition that this broker leads was reassigned."""
         self._look.set()
 
     async def run(self) -> None:
@@ -174,9 +175,17 @@ class Balance:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._look.wait()
+            await asyncio.sleep(SETTLED_S)
+            await self._move_reassigned()
             if interval_s is not None:
-                await asyncio.sleep(SETTLED_S)
                 await self._even_out()
+
+    async def _move_reassigned(self) -> None:
+        image = self._image()
+        to = reassigned(image, self._broker_id, image.topics_by_id.values())
+        keys = [key for key in self._wal.led_partitions if key in to]
+        for first in range(0, len(keys), GIVEN_AT_ONCE):
+            await self._releases.give_up(keys[first : first + GIVEN_AT_ONCE], to=to)
 
     async def _even_out(self) -> None:
         given = 0

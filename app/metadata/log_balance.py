@@ -7,13 +7,13 @@ mends it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.log_leaders import may_lead
 from app.metadata.wal_ranges import PartitionDurability
-from app.units import TopicIdPartition
+from app.units import TopicId, TopicIdPartition
 
 BALANCED: Final = 0.1
 """Counts that differ by less than this share of the mean count as even, as do those that differ by one."""
@@ -22,6 +22,19 @@ BALANCED: Final = 0.1
 def may_move(partition: PartitionImage) -> bool:
     """Whether a leadership may be given up for another broker to have as many: nothing else is under way."""
     return partition.durability is PartitionDurability.OBJECT and not partition.adding and not partition.removing
+
+
+def reassigned(image: ClusterImage, broker_id: int, topics: Iterable[TopicImage]) -> dict[TopicIdPartition, int]:
+    """The partitions of these topics that a broker leads and that a reassignment gives to another, which can lead: with that one."""
+    found: dict[TopicIdPartition, int] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.leader != broker_id or not partition.adding:
+                continue
+            taker = image.brokers.get(partition.adding[0])
+            if partition.durability is PartitionDurability.OBJECT and taker is not None and may_lead(taker):
+                found[TopicIdPartition(TopicId(topic.topic_id), partition.partition_index)] = int(taker.broker_id)
+    return found
 
 
 def to_give(image: ClusterImage, broker_id: int) -> list[int]:

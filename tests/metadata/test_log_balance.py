@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.metadata.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from app.metadata.log_balance import chosen, to_give
+from app.metadata.log_balance import chosen, reassigned, to_give
 from app.metadata.wal_ranges import PartitionDurability
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
@@ -60,6 +60,23 @@ def test_all_parts_of_the_plan_together_make_counts_even() -> None:
             counts[each] -= 1
             counts[taker] += 1
     assert sorted(counts.values()) == [14, 14, 14, 14, 15]
+
+
+def test_a_leader_gives_what_was_reassigned_to_whom_it_was_as_soon_as_that_one_can_lead() -> None:
+    found = image(1, 2, 1, adding=(BrokerId(3),), removing=(BrokerId(1),))
+    topics = found.topics_by_id.values()
+    assert reassigned(found, 1, topics) == {
+        TopicIdPartition(TOPIC, PartitionIndex(0)): 3,
+        TopicIdPartition(TOPIC, PartitionIndex(2)): 3,
+    }
+    assert reassigned(found, 3, topics) == {}
+    for other in (
+        image(1, adding=(BrokerId(3),), fenced=(3,)),
+        image(1, adding=(BrokerId(9),)),
+        image(1, adding=(BrokerId(3),), durability=PartitionDurability.FROM_OBJECT),
+        image(1),
+    ):
+        assert reassigned(other, 1, other.topics_by_id.values()) == {}
 
 
 def test_only_brokers_that_may_lead_count() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster_simulation.object_faults import OBJECT_FAULTS
-from tests.cluster_simulation.objects import SEEDS_FROM
+from tests.cluster_simulation.objects import SEEDS_FROM, ObjectShape
+from tests.cluster_simulation.planted import SHORT
 from tests.cluster_simulation.planted_objects import PLANTED
 from tests.cluster_simulation.world import run_seed
 from tests.simulation.test_cluster import describe, run_seeds
@@ -23,7 +24,20 @@ QUICK = frozenset(
 )
 """Planted faults of the default suite; the others are found by the slow tests."""
 FOUND = {
-    "a leadership that began while the broker gave up its last one was taken for stopped": 50_007,
+    "a leadership that began while the broker gave up its last one was taken for stopped": (50_007, None, {}),
+    "nobody gave up what was reassigned": (
+        61_004,
+        ("restart", "join", "reassign", "elect preferred", "answers lost", "wal out of order", "stop and lose"),
+        SHORT
+        | {
+            "objects": ObjectShape(alone=True, internal=True, linger_ms=10, all_lost=False),
+            "actors": (),
+            "seconds": 8.0,
+            "pause_s": 0.5,
+            "partitions": 2,
+            "producers": 2,
+        },
+    ),
 }
 """Runs that once broke an invariant, or a broker."""
 
@@ -45,7 +59,8 @@ def test_no_invariant_of_object_topics_breaks_in_many_runs() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", FOUND)
 def test_what_was_found_in_object_topics_stays_mended(what: str) -> None:
-    outcome = run_seed(FOUND[what])
+    seed, faults, shape = FOUND[what]
+    outcome = run_seed(seed, faults=faults, shape=shape)
     assert outcome.violation is None, describe(outcome)
 
 
