@@ -25,7 +25,7 @@ def may_move(partition: PartitionImage) -> bool:
 
 
 def reassigned(image: ClusterImage, broker_id: int, topics: Iterable[TopicImage]) -> dict[TopicIdPartition, int]:
-    """The partitions of these topics that a broker leads and that a reassignment gives to another, which can lead: with that one."""
+    """The partitions of these topics that a broker leads and a reassignment gives to another that can lead: with that one."""
     found: dict[TopicIdPartition, int] = {}
     for topic in topics:
         for partition in topic.partitions:
