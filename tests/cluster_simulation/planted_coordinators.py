@@ -23,7 +23,7 @@ from app.metadata.cluster import BrokerRecord, MemberRecord
 from app.replication.partition import Partition
 from app.transactions import ending
 from app.transactions.elsewhere import OtherBrokers
-from app.transactions.ending import _Answered
+from app.transactions.ending import Answered as MarkerAnswered
 from app.transactions.link import AddAnswer
 from tests.cluster_simulation.planted import SHORT, Planted
 from tests.simulation.planted import (
@@ -40,7 +40,7 @@ def gives_a_marker_up_on_a_refusal(patch: pytest.MonkeyPatch) -> None:
     def given_up(answered: Any) -> Generator[Any, None, None]:
         yield from answered._answer.__await__()
 
-    patch.setattr(_Answered, "__await__", given_up)
+    patch.setattr(MarkerAnswered, "__await__", given_up)
 
 
 def commits_by_its_own_disk(patch: pytest.MonkeyPatch) -> None:
