@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final
 
 SESSION: Final = Path("/proc/self/autogroup")
+NICEST: Final = 19
 
 SESSION_WAIT_S: Final = 0.1
 """Of all sessions of a machine one becomes nice in so long, unless an administrator asks for it."""
@@ -40,19 +41,33 @@ def give_way(niceness: int) -> None:
     os.nice(niceness)
     _ask_for_long_turns()
     if os.getsid(0) == os.getpid():
-        make_session_nice()
+        make_session_nice(niceness)
 
 
-def make_session_nice() -> None:
+def make_session_nice(niceness: int) -> None:
+    """Make this process's session nicer than its parent's by so much.
+
+    Not as nice as the process: a parent that was started with a niceness has a session without one, in which that niceness says
+    nothing to other sessions. Its child would get a thirtieth of what they get.
+    """
+    wanted = min(_niceness_of_session(os.getppid()) + niceness, NICEST)
     for _ in range(SESSION_TRIES):
         try:
-            SESSION.write_text(str(os.nice(0)))
+            SESSION.write_text(str(wanted))
         except BlockingIOError:
             time.sleep(SESSION_WAIT_S)
         except OSError:
             return  # not there, or not to be written, in some containers and kernels: the process alone is nice then
         else:
             return
+
+
+def _niceness_of_session(pid: int) -> int:
+    """0 where it is not told."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _ask_for_long_turns() -> None:

@@ -30,6 +30,14 @@ subprocess.run([sys.executable, "-c", {GIVE_WAY!r}], check=True)
 print(before, SESSION.read_text().split()[-1])
 """
 
+GIVE_WAY_UNDER_A_NICE_PARENT = f"""
+import os, subprocess, sys
+from app.priority import SESSION
+os.nice(7)
+print(SESSION.read_text().split()[-1], flush=True)
+subprocess.run([sys.executable, "-c", {GIVE_WAY!r}], check=True, start_new_session=True)
+"""
+
 needs_sessions = pytest.mark.skipif(
     not os.access(SESSION, os.W_OK),
     reason="this kernel does not share its cores out among sessions, or not by their will",
@@ -54,7 +62,16 @@ def test_process_and_session_become_nice_together() -> None:
     niceness, of_session = in_a_session_of_its_own(GIVE_WAY)
 
     assert niceness >= 5
-    assert of_session == niceness
+    assert of_session == int(SESSION.read_text().split()[-1]) + 5
+
+
+@needs_sessions
+def test_a_session_is_nicer_than_its_parents_and_not_as_nice_as_the_process() -> None:
+    """The parent may have been started with a niceness, which says nothing to other sessions."""
+    before, niceness, of_session = in_a_session_of_its_own(GIVE_WAY_UNDER_A_NICE_PARENT)
+
+    assert niceness >= 12
+    assert of_session == before + 5
 
 
 @needs_sessions
@@ -78,9 +95,10 @@ def test_a_session_becomes_nice_though_another_has_just_become_so(monkeypatch: p
 
     waited: list[float] = []
     monkeypatch.setattr(Path, "write_text", refuse_twice)
+    monkeypatch.setattr(Path, "read_text", lambda path: "/autogroup-7 nice 3\n")
     monkeypatch.setattr(priority.time, "sleep", waited.append)
-    priority.make_session_nice()
-    assert written == [str(os.nice(0))] * 3
+    priority.make_session_nice(5)
+    assert written == ["8"] * 3
     assert waited == [priority.SESSION_WAIT_S] * 2
 
 
