@@ -29,6 +29,7 @@ from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.listeners import SecurityProtocol
+from app.configs.topic import Durability
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
@@ -106,6 +107,11 @@ class Broker:
         return self.config.store_url or f"file://{os.path.abspath(self.config.data_dir)}-store"
 
     @property
+    def _answers_from_store(self) -> bool:
+        """Whether producers wait for the store unless a topic says something else."""
+        return self.config.firn_ephemeral or self.config.topic_defaults.firn_durability is Durability.OBJECT
+
+    @property
     def store_process_id(self) -> int:
         return 0 if self._store is None else self._store.process_id
 
@@ -138,6 +144,7 @@ class Broker:
             lambda descriptor: (
                 "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
                 *(["--wal-store", self.config.wal_store_url] if self.config.wal_store_url else []),
+                *(("--urgent",) if self._answers_from_store else ()),
             ),
             inherited=[lock.fileno()],
             rng=self._rng,

@@ -1,6 +1,6 @@
 """The store process: every object-store request, chunk compression and decompression, beside the broker.
 
-    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD
+    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD [--urgent]
 
 With a store of their own for write-ahead logs both are served here, each with its own connections and limits.
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 THREADS: Final = 8
 """Threads of the pool. They mostly wait for disks; compression and checksums release the interpreter lock."""
 NICENESS: Final = 5
-"""Niceness: if cores are scarce, hot reads and writes have priority over cold bytes."""
+"""Niceness: if cores are scarce, hot reads and writes have priority over cold bytes. Not where writes are in the store alone."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
 """Freed memory that stays in the process: half of ``chunk_cache.READ_BYTES_MAX``, because it is soon needed again."""
 GARBAGE_THRESHOLD: Final = 10_000
@@ -143,12 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--store", required=True, help="URL of the object store")
     parser.add_argument("--wal-store", default="", help="URL of the store of write-ahead logs, if they have their own")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
+    parser.add_argument("--urgent", action="store_true", help="do not give way: producers wait for write-ahead objects")
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
     gc.disable()  # until the store is open: what is made before stays
     # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    give_way(NICENESS)
+    if not options.urgent:
+        give_way(NICENESS)
     keep_freed_memory(KEPT_MEMORY_BYTES_MAX)
     sock = socket.socket(fileno=options.socket)
     # aiobotocore looks whether they are there, to no use here, and importing one takes a fifth of this process's start.

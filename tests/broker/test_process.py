@@ -268,3 +268,13 @@ async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
     assert f"{forged.name} has no proof" in again.told["error"]
     _, errors = await again.process.communicate()
     assert "Traceback" not in errors.decode()
+
+
+@pytest.mark.parametrize(("settings", "gives_way"), [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True}, 0)])
+async def test_the_store_process_gives_way_unless_producers_wait_for_it(
+    tmp_path: Path, settings: dict[str, Any], gives_way: int
+) -> None:
+    async with broker(tmp_path, **settings) as running:
+        store = running.store_process()
+        assert store is not None
+        assert store.nice() == min(psutil.Process(running.pid).nice() + gives_way, 19)
