@@ -65,13 +65,14 @@ def s3_server_running(name: str, directory: Path, *, pin: Sequence[str] = ()) ->
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as server:
         try:
             endpoint = f"http://127.0.0.1:{port}"
-            _make_bucket(name, endpoint)
+            make_bucket(name, endpoint)
             yield endpoint
         finally:
             server.terminate()
 
 
-def _make_bucket(name: str, endpoint: str) -> None:
+def make_bucket(name: str, endpoint: str) -> None:
+    """Make the bucket ``bench`` as soon as the server ``name`` answers. Raises: ServerMissing."""
     client = boto3.client(
         "s3",
         endpoint_url=endpoint,

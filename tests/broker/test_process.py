@@ -270,7 +270,9 @@ async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
     assert "Traceback" not in errors.decode()
 
 
-@pytest.mark.parametrize(("settings", "gives_way"), [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True}, 0)])
+@pytest.mark.parametrize(
+    ("settings", "gives_way"), [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True}, 0)]
+)
 async def test_the_store_process_gives_way_unless_producers_wait_for_it(
     tmp_path: Path, settings: dict[str, Any], gives_way: int
 ) -> None:

@@ -32,8 +32,14 @@ class Group:
         self.read: list[set[int]] = [set() for _ in range(PARTITIONS)]
         self.committed = [0] * PARTITIONS
         """The highest offset whose commit was acknowledged."""
+        self.tried = [0] * PARTITIONS
+        """The highest offset that a member wanted to commit."""
         self.wrong: list[str] = []
         self.lock = threading.Lock()
+
+    def is_tried(self, partition: int, offset: int) -> None:
+        with self.lock:
+            self.tried[partition] = max(self.tried[partition], offset)
 
     def was_committed(self, partition: int, offset: int) -> None:
         with self.lock:
@@ -94,6 +100,8 @@ class Member:
             self._consumer.close()
 
     def _commit(self, ends: dict[int, int]) -> None:
+        for partition, end in ends.items():
+            self._group.is_tried(partition, end)
         try:
             done = self._consumer.commit(
                 offsets=[TopicPartition("t", partition, end) for partition, end in ends.items()], asynchronous=False
@@ -133,6 +141,7 @@ class Groups:
     def __init__(self, bootstrap: str, writing: Writing, *, client: Mapping[str, Any] | None = None) -> None:
         """``client``: settings with which members get in."""
         self.groups = [Group(name) for name in PROTOCOLS]
+        self._bootstrap = bootstrap
         self._writing = writing
         self._members = [Member(bootstrap, group, number, client or {}) for group in self.groups for number in (1, 2)]
 
@@ -171,6 +180,25 @@ class Groups:
     def check(self) -> None:
         """After ``finish``: no committed offset went back."""
         assert [wrong for group in self.groups for wrong in group.wrong] == []
+
+    def check_exact(self, client: Mapping[str, Any] | None = None) -> None:
+        """After ``finish``: what is committed was acknowledged, or is a later offset whose commit was not answered. ``client``:
+        settings with which a consumer gets in."""
+        for group in self.groups:
+            settings = {"bootstrap.servers": self._bootstrap, "group.id": group.name, **(client or {})}
+            consumer = Consumer({**settings, "enable.auto.commit": False})
+            try:
+                asked = [TopicPartition("t", index) for index in range(PARTITIONS)]
+                found = {one.partition: max(one.offset, 0) for one in consumer.committed(asked, timeout=WAIT_S)}
+            finally:
+                consumer.close()
+            known = zip(group.committed, group.tried, strict=True)
+            wrong = {
+                index: (found[index], acknowledged, tried)
+                for index, (acknowledged, tried) in enumerate(known)
+                if not acknowledged <= found[index] <= tried
+            }
+            assert not wrong, f"{group.name}: (found, acknowledged, tried) by partition: {wrong}"
 
 
 def coordinator_of(bootstrap: str, group: str) -> int:

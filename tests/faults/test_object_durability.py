@@ -166,16 +166,20 @@ def test_a_killed_broker_without_a_disk_is_followed_by_one_with_another_node_id(
 # --- the store is away ------------------------------------------------------------------------------------------------------
 
 
-async def flood(port: int, index: int, answers: Counter[ErrorCode], stopping: asyncio.Event) -> None:
-    """Write large batches to a partition, each with a time-out of half a second, and count the answers."""
+async def flood(
+    port: int, index: int, answers: Counter[ErrorCode], stopping: asyncio.Event, took_s: list[float]
+) -> None:
+    """Write large batches to a partition, each with a time-out of half a second, count the answers and note what they took."""
     value = bytes(60_000)
     async with link(port) as connection:
         while not stopping.is_set():
             frame = encode_produce_request(
                 PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], acks=-1, timeout_ms=500
             )
+            asked_s = time.monotonic()
             connection.write(b"".join(bytes(piece) for piece in frame))
             answer = (await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)).responses[0].partition_responses[0]
+            took_s.append(time.monotonic() - asked_s)
             answers[ErrorCode(answer.error_code)] += 1
             if answer.error_code:
                 await asyncio.sleep(0.02)
@@ -213,10 +217,11 @@ async def outage(
     """Take the store away from a broker for a while, and give it back."""
     answers: Counter[ErrorCode] = Counter()
     stopping = asyncio.Event()
+    took_s: list[float] = []
     await clients.go_on()
     async with asyncio.TaskGroup() as group, link(clients.port) as connection:
         for index in range(FLOODS):
-            group.create_task(flood(clients.port, index, answers, stopping))
+            group.create_task(flood(clients.port, index, answers, stopping, took_s))
         await more_of(answers, ErrorCode.NONE)
         resident_bytes = process.memory_info().rss
         cut()
@@ -233,6 +238,7 @@ async def outage(
         assert BUFFER_BYTES // 2 < max(held) <= BUFFER_BYTES
         grown_bytes = process.memory_info().rss - resident_bytes
         print(f"away for {away_s:.0f} s: {dict(answers)}, held {max(held):.0f}, grown by {grown_bytes} bytes")
+        print(f"from {resident_bytes} bytes; answers took {sum(took_s) / len(took_s):.3f} s, {max(took_s):.3f} at most")
         assert grown_bytes < 64 * MIB
         heal()
         await more_of(answers, ErrorCode.NONE)

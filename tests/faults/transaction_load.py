@@ -336,6 +336,11 @@ class Transactions:
         for one in self._threads:
             one.start()
 
+    @property
+    def committed(self) -> int:
+        """How many transactions of writers are known to be committed."""
+        return sum(one.committed for one in self._writers)
+
     def more(self) -> Callable[[], bool]:
         """Whether every writer has committed since this call. Raises: AssertionError if a thread has failed."""
         before = [one.committed for one in self._writers]
