@@ -227,6 +227,26 @@ async def test_ranges_are_asked_for_by_their_last_byte_and_by_suffix() -> None:
     assert [request.headers["range"] for request in server.requests] == ["bytes=3-6", "bytes=-3"]
 
 
+def sized(size_bytes: int) -> bytes:
+    """The answer to HeadObject."""
+    return answer(200, length=size_bytes, Last_Modified="Fri, 21 Nov 2025 08:00:00 GMT")
+
+
+async def test_a_short_object_is_read_from_its_beginning_where_the_server_fails_at_a_longer_suffix() -> None:
+    """As s3s-fs does."""
+    whole = answer(206, b"789", Content_Range="bytes 0-2/3")
+    async with scripted(refusal(500, "InternalError"), sized(3), whole) as (server, store, _):
+        assert await store.get_tail("k", 5) == (b"789", 3)
+    assert [request.headers.get("range") for request in server.requests] == ["bytes=-5", None, "bytes=0-2"]
+
+
+async def test_another_failure_of_the_server_at_a_suffix_stays_one() -> None:
+    tail = answer(206, b"789", Content_Range="bytes 7-9/10")
+    async with scripted(refusal(500, "InternalError"), sized(10), tail) as (server, store, _):
+        assert await store.get_tail("k", 3) == (b"789", 10)
+    assert [request.headers.get("range") for request in server.requests] == ["bytes=-3", None, "bytes=-3"]
+
+
 async def test_a_range_past_the_end_is_told() -> None:
     async with scripted(refusal(416, "InvalidRange")) as (_, store, _):
         with pytest.raises(RangeUnsatisfiable):
