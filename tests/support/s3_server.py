@@ -82,9 +82,12 @@ class S3Server:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def end(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             self.kill()
 
 
