@@ -139,6 +139,7 @@ class _Led:
 class _Kept(NamedTuple):
     footers: asyncio.Future[Mapping[int, WalFooter]]
     asked_s: float
+    first: int
 
 
 class SealedLogs:
@@ -147,35 +148,38 @@ class SealedLogs:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._footers: dict[WalId, _Kept] = {}
-        self._partly: dict[WalId, dict[int, WalFooter]] = {}
-        """What was read of a log whose reading failed."""
+        self._known: dict[WalId, dict[int, WalFooter]] = {}
+        """Every footer that was read: an object does not change (J2). Whether it is still there, a LIST says."""
         self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
 
-    async def footers(self, wal: WalId, since_s: float) -> Mapping[int, WalFooter]:
-        """The footers of all objects of a WAL, as they were read at ``since_s`` (loop time) or later.
+    async def footers(self, wal: WalId, first: int, since_s: float) -> Mapping[int, WalFooter]:
+        """The footers of all objects of a WAL from ``first`` on, and perhaps of others, that were there at ``since_s`` (loop time)
+        or later.
 
         The ranges that are looked for had ended by then (J15). Raises: StorageUnavailable, CorruptionError.
         """
         kept = self._footers.get(wal)
-        if kept is None or kept.asked_s < since_s or (kept.footers.done() and kept.footers.exception() is not None):
+        if (
+            kept is None
+            or kept.asked_s < since_s
+            or kept.first > first
+            or (kept.footers.done() and kept.footers.exception() is not None)
+        ):
             now_s = asyncio.get_running_loop().time()
-            kept = self._footers[wal] = _Kept(asyncio.ensure_future(self._read(wal)), now_s)
+            reading = asyncio.ensure_future(self._read(wal, first))
+            kept = self._footers[wal] = _Kept(reading, now_s, first)
             kept.footers.add_done_callback(_look_at_error)
         self._forget_later()
         return await asyncio.shield(kept.footers)
 
-    async def _read(self, wal: WalId) -> Mapping[int, WalFooter]:
-        numbers = await list_numbers(self._store, wal)
+    async def _read(self, wal: WalId, first: int) -> Mapping[int, WalFooter]:
+        numbers = await list_numbers(self._store, wal, above=first - 1)
         # A store that is too slow for all of them at once gets further with each try.
-        found = self._partly.pop(wal, {})
-        try:
-            await read_footers(self._store, wal, [number for number in numbers if number not in found], into=found)
-        except StorageUnavailable:
-            self._partly[wal] = found
-            raise
-        return {number: found[number] for number in numbers if number in found}
+        known = self._known.setdefault(wal, {})
+        await read_footers(self._store, wal, [number for number in numbers if number not in known], into=known)
+        return {number: known[number] for number in numbers if number in known}
 
     async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
         """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
@@ -206,7 +210,7 @@ class SealedLogs:
     def _forget(self) -> None:
         self._forgets = None
         self._footers.clear()
-        self._partly.clear()
+        self._known.clear()
         self._objects.clear()
 
 

@@ -101,7 +101,10 @@ async def has_first_record(
 async def _footers(
     ranges: Sequence[WalRange], sealed: SealedLogs, since_s: float
 ) -> Mapping[WalId, Mapping[int, WalFooter]]:
-    return {wal: await sealed.footers(wal, since_s) for wal in dict.fromkeys(each.wal for each in ranges)}
+    found: dict[WalId, Mapping[int, WalFooter]] = {}
+    for wal in dict.fromkeys(each.wal for each in ranges):
+        found[wal] = await sealed.footers(wal, min(each.first for each in ranges if each.wal == wal), since_s)
+    return found
 
 
 def _first_needed(taken: TakeOver, floor: Offset) -> Offset:

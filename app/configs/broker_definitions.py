@@ -774,8 +774,9 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "wal.retention.bytes",
                 _LONG,
-                "If this broker's write-ahead log is longer than this, the partitions that need its oldest objects close their "
-                "segments and tier them, so that the objects can be deleted. A take-over reads a small part of each object.",
+                "If this broker's write-ahead log is longer than this, or has more than 4,096 objects, the partitions that need "
+                "its oldest objects close their segments and tier them, so that the objects can be deleted. A take-over reads a small "
+                "part of each object.",
                 minimum=MIB,
             ),
             _broker(

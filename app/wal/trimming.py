@@ -11,6 +11,8 @@ from app.units import Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.writer import DurableObject
 
+OBJECTS_MAX: Final = 4096
+"""With more objects than that, partitions are tiered as if their bytes were too many: a take-over reads the footers of all."""
 NOT_LED: Final = -1
 NO_DELETION: Final = Offset(0)
 
@@ -137,19 +139,19 @@ class WalNeeds:
         while self._sizes and self._sizes[0][0] < end:
             self.held_bytes -= self._sizes.popleft()[1]
 
-    def to_roll(self, bytes_max: int) -> Iterator[TopicIdPartition]:
-        """Partitions that hold more than ``bytes_max`` back, the oldest first (J38): they are to be tiered up to their ends.
+    def to_roll(self, bytes_max: int, objects_max: int = OBJECTS_MAX) -> Iterator[TopicIdPartition]:
+        """Partitions that hold more than so much back, the oldest first (J38): they are to be tiered up to their ends.
 
         Also if their records were deleted: the last section is needed until it is tiered.
         """
-        excess = self.held_bytes - bytes_max
-        if excess <= 0:
-            return
+        excess, too_many = self.held_bytes - bytes_max, len(self._sizes) - objects_max
         last = -1
         for number, size_bytes in self._sizes:
-            last, excess = number, excess - size_bytes
-            if excess <= 0:
+            if excess <= 0 and too_many <= 0:
                 break
+            last, excess, too_many = number, excess - size_bytes, too_many - 1
+        if last < 0:
+            return
         holding = [
             (partition.needs[0].state_number, key)
             for key, partition in self._partitions.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from app.broker.write_ahead import SealedLogs
@@ -23,14 +25,14 @@ async def test_footers_of_objects_that_are_gone_are_forgotten() -> None:
     for number in (0, 1):
         await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
     sealed = SealedLogs(store)
-    footers = await sealed.footers(WAL, since_s=0.0)
+    footers = await sealed.footers(WAL, 0, since_s=0.0)
     assert sorted(footers) == [0, 1]
     await store.delete_many([layout.wal_key(*WAL, 1)])
-    assert sorted(await sealed.footers(WAL, since_s=0.0)) == [0, 1]
+    assert sorted(await sealed.footers(WAL, 0, since_s=0.0)) == [0, 1]
     await sealed.section(WAL, 0, footers[0].sections[0])
     with pytest.raises(ObjectMissing):
         await sealed.section(WAL, 1, footers[1].sections[0])
-    assert sorted(await sealed.footers(WAL, since_s=0.0)) == [0]
+    assert sorted(await sealed.footers(WAL, 0, since_s=0.0)) == [0]
 
 
 class SlowStore(MemoryStore):
@@ -58,5 +60,29 @@ async def test_each_try_of_a_store_that_is_too_slow_gets_further() -> None:
     sealed = SealedLogs(store)
     for _ in range(2):
         with pytest.raises(StorageUnavailable):
-            await sealed.footers(WAL, since_s=0.0)
-    assert sorted(await sealed.footers(WAL, since_s=0.0)) == [0, 1, 2]
+            await sealed.footers(WAL, 0, since_s=0.0)
+    assert sorted(await sealed.footers(WAL, 0, since_s=0.0)) == [0, 1, 2]
+
+
+class CountingStore(MemoryStore):
+    """Notes the objects whose ends were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        self.read.append(key)
+        return await super().get_tail(key, length)
+
+
+async def test_footers_are_read_once_and_only_from_where_they_are_wanted() -> None:
+    store = CountingStore()
+    for number in range(4):
+        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
+    sealed = SealedLogs(store)
+    assert sorted(await sealed.footers(WAL, 2, since_s=0.0)) == [2, 3]
+    assert sorted(await sealed.footers(WAL, 3, since_s=0.0)) == [2, 3]
+    assert sorted(await sealed.footers(WAL, 1, since_s=0.0)) == [1, 2, 3]
+    assert sorted(await sealed.footers(WAL, 1, since_s=asyncio.get_running_loop().time() + 1)) == [1, 2, 3]
+    assert sorted(store.read) == [layout.wal_key(*WAL, number) for number in (1, 2, 3)]

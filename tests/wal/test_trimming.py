@@ -211,3 +211,10 @@ def test_a_seal_below_a_released_range_is_damage() -> None:
 def test_a_range_that_is_done_leaves_and_the_open_one_stays() -> None:
     ranges = (R(*WAL, 0, 3), R(*OTHER, 0, 3), R(*WAL, 4, OPEN))
     assert dropped(ranges, [R(*WAL, 0, 3), R(*WAL, 4, OPEN)]) == ranges[1:]
+
+
+def test_partitions_that_hold_too_many_objects_back_are_rolled_though_their_bytes_are_few() -> None:
+    needs = needs_of([section(Q, 1, 0)], [section(P, 5, 1)], [section(P, 6, 1)], [section(Q, 9, 0)])
+    assert list(needs.to_roll(400, objects_max=4)) == []
+    assert list(needs.to_roll(400, objects_max=3)) == [Q]
+    assert list(needs.to_roll(400, objects_max=2)) == [Q, P]
