@@ -775,8 +775,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "wal.retention.bytes",
                 _LONG,
                 "If this broker's write-ahead log is longer than this, or has more than 4,096 objects, the partitions that need "
-                "its oldest objects close their segments and tier them, so that the objects can be deleted. A take-over reads a small "
-                "part of each object.",
+                "its oldest objects close their segments and tier them, so that the objects can be deleted. A take-over reads a "
+                "small part of each object.",
                 minimum=MIB,
             ),
             _broker(
