@@ -12,6 +12,8 @@ from typing import Final
 
 ADDRESS_CHARS_MAX: Final = 64
 """An address of IPv6 has 45, and its zone some more."""
+FORWARDED_HEADERS: Final = ("x-forwarded-for", "forwarded")
+"""Headers in which proxies of HTTP name the addresses that a request came by."""
 
 
 def read_address(text: str) -> IPv4Address | IPv6Address:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.addresses import parse_networks
+from app.addresses import FORWARDED_HEADERS, parse_networks
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
-from app.configs.broker import FORWARDED_HEADERS
 from app.errors import ConfigError
 from app.http.access import parse_hosts, parse_origins
 from app.http.tls_settings import from_environment, read_tls

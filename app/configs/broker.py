@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from app.addresses import FORWARDED_HEADERS
 from app.configs.listeners import ListenerConfig, SecurityProtocol
 from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX, LONG_MAX
 from app.configs.topic import InternalDurability, TopicConfig
@@ -18,8 +19,6 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
-FORWARDED_HEADERS: Final = ("x-forwarded-for", "forwarded")
-"""What ``firn.http.forwarded.header`` may be."""
 OFF: Final = "off"
 """As ``http_address`` and ``firn_audit_log_path``."""
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from app.addresses import FORWARDED_HEADERS
 from app.configs.broker import (
-    FORWARDED_HEADERS,
     LEADER_SELECTOR,
     RACK_AWARE_SELECTOR,
     STANDARD_AUTHORIZER,

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.addresses import parse_networks
-from app.configs.broker import FORWARDED_HEADERS
+from app.addresses import FORWARDED_HEADERS, parse_networks
 from app.errors import FirnError
 from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings

@@ -178,7 +178,10 @@ async def test_nobody_may_do_anything_without_a_right_and_nothing_changes(tmp_pa
                 assert state_of(broker) == before, step.label
 
 
-@pytest.mark.parametrize("key", sorted({*OPAQUE, ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT}))
+@pytest.mark.parametrize(
+    "key",  # FIRN_FORWARDED comes before a login: tests/broker/test_forwarded.py
+    sorted({*OPAQUE, ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT} - {ApiKey.FIRN_FORWARDED}),
+)
 async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Path, key: int) -> None:
     from app.client import firn_api as own
     from app.metadata import control

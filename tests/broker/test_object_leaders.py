@@ -197,7 +197,9 @@ async def test_object_as_the_default_needs_level_3(tmp_path: Path) -> None:
         made = await broker.node.membership.controller.create_topic("t")
         assert made.partitions[PartitionIndex(0)].durability is PartitionDurability.OBJECT
         await broker.node.membership.controller.replace_configs(2, "t", {})
-        assert image(broker).durability is PartitionDurability.FROM_OBJECT, "the default alone says nothing of it"
+        assert image(broker).durability is PartitionDurability.OBJECT, "its client knows nothing of the setting"
+        await broker.node.membership.controller.replace_configs(2, "t", {"firn.durability": "memory"})
+        assert image(broker).durability is PartitionDurability.FROM_OBJECT
 
 
 async def test_j40_j41_a_topic_changes_its_durability_both_ways(tmp_path: Path) -> None:

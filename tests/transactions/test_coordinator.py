@@ -208,7 +208,7 @@ def test_what_is_open_past_its_time_is_aborted_and_its_client_cannot_commit_it(d
         assert (await state(world)).state is TransactionState.COMPLETE_ABORT
         assert world.log("a").last_stable_offset == 2
         assert await world.read_committed("a") == []
-        assert await refusal_of(end(world, first)) is ErrorCode.INVALID_TXN_STATE
+        assert await refusal_of(end(world, first)) is ErrorCode.PRODUCER_FENCED
         assert await refusal_of(end(world, first, version=VERSION_1)) is ErrorCode.PRODUCER_FENCED
         assert await produce(world, first, "a", 1) is ErrorCode.INVALID_PRODUCER_EPOCH
         second = await end(world, first, commit=False)
