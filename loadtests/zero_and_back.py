@@ -39,7 +39,7 @@ from loadtests.system import free_port
 TOPIC = "zero"
 CREATE_VERSION, METADATA_VERSION, PRODUCE_VERSION, FETCH_VERSION = 5, 9, 9, 12
 GIVE_UP_S = 240.0
-AGAIN_S = 0.05
+AGAIN_S = 0.1
 RETRIED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,

@@ -91,6 +91,8 @@ LOGS_AT_ONCE: Final = 16
 BROUGHT_AT_ONCE: Final = 128
 """Changed partitions that are brought in line with an image before the event loop serves other work. Each takes some 20 µs, if it
 has its log."""
+OPENED_AT_ONCE: Final = 1024
+"""Partitions of other brokers that are opened at the same time: those of one write-ahead log share what they read of it."""
 REFILLS_AT_ONCE: Final = 8
 """Compacted topics' logs that are fetched from the object store at the same time. Each takes a chunk of memory, 4 MiB."""
 NAMED_MAX: Final = 10
@@ -485,7 +487,7 @@ class Partitions:
     async def _open_named(self) -> None:
         """Open partitions that another broker led until now, as soon as the store allows it."""
         delay_s = RETRY_S_MIN
-        limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        limit = asyncio.Semaphore(OPENED_AT_ONCE)
         begun: set[TopicIdPartition] = set()
         async with asyncio.TaskGroup() as group:
             while True:

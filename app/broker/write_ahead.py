@@ -10,9 +10,10 @@ A broker without such partitions has no writer, no task under way and no request
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from heapq import heappop, heappush
 from random import Random
 from typing import Final, NamedTuple
 
@@ -38,7 +39,6 @@ from app.wal.format import (
     NONCE_BYTES,
     Marker,
     PartitionState,
-    Section,
     WalFooter,
     batch_fields,
     encode_seal,
@@ -46,12 +46,15 @@ from app.wal.format import (
 from app.wal.objects import list_numbers, put, read_footers, read_whole
 from app.wal.owner import WalOwner
 from app.wal.states import captured
-from app.wal.takeover import Tiered, ranges_are_done
+from app.wal.takeover import Piece, Tiered, ranges_are_done
 from app.wal.trimming import WalNeeds
 from app.wal.writer import DurableObject, WalWriter
 
 TRIM_S: Final = 1.0
 """Between two looks at what may be deleted, while there is something."""
+QUIET_S: Final = 0.03
+TOGETHER_S: Final = 2.0
+"""Partitions that go on together begin to read when nobody has come for the first time, or after the second."""
 OBJECTS_KEPT: Final = 16
 """Whole objects of ended WALs that are kept for partitions that go on together: 128 MiB at the default of wal.bytes."""
 READS_AT_ONCE: Final = 8
@@ -150,7 +153,16 @@ class SealedLogs:
         self._footers: dict[WalId, _Kept] = {}
         self._known: dict[WalId, dict[int, WalFooter]] = {}
         """Every footer that was read: an object does not change (J2). Whether it is still there, a LIST says."""
-        self._objects: OrderedDict[tuple[WalId, int], asyncio.Future[bytes]] = OrderedDict()
+        self._objects: dict[tuple[WalId, int], asyncio.Future[bytes]] = {}
+        self._wanted: Counter[tuple[WalId, int]] = Counter()
+        """How many readers are still to come to an object."""
+        self._ahead: list[tuple[WalId, int]] = []
+        """A heap of wanted objects that may not be read yet."""
+        self._waiting: dict[tuple[WalId, int], list[asyncio.Future[list[asyncio.Future[bytes]]]]] = {}
+        """Readers that wait until there is room for an object."""
+        self._readers = 0
+        self._came = 0
+        """How many readers are there, and how many have ever come."""
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
 
@@ -181,22 +193,109 @@ class SealedLogs:
         await read_footers(self._store, wal, [number for number in numbers if number not in known], into=known)
         return {number: known[number] for number in numbers if number in known}
 
-    async def section(self, wal: WalId, number: int, section: Section) -> memoryview:
-        """The batches of a section, checked. Raises: ObjectMissing, StorageUnavailable, CorruptionError."""
-        key = (wal, number)
-        found = self._objects.get(key)
-        if found is None or (found.done() and found.exception() is not None):
-            found = self._objects[key] = asyncio.ensure_future(self._get(wal, number))
-            found.add_done_callback(_look_at_error)
-            while len(self._objects) > OBJECTS_KEPT:
-                self._objects.popitem(last=False)
+    @asynccontextmanager
+    async def reading(self, pieces: Sequence[Piece]) -> AsyncIterator[Callable[[Piece], Awaitable[memoryview]]]:
+        """Reads the batches of pieces, which are asked for one after another, each once.
+
+        What several partitions want of an object is read with one GET, if they are told of at the same time: it begins when nobody
+        else has come for a moment. What reads them raises: ObjectMissing, StorageUnavailable, CorruptionError.
+        """
+        left = Counter((each.wal, each.number) for each in pieces)
+        for key in left:
+            if not self._wanted[key]:
+                heappush(self._ahead, key)
+            self._wanted[key] += 1
+        self._came += 1
+        self._readers += 1
+
+        async def read(piece: Piece) -> memoryview:
+            key = (piece.wal, piece.number)
+            data = await self._object(key)
+            left[key] -= 1
+            if not left[key]:
+                del left[key]
+                self._consumed(key)
+            section = piece.section
+            return memoryview(data)[section.position : section.position + section.size_bytes]
+
         try:
-            await asyncio.shield(found)
-        except ObjectMissing:
-            self._footers.pop(wal, None)  # they name it, and may not be believed any more
-            raise
+            if left:
+                await self._until_quiet()
+                self._read_ahead()
+            yield read
+        finally:
+            self._readers -= 1
+            for key in left:
+                self._consumed(key)
+            self._go_on()
+
+    async def _until_quiet(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TOGETHER_S
+        seen = -1
+        while seen != self._came and loop.time() < until_s:
+            seen = self._came
+            await asyncio.sleep(QUIET_S)
+
+    def _consumed(self, key: tuple[WalId, int]) -> None:
+        self._wanted[key] -= 1
+        if not self._wanted[key]:
+            del self._wanted[key]
+            self._objects.pop(key, None)
+            self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        """Begin to read what is wanted next, the oldest first, as long as there is room."""
+        while self._ahead and len(self._objects) < OBJECTS_KEPT:
+            key = heappop(self._ahead)
+            if self._wanted[key] and key not in self._objects:
+                self._begin(key)
+
+    def _go_on(self) -> None:
+        """If all readers wait for objects for which there is no room, make room for the oldest of them."""
+        if self._waiting and sum(map(len, self._waiting.values())) >= self._readers:
+            self._begin(min(self._waiting))
+
+    def _begin(self, key: tuple[WalId, int]) -> asyncio.Future[bytes]:
+        found = self._objects[key] = asyncio.ensure_future(self._get(*key))
+        found.add_done_callback(_look_at_error)
+        for waiter in self._waiting.pop(key, ()):
+            if not waiter.done():
+                waiter.set_result([found])
+        while len(self._objects) > OBJECTS_KEPT:
+            # Whoever waits for its bytes gets them all the same. The others come to the newest last.
+            newest = max(each for each in self._objects if each != key)
+            del self._objects[newest]
+            if self._wanted[newest]:
+                heappush(self._ahead, newest)
+        return found
+
+    async def _object(self, key: tuple[WalId, int]) -> bytes:
+        found = self._objects.get(key)
+        if found is None and len(self._objects) >= OBJECTS_KEPT:
+            found = await self._turn_of(key)
+        elif found is None or (found.done() and found.exception() is not None):
+            found = self._begin(key)
         self._forget_later()
-        return memoryview(found.result())[section.position : section.position + section.size_bytes]
+        try:
+            return await asyncio.shield(found)
+        except ObjectMissing:
+            self._footers.pop(key[0], None)  # they name it, and may not be believed any more
+            raise
+
+    async def _turn_of(self, key: tuple[WalId, int]) -> asyncio.Future[bytes]:
+        waiter: asyncio.Future[list[asyncio.Future[bytes]]] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(waiter)
+        heappush(self._ahead, key)
+        self._go_on()
+        try:
+            [found] = await waiter
+        finally:
+            if waiter in self._waiting.get(key, ()):
+                self._waiting[key].remove(waiter)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+        return found
 
     async def _get(self, wal: WalId, number: int) -> bytes:
         async with self._turns:

@@ -129,15 +129,15 @@ def _cut(log: PartitionLog, end: int) -> None:
 async def _append_pieces(
     log: PartitionLog, taken: TakeOver, sealed: SealedLogs, now_ms: Callable[[], TimestampMs]
 ) -> None:
-    for piece in taken.pieces:
-        section = piece.section
-        if section.end_offset <= log.log_end_offset:
-            continue
-        try:
-            data = await sealed.section(piece.wal, piece.number, section)
-        except ObjectMissing as error:
-            # Tiered and trimmed since the manifest was read; or lost: the next try finds out (J31).
-            raise StorageUnavailable(f"{error}: it was there a moment ago") from error
-        position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
-        log.append_as_follower(data[position:], now_ms=now_ms())
-        await asyncio.sleep(0)
+    pieces = [each for each in taken.pieces if each.section.end_offset > log.log_end_offset]
+    async with sealed.reading(pieces) as read:
+        for piece in pieces:
+            section = piece.section
+            try:
+                data = await read(piece)
+            except ObjectMissing as error:
+                # Tiered and trimmed since the manifest was read; or lost: the next try finds out (J31).
+                raise StorageUnavailable(f"{error}: it was there a moment ago") from error
+            position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
+            log.append_as_follower(data[position:], now_ms=now_ms())
+            await asyncio.sleep(0)

@@ -6,17 +6,27 @@ import asyncio
 
 import pytest
 
-from app.broker.write_ahead import SealedLogs
+from app.broker.write_ahead import OBJECTS_KEPT, SealedLogs
 from app.errors import StorageUnavailable
 from app.metadata import layout
 from app.objectstore.api import ObjectInfo, ObjectMissing
 from app.objectstore.memory import MemoryStore
-from app.wal.format import encode_object
+from app.wal.format import WalFooter, encode_object
+from app.wal.takeover import Piece
 from tests.wal.objects import NONCE, NOW, WAL, P, batch, draft
 
 
 def one_object(number: int) -> bytes:
     return encode_object(WAL, number, NONCE, NOW, [draft(P, [batch(number)], number)])[0]
+
+
+def piece(footer: WalFooter) -> Piece:
+    return Piece(footer.wal, footer.number, footer.sections[0])
+
+
+async def piece_of(sealed: SealedLogs, footer: WalFooter) -> memoryview:
+    async with sealed.reading([piece(footer)]) as read:
+        return await read(piece(footer))
 
 
 async def test_footers_of_objects_that_are_gone_are_forgotten() -> None:
@@ -29,9 +39,9 @@ async def test_footers_of_objects_that_are_gone_are_forgotten() -> None:
     assert sorted(footers) == [0, 1]
     await store.delete_many([layout.wal_key(*WAL, 1)])
     assert sorted(await sealed.footers(WAL, 0, since_s=0.0)) == [0, 1]
-    await sealed.section(WAL, 0, footers[0].sections[0])
+    await piece_of(sealed, footers[0])
     with pytest.raises(ObjectMissing):
-        await sealed.section(WAL, 1, footers[1].sections[0])
+        await piece_of(sealed, footers[1])
     assert sorted(await sealed.footers(WAL, 0, since_s=0.0)) == [0]
 
 
@@ -86,3 +96,62 @@ async def test_footers_are_read_once_and_only_from_where_they_are_wanted() -> No
     assert sorted(await sealed.footers(WAL, 1, since_s=0.0)) == [1, 2, 3]
     assert sorted(await sealed.footers(WAL, 1, since_s=asyncio.get_running_loop().time() + 1)) == [1, 2, 3]
     assert sorted(store.read) == [layout.wal_key(*WAL, number) for number in (1, 2, 3)]
+
+
+class CountingWholes(MemoryStore):
+    """Notes the objects that were read whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def get(self, key: str) -> bytes:
+        self.read.append(key)
+        return await super().get(key)
+
+
+async def test_partitions_that_go_on_together_read_each_object_once_however_many_there_are() -> None:
+    store = CountingWholes()
+    count = 3 * OBJECTS_KEPT
+    for number in range(count):
+        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
+    sealed = SealedLogs(store)
+    footers = await sealed.footers(WAL, 0, since_s=0.0)
+    wanted = [piece(footers[number]) for number in range(count)]
+
+    async def go_on() -> int:
+        async with sealed.reading(wanted) as read:
+            return sum([len(await read(each)) for each in wanted])
+
+    sizes = await asyncio.gather(*(go_on() for _ in range(20)))
+    assert set(sizes) == {sum(len(batch(number)) for number in range(count))}
+    assert sorted(store.read) == [layout.wal_key(*WAL, number) for number in range(count)]
+
+
+async def test_partitions_that_come_later_or_read_in_another_order_get_theirs_and_nothing_stays() -> None:
+    store = CountingWholes()
+    count = 3 * OBJECTS_KEPT
+    for number in range(count):
+        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
+    sealed = SealedLogs(store)
+    footers = await sealed.footers(WAL, 0, since_s=0.0)
+    up = [piece(footers[number]) for number in range(count)]
+
+    async def go_on(wanted: list[Piece], stop_after: int, late: bool) -> None:
+        if late:
+            while len(store.read) < count // 2:
+                await asyncio.sleep(0)
+        async with sealed.reading(wanted) as read:
+            for each in wanted[:stop_after]:
+                assert bytes(await read(each)) == batch(each.number)
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(
+            go_on(up, count, late=False),
+            go_on(up[::-1], count, late=False),
+            go_on(up, 5, late=False),
+            go_on(up, count, late=True),
+        )
+    store.read.clear()
+    await go_on(up[:1], 1, late=False)
+    assert store.read == [layout.wal_key(*WAL, 0)], "what nobody wants any more is not kept"
