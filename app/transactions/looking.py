@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Coordinator
@@ -132,19 +133,21 @@ class Looker:
         if not wanted:
             return []
         last: dict[ProducerId, Outcome] = {}
-        async for found in self._markers_since(log, min(wanted.values())):
-            if found.producer_id in wanted:
-                last[found.producer_id] = found
+        async with aclosing(self._markers_since(log, min(wanted.values()))) as markers:
+            async for found in markers:
+                if found.producer_id in wanted:
+                    last[found.producer_id] = found
         return list(last.values())
 
     async def _has_marker_since(self, log: PartitionLog, producer_id: int, decided_ms: int) -> bool:
         """Whether the partition has a marker of that decision or a later one. Raises: FirnError."""
-        async for found in self._markers_since(log, decided_ms):
-            if found.producer_id == producer_id and found.decided_ms >= decided_ms:
-                return True
+        async with aclosing(self._markers_since(log, decided_ms)) as markers:
+            async for found in markers:
+                if found.producer_id == producer_id and found.decided_ms >= decided_ms:
+                    return True
         return False
 
-    async def _markers_since(self, log: PartitionLog, timestamp_ms: int) -> AsyncIterator[Outcome]:
+    async def _markers_since(self, log: PartitionLog, timestamp_ms: int) -> AsyncGenerator[Outcome, None]:
         """The markers of a partition, in both of its tiers, from the first record on that is as new as ``timestamp_ms``. All
         markers with that timestamp or a later one are among them. Raises: FirnError."""
         found = await self._reads.offset_for_timestamp(log, TimestampMs(timestamp_ms))

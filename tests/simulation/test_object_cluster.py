@@ -78,10 +78,18 @@ def test_a_fault_planted_into_object_durability_is_found_by_the_checker_meant_fo
     fault = PLANTED[name]
     fault.plant(monkeypatch)
     others: list[str] = []
-    for seed in range(fault.seeds):
-        violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
+    for seed in range(fault.first, fault.first + fault.seeds):
+        try:
+            violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
+        except ExceptionGroup as error:  # a broker's own check has ended it: that is not what is asked here
+            others.append(f"seed {seed}: {error!r}")
+            continue
         if violation is not None:
             if violation.invariant == fault.found_by:
                 return
             others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
+    pytest.fail(
+        "\n".join(
+            [f"{fault.found_by} did not find it in {fault.seeds} seeds from {fault.first} on; what was found:", *others]
+        )
+    )
