@@ -16,6 +16,7 @@ from app.metadata import layout
 from app.metadata.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
 from app.metadata.log_format import Entry, decode_entry
 from app.metadata.log_leaders import log_has_ended, orphaned_logs
+from app.metadata.wal_ranges import PartitionDurability
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
 from tests.simulation.history import Batch, Violation
 
@@ -338,6 +339,8 @@ class Replication:
     def _stored_by_all(self, leader: ClusterMachine, history: ReplicatedHistory, epoch: int, end: int) -> None:
         newest = self._world.partition_image(history)
         assert newest is not None
+        if newest.durability is PartitionDurability.TO_OBJECT:
+            return  # by its setting it is synced now; what was committed with `memory` before that is not
         for member in (*newest.isr, *newest.eligible):
             if int(member) in history.damaged:
                 continue
