@@ -339,12 +339,13 @@ class Replication:
     def _stored_by_all(self, leader: ClusterMachine, history: ReplicatedHistory, epoch: int, end: int) -> None:
         newest = self._world.partition_image(history)
         assert newest is not None
-        if newest.durability is PartitionDurability.TO_OBJECT:
-            return  # by its setting it is synced now; what was committed with `memory` before that is not
+        # By its setting a record is synced by now. What was committed before the setting changed need not be: the old rule counts
+        # until the switch (J42).
+        in_memory = newest.durability is PartitionDurability.TO_OBJECT and not self._world.shape.disk
         for member in (*newest.isr, *newest.eligible):
             if int(member) in history.damaged:
                 continue
-            stored_end = self._world.stored_end(self._world.machine(int(member)), history)
+            stored_end = self._world.stored_end(self._world.machine(int(member)), history, in_memory=in_memory)
             if stored_end is not None and stored_end < end:
                 raise Violation(
                     "INV-1",

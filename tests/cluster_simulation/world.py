@@ -309,13 +309,16 @@ class World:
             for history in self.histories.values()
         )
 
-    def stored_end(self, machine: ClusterMachine, history: ReplicatedHistory) -> int | None:
-        """What a replica has stored, dead or alive; None if that cannot be told now."""
+    def stored_end(self, machine: ClusterMachine, history: ReplicatedHistory, *, in_memory: bool = False) -> int | None:
+        """What a replica has stored, dead or alive; None if that cannot be told now. ``in_memory``: a living one has stored all of
+        its log, whatever its setting says by now."""
         node = machine.node
         if machine.alive and node is not None and node.load_report is not None:
             log = node.logs.get(history.topic, history.index)
             if log is not None and log.topic_id == history.topic_id:
-                return None if log.offline_error is not None else machine.stored_end_of(log)
+                if log.offline_error is not None:
+                    return None
+                return int(log.log_end_offset) if in_memory else machine.stored_end_of(log)
         return machine.ends.get((history.topic_id, history.index))
 
     # --- watching the bucket ------------------------------------------------------------------------------------------
