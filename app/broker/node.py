@@ -255,8 +255,7 @@ class Node:
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
         self.spending: Spending | None = None
-        """There soon after the broker serves, where requests to the store are counted."""
-        """What was asked of the store in the last hour; None where nobody counts that."""
+        """What was asked of the store in the last hour. It is there soon after the broker serves; None where nobody counts that."""
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )

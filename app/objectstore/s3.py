@@ -80,8 +80,8 @@ BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 
 USER_AGENT: Final = f"firn/{__version__}"
-SHORT_CUT_USER_AGENT: Final = f"{USER_AGENT} obstore"
 """A fixed user agent, because botocore builds its own for every request, which is a tenth of the cost of a small request."""
+SHORT_CUT_USER_AGENT: Final = f"{USER_AGENT} obstore"
 
 UPLOADS_PER_PAGE: Final = 1000
 UPLOAD_PAGES_MAX: Final = 1000
