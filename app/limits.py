@@ -70,6 +70,8 @@ WAL_BYTES_MAX: Final = 64 * MIB
 WAL_OBJECT_BYTES_MAX: Final = 256 * MIB
 """Largest object of a write-ahead log: one of the longest batches, its footer, and room for a larger setting than the default."""
 
+WAL_OBJECTS_MAX: Final = 4096
+"""With more objects in a write-ahead log, partitions are tiered as if its bytes were too many: a take-over reads all footers."""
 WAL_FOOTER_BYTES_MAX: Final = 64 * MIB
 """Largest footer of such an object. 8 MiB of the shortest batches need less than 8 MiB; the rest is producer state."""
 

@@ -618,7 +618,7 @@ class WriteAhead:
             done: list[DropAsked] = []
             now_s = asyncio.get_running_loop().time()
             retention_bytes = self._config().wal_retention_bytes
-            is_long = needs.held_bytes > retention_bytes
+            is_long = needs.is_long(retention_bytes)
             for led in self._led.values():
                 floor = self._floor_of(led.key)
                 if floor is not None:

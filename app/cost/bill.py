@@ -29,7 +29,7 @@ from app.cost.prices import (
 )
 from app.cost.workload import Workload, WriteAhead
 from app.errors import ConfigError
-from app.limits import GIB, MIB
+from app.limits import GIB, MIB, WAL_OBJECTS_MAX
 
 UTILISATION: Final = 0.5
 """Share of a core, of a network card and of a volume's throughput that is used in the busiest hour."""
@@ -236,7 +236,12 @@ def firn_object(
     machines = _machines(workload, FIRN_OBJECT_WORK, 1, volume_gib, uploads=2)
     count = machines.count
     # What is not tiered holds the log back, so partitions are rolled when that is too long (J38).
-    rolled_bytes = min(workload.segment_bytes, write_ahead.retention_bytes * count / workload.partitions)
+    objects = write_ahead_objects(workload, write_ahead, count)["put_if_absent"] / SECONDS_PER_MONTH
+    rolled_bytes = min(
+        workload.segment_bytes,
+        write_ahead.retention_bytes * count / workload.partitions,
+        workload.partition_bytes_per_s * WAL_OBJECTS_MAX / objects,
+    )
     rolled = replace(workload, segment_bytes=max(1, int(rolled_bytes)))
     wal = write_ahead_operations(rolled, write_ahead, count)
     operations = requests.add(firn_operations(rolled, count), *wal.values())
@@ -280,13 +285,7 @@ def write_ahead_operations(workload: Workload, write_ahead: WriteAhead, brokers:
     Sealing and reading is reckoned for as many objects as a log holds.
     """
     share = 1 / brokers
-    objects = requests.write_ahead(
-        SECONDS_PER_MONTH,
-        workload.write_mb_per_s * 1e6 * share,
-        linger_ms=write_ahead.linger_ms,
-        object_bytes=write_ahead.object_bytes,
-        appends_per_s=write_ahead.appends_per_s * share,
-    )
+    objects = write_ahead_objects(workload, write_ahead, brokers)
     month = objects["put_if_absent"]
     held = month * write_ahead_gib(workload, write_ahead, brokers) / workload.gib_per_month
     taken = requests.take_over_write_ahead(held, workload.partitions * share)
@@ -298,6 +297,17 @@ def write_ahead_operations(workload: Workload, write_ahead: WriteAhead, brokers:
         ),
         "sweeps": requests.sweep_write_ahead(1, held * brokers),
     }
+
+
+def write_ahead_objects(workload: Workload, write_ahead: WriteAhead, brokers: int) -> dict[str, float]:
+    """Requests of a month by which one of the brokers writes its log."""
+    return requests.write_ahead(
+        SECONDS_PER_MONTH,
+        workload.write_mb_per_s * 1e6 / brokers,
+        linger_ms=write_ahead.linger_ms,
+        object_bytes=write_ahead.object_bytes,
+        appends_per_s=write_ahead.appends_per_s / brokers,
+    )
 
 
 def write_ahead_gib(workload: Workload, write_ahead: WriteAhead, brokers: int) -> float:

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from app.limits import WAL_OBJECTS_MAX
 from app.metadata.wal_ranges import WalId, WalRange
 from app.units import Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.writer import DurableObject
 
-OBJECTS_MAX: Final = 4096
-"""With more objects than that, partitions are tiered as if their bytes were too many: a take-over reads the footers of all."""
 NOT_LED: Final = -1
 NO_DELETION: Final = Offset(0)
 
@@ -139,19 +138,23 @@ class WalNeeds:
         while self._sizes and self._sizes[0][0] < end:
             self.held_bytes -= self._sizes.popleft()[1]
 
-    def to_roll(self, bytes_max: int, objects_max: int = OBJECTS_MAX) -> Iterator[TopicIdPartition]:
+    def is_long(self, bytes_max: int, objects_max: int = WAL_OBJECTS_MAX) -> bool:
+        """Whether the log has more than so much that is not deleted (J38)."""
+        return self.held_bytes > bytes_max or len(self._sizes) > objects_max
+
+    def to_roll(self, bytes_max: int, objects_max: int = WAL_OBJECTS_MAX) -> Iterator[TopicIdPartition]:
         """Partitions that hold more than so much back, the oldest first (J38): they are to be tiered up to their ends.
 
         Also if their records were deleted: the last section is needed until it is tiered.
         """
+        if not self.is_long(bytes_max, objects_max):
+            return
         excess, too_many = self.held_bytes - bytes_max, len(self._sizes) - objects_max
         last = -1
         for number, size_bytes in self._sizes:
             if excess <= 0 and too_many <= 0:
                 break
             last, excess, too_many = number, excess - size_bytes, too_many - 1
-        if last < 0:
-            return
         holding = [
             (partition.needs[0].state_number, key)
             for key, partition in self._partitions.items()

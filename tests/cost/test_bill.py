@@ -166,11 +166,20 @@ def test_objects_are_put_by_linger_or_by_size_whatever_the_number_of_partitions(
 
 
 def test_a_log_that_holds_too_much_back_has_smaller_segments() -> None:
-    workload = Workload(write_mb_per_s=20, partitions=100)
+    workload = Workload(write_mb_per_s=20, partitions=100, roll_hours=0.25)
     large, small = (firn_object(workload, PRICES, WriteAhead(retention_bytes=size)) for size in (200 * GIB, 100 * MIB))
     assert billed(small.operations)[0] > 2 * billed(large.operations)[0]
     held = [dollars_by_line(one)["write-ahead log: storage"] / 0.023 for one in (large, small)]
-    assert held == [pytest.approx(20e6 * 3600 / GIB), pytest.approx(100 / 1024)]
+    assert held == [pytest.approx(20e6 * 900 / GIB), pytest.approx(100 / 1024)]
+
+
+def test_a_log_of_many_small_objects_has_smaller_segments() -> None:
+    write_ahead = WriteAhead(retention_bytes=200 * GIB)
+    often, seldom = (Workload(write_mb_per_s=0.1, partitions=100, roll_hours=hours, zones=1) for hours in (1, 0.25))
+    lines = [dollars_by_line(firn_object(one, PRICES, write_ahead)) for one in (often, seldom)]
+    # Four objects a second: an hour's are 14,400, and those of a quarter of an hour fewer than the 4,096 that a log may have.
+    held = [each["write-ahead log: storage"] / 0.023 for each in lines]
+    assert held == [pytest.approx(0.1e6 * 4096 / 4 / GIB, rel=0.01), pytest.approx(0.1e6 * 900 / GIB, rel=0.01)]
 
 
 def test_what_a_write_ahead_log_cannot_be_is_refused() -> None:

@@ -218,3 +218,6 @@ def test_partitions_that_hold_too_many_objects_back_are_rolled_though_their_byte
     assert list(needs.to_roll(400, objects_max=4)) == []
     assert list(needs.to_roll(400, objects_max=3)) == [Q]
     assert list(needs.to_roll(400, objects_max=2)) == [Q, P]
+    assert needs.is_long(400, objects_max=3)
+    assert needs.is_long(399, objects_max=4)
+    assert not needs.is_long(400, objects_max=4)
