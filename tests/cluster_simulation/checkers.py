@@ -16,7 +16,6 @@ from app.metadata import layout
 from app.metadata.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
 from app.metadata.log_format import Entry, decode_entry
 from app.metadata.log_leaders import log_has_ended, orphaned_logs
-from app.metadata.wal_ranges import PartitionDurability
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
 from tests.simulation.history import Batch, Violation
 
@@ -339,13 +338,10 @@ class Replication:
     def _stored_by_all(self, leader: ClusterMachine, history: ReplicatedHistory, epoch: int, end: int) -> None:
         newest = self._world.partition_image(history)
         assert newest is not None
-        # By its setting a record is synced by now. What was committed before the setting changed need not be: the old rule counts
-        # until the switch (J42).
-        in_memory = newest.durability is PartitionDurability.TO_OBJECT and not self._world.shape.disk
         for member in (*newest.isr, *newest.eligible):
             if int(member) in history.damaged:
                 continue
-            stored_end = self._world.stored_end(self._world.machine(int(member)), history, in_memory=in_memory)
+            stored_end = self._world.stored_end(self._world.machine(int(member)), history)
             if stored_end is not None and stored_end < end:
                 raise Violation(
                     "INV-1",

@@ -29,6 +29,7 @@ from app.metadata import layout
 from app.metadata.cluster import LEVEL_MAX, ClusterImage, PartitionImage
 from app.metadata.log_format import Entry
 from app.metadata.numbered_log import NumberedLog
+from app.metadata.wal_ranges import PartitionDurability
 from app.replication.in_sync import InSync
 from app.units import TopicId
 from app.wire.apikeys import ApiKey
@@ -309,16 +310,19 @@ class World:
             for history in self.histories.values()
         )
 
-    def stored_end(self, machine: ClusterMachine, history: ReplicatedHistory, *, in_memory: bool = False) -> int | None:
-        """What a replica has stored, dead or alive; None if that cannot be told now. ``in_memory``: a living one has stored all of
-        its log, whatever its setting says by now."""
+    def stored_end(self, machine: ClusterMachine, history: ReplicatedHistory) -> int | None:
+        """What a replica has stored, dead or alive; None if that cannot be told now."""
         node = machine.node
         if machine.alive and node is not None and node.load_report is not None:
             log = node.logs.get(history.topic, history.index)
             if log is not None and log.topic_id == history.topic_id:
                 if log.offline_error is not None:
                     return None
-                return int(log.log_end_offset) if in_memory else machine.stored_end_of(log)
+                # By its setting a record has to be synced by now. What was committed before the setting changed need not be: the
+                # rule of before counts until the switch (J42).
+                newest = self.partition_image(history)
+                changes = newest is not None and newest.durability is PartitionDurability.TO_OBJECT
+                return int(log.log_end_offset) if changes and not self.shape.disk else machine.stored_end_of(log)
         return machine.ends.get((history.topic_id, history.index))
 
     # --- watching the bucket ------------------------------------------------------------------------------------------
