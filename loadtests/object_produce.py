@@ -29,7 +29,8 @@ from loadtests.system import System
 REQUEST_BYTES, RECORDS = 16_384, 140
 WARM_UP_S = 1.0
 BROKER_CORE, LOAD_CORE = "0", "1"
-OBJECT = {"firn.ephemeral": "true", "node.id": "auto"}
+OBJECT = {"firn.ephemeral": "true", "node.id": "auto", "wal.retention.bytes": str(1 << 40)}
+"""Beyond a GiB, the default, partitions would roll and tier here, and those in memory would not."""
 QUIET = {"firn_tier_max_lag_ms": "3600000", "segment_bytes": "1073741824"}
 
 

@@ -26,7 +26,7 @@ from app.limits import MIB, WAL_OBJECT_BYTES_MAX
 from app.metadata import layout
 from app.metadata.cluster import ClusterImage, PartitionImage
 from app.metadata.control import DropAsked, InSyncAnswer
-from app.metadata.wal_ranges import WalId
+from app.metadata.wal_ranges import WalId, WalRange
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
@@ -43,7 +43,7 @@ from app.wal.format import (
     batch_fields,
     encode_seal,
 )
-from app.wal.objects import list_numbers, put, read_footers, read_whole
+from app.wal.objects import FOOTERS_AT_ONCE, list_sizes, put, read_footers, read_whole
 from app.wal.owner import WalOwner
 from app.wal.states import captured
 from app.wal.takeover import Piece, Tiered, ranges_are_done
@@ -63,6 +63,10 @@ KEPT_S: Final = 30.0
 ENDED_KEPT_S: Final = 300.0
 """How long a partition's last section is kept though all of it is tiered, and the ended range that it may be in. It alone knows
 more than the last batch of each producer. Producers repeat a batch for two minutes by default (J32, J35)."""
+ENDED_ROLL_S: Final = 10.0
+"""A partition that has gone on from ended ranges is tiered up to there after this time (J38)."""
+ROLLS_AT_ONCE: Final = 50
+"""So many of them at each look: a take-over may be of thousands."""
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
@@ -83,6 +87,7 @@ class _Led:
         "key",
         "leader_epoch",
         "log",
+        "rolled",
         "stopped_by",
         "taken_bytes",
         "took_s",
@@ -106,6 +111,8 @@ class _Led:
         self.taken_bytes = 0
         self.took_s = self.began_s
         """When it took records last."""
+        self.rolled = False
+        """Whether what it goes on from was closed, to be tiered."""
         self.stopped_by: set[object] = set()
         """Who has it take no records."""
         self.wrote = False
@@ -164,6 +171,7 @@ class SealedLogs:
         self._came = 0
         """How many readers are there, and how many have ever come."""
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._footer_turns = asyncio.Semaphore(FOOTERS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
 
     async def footers(self, wal: WalId, first: int, since_s: float) -> Mapping[int, WalFooter]:
@@ -187,11 +195,12 @@ class SealedLogs:
         return await asyncio.shield(kept.footers)
 
     async def _read(self, wal: WalId, first: int) -> Mapping[int, WalFooter]:
-        numbers = await list_numbers(self._store, wal, above=first - 1)
+        sizes = await list_sizes(self._store, wal, above=first - 1)
         # A store that is too slow for all of them at once gets further with each try.
         known = self._known.setdefault(wal, {})
-        await read_footers(self._store, wal, [number for number in numbers if number not in known], into=known)
-        return {number: known[number] for number in numbers if number in known}
+        new = [number for number in sizes if number not in known]
+        await read_footers(self._store, wal, new, sizes=sizes, into=known, turns=self._footer_turns)
+        return {number: known[number] for number in sizes if number in known}
 
     @asynccontextmanager
     async def reading(self, pieces: Sequence[Piece]) -> AsyncIterator[Callable[[Piece], Awaitable[memoryview]]]:
@@ -616,6 +625,7 @@ class WriteAhead:
                 continue
             self._note_images(needs)
             done: list[DropAsked] = []
+            rolls = 0
             now_s = asyncio.get_running_loop().time()
             retention_bytes = self._config().wal_retention_bytes
             is_long = needs.is_long(retention_bytes)
@@ -629,6 +639,10 @@ class WriteAhead:
                         tiered_end = Offset(max(tiered_end, log_start))
                     needs.note_floor(led.key, tiered_end, log_start, may_be_repeated=may_be_repeated and not is_long)
                     done += self._ended_ranges(led, *floor)
+                    if not led.rolled and rolls < ROLLS_AT_ONCE and now_s - led.began_s >= ENDED_ROLL_S:
+                        holds = tiered_end < led.began_at and bool(self._closed_ranges(led))
+                        rolls += holds
+                        led.rolled = not holds or self._roll(led.key)
             await self._drop(done)
             for key in needs.to_roll(retention_bytes):
                 self._roll(key)
@@ -638,7 +652,8 @@ class WriteAhead:
                 if needs is self._needs:
                     needs.note_deleted(self._trimmed)
 
-    def _roll(self, key: TopicIdPartition) -> None:
+    def _roll(self, key: TopicIdPartition) -> bool:
+        """Close the log's segment, so that all of it is tiered. Returns: False if it is to be tried again."""
         led = self._led.get(key)
         if led is not None:
             name = str(led.log.topic_partition)
@@ -646,6 +661,8 @@ class WriteAhead:
                 led.log.roll()
             except FirnError as error:
                 self._faults.met("rolling", name, f"cannot roll {name}: {error}")
+                return False
+        return True
 
     def _note_images(self, needs: WalNeeds) -> None:
         """What earlier leaderships have written is needed while the partition's record says so (J34)."""
@@ -665,12 +682,17 @@ class WriteAhead:
         if not led.wrote and asyncio.get_running_loop().time() - led.began_s < ENDED_KEPT_S:
             return []
         partition = self._image().partition(*led.key)
-        if partition is None or partition.leader_epoch != led.log.leader_epoch:
-            return []
-        ended = tuple(each for each in partition.wal_ranges if not each.is_open)
-        if not ended:
+        ended = self._closed_ranges(led)
+        if partition is None or not ended:
             return []
         return [DropAsked(*led.key, partition.leader_epoch, partition.partition_epoch, ended)]
+
+    def _closed_ranges(self, led: _Led) -> tuple[WalRange, ...]:
+        """What the partition's record names of leaderships before this one; nothing if there is a later one."""
+        partition = self._image().partition(*led.key)
+        if partition is None or partition.leader_epoch != led.log.leader_epoch:
+            return ()
+        return tuple(each for each in partition.wal_ranges if not each.is_open)
 
     async def _drop(self, done: list[DropAsked]) -> None:
         if not done or self.drop_ranges is None:

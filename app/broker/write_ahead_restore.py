@@ -101,10 +101,11 @@ async def has_first_record(
 async def _footers(
     ranges: Sequence[WalRange], sealed: SealedLogs, since_s: float
 ) -> Mapping[WalId, Mapping[int, WalFooter]]:
-    found: dict[WalId, Mapping[int, WalFooter]] = {}
-    for wal in dict.fromkeys(each.wal for each in ranges):
-        found[wal] = await sealed.footers(wal, min(each.first for each in ranges if each.wal == wal), since_s)
-    return found
+    first: dict[WalId, int] = {}
+    for each in ranges:
+        first[each.wal] = min(each.first, first.get(each.wal, each.first))
+    found = await asyncio.gather(*(sealed.footers(wal, number, since_s) for wal, number in first.items()))
+    return dict(zip(first, found, strict=True))
 
 
 def _first_needed(taken: TakeOver, floor: Offset) -> Offset:

@@ -85,13 +85,13 @@ def trim_write_ahead(seconds: float, objects: float, segments: float) -> dict[st
 
 def seal_write_ahead(objects: float) -> dict[str, float]:
     """End the log of a broker that is gone: look for its end, and put the seal behind it."""
-    return {"list_objects": 1 + ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": SEAL_READS, "put_if_absent": 1}
+    return {"list_objects": 1 + ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_range": SEAL_READS, "put_if_absent": 1}
 
 
 def take_over_write_ahead(objects: float, partitions: float) -> dict[str, float]:
     """Go on from a sealed log that has so many objects: their footers and the seal's, then the objects, once for all partitions,
     and each partition's manifest."""
-    footers = {"list_objects": ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_tail": objects + 1, "get": objects}
+    footers = {"list_objects": ceil(max(1.0, objects) / LIST_PAGE_KEYS), "get_range": objects + 1, "get": objects}
     return add(seal_write_ahead(objects), footers, times(take_over(), partitions))
 
 

@@ -902,6 +902,9 @@ class ClusterMember(Elsewhere):
 
     async def left(self) -> None:
         """After the last write: have the controller fence this broker at once, unless nobody is left to be told."""
+        mine = self._image.brokers.get(self._view.identity.broker_id)
+        if mine is not None and mine.ephemeral:
+            self._view.registered = False  # it asks to be forgotten: its record may be gone before it has ended (J48)
         try:
             async with asyncio.timeout(2.0):
                 if not self._controller.active and await self._is_last():

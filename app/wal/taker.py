@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from random import Random
 from typing import Final, TypeVar
 
@@ -12,8 +12,8 @@ from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from app.metadata.wal_ranges import WalId
 from app.objectstore.api import AlreadyExists, ObjectStore
 from app.seams import Clock
-from app.wal.format import NONCE_BYTES, encode_seal
-from app.wal.objects import list_numbers, put, read_footers
+from app.wal.format import NONCE_BYTES, WalFooter, encode_seal
+from app.wal.objects import list_sizes, put, read_footers
 from app.wal.sealing import Found, List, PutSeal, ReadTails, Sealed, Sealing
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ async def seal(
     give_up_s = loop.time() + deadline_s
     sealing = Sealing()
     seals: dict[int, bytes] = {}
+    sizes: dict[int, int] = {}
 
     async def until_known(ask: Callable[[], Awaitable[T]]) -> T:
         delay_s = BACKOFF_FIRST_S
@@ -45,6 +46,9 @@ async def seal(
                     raise
             await asyncio.sleep(delay_s * rng.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+
+    async def tails(numbers: Collection[int]) -> dict[int, WalFooter]:
+        return await read_footers(store, wal, numbers, sizes=sizes)
 
     async def put_seal(number: int) -> bool:
         data = seals.get(number)
@@ -60,9 +64,10 @@ async def seal(
     while sealing.rounds <= ROUNDS_MAX:
         match action:
             case List(above):
-                action = sealing.on_list(await until_known(lambda above=above: list_numbers(store, wal, above=above)))  # type: ignore[misc]
+                sizes |= (listed := await until_known(lambda above=above: list_sizes(store, wal, above=above)))  # type: ignore[misc]
+                action = sealing.on_list(listed)
             case ReadTails(numbers):
-                footers = await until_known(lambda numbers=numbers: read_footers(store, wal, numbers))  # type: ignore[misc]
+                footers = await until_known(lambda numbers=numbers: tails(numbers))  # type: ignore[misc]
                 found = dict.fromkeys(numbers, Found.MISSING)
                 for number, footer in footers.items():
                     found[number] = Found.SEAL if footer.is_seal else Found.RECORDS

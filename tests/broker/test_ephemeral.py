@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from app.broker.control_link import KafkaControlLink
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import OBJECT_LEVEL, PartitionImage
+from app.metadata.cluster import OBJECT_LEVEL, BrokerImage, PartitionImage
+from app.metadata.control import ChangeRequest, ChangeResponse
 from app.metadata.wal_ranges import PartitionDurability
 from tests.broker.test_object_durability import led, objects, produce, records_read
 from tests.handlers.conversation import talk
@@ -106,6 +109,26 @@ async def test_a_broker_that_stops_in_order_is_forgotten_if_others_go_on(tmp_pat
         await until(lambda: list(first.node.cluster.image.brokers) == [1])
         async with broker_on(tmp_path, "c", **SETTINGS) as third:
             assert third.node.config.node_id == 3
+
+
+async def test_a_broker_that_hears_that_it_is_forgotten_has_stopped_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is gone before its process: nobody has taken its place."""
+    change = KafkaControlLink.change
+
+    async def change_slowly(link: KafkaControlLink, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse:
+        answer = await change(link, to, asked)
+        await asyncio.sleep(0.5)
+        return answer
+
+    monkeypatch.setattr(KafkaControlLink, "change", change_slowly)
+    async with broker_on(tmp_path, "a", **SETTINGS) as first:
+        await in_cluster(first)
+        async with broker_on(tmp_path, "b", **SETTINGS) as second:
+            await until(lambda: unfenced(first) == [1, 2])
+        assert list(second.node.cluster.image.brokers) == [1], "it has heard"
+        assert second.fenced is None
 
 
 async def test_a_broker_that_stops_gives_its_partitions_to_others_by_one_change(tmp_path: Path) -> None:

@@ -168,6 +168,31 @@ async def test_objects_are_deleted_when_everything_in_them_is_tiered(
         assert broker.log("t").log_end_offset == 701
 
 
+async def test_logs_that_have_ended_are_deleted_though_partitions_that_go_on_write_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions of coordinators roll after a week. Each would hold back all logs that it was ever in, for takers to read."""
+    monkeypatch.setattr(write_ahead, "ENDED_ROLL_S", 0.5)
+    monkeypatch.setattr(write_ahead, "ROLLS_AT_ONCE", 2)
+    async with alone(tmp_path) as broker:
+        await create(broker, "t", 5)
+        async with talk(broker.port) as client:
+            for index in range(5):
+                assert await produce(client, 3, index=index) == (ErrorCode.NONE, 0)
+        await broker.kill()
+    before = objects(tmp_path)
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t", 5)
+        async with talk(broker.port) as client:
+            for index in range(5):
+                assert await produce(client, 1, index=index) == (ErrorCode.NONE, 3)
+        partitions = lambda: broker.node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
+        await until(lambda: all(len(one.wal_ranges) == 1 and one.wal_ranges[-1].is_open for one in partitions()))
+        assert [broker.log("t", index).log_end_offset for index in range(5)] == [4] * 5
+        assert before
+
+
 @pytest.mark.parametrize("is_long", [False, True], ids=["short", "longer than wal.retention.bytes"])
 async def test_a_producer_that_heard_no_answer_repeats_its_batches_though_all_is_tiered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool

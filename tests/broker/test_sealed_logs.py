@@ -52,11 +52,11 @@ class SlowStore(MemoryStore):
         super().__init__()
         self.tails = 0
 
-    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         self.tails += 1
         if self.tails > 1:
             raise StorageUnavailable("too many requests")
-        return await super().get_tail(key, length)
+        return await super().get_range(key, start, end)
 
     async def list_objects(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         self.tails = 0
@@ -81,9 +81,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.read: list[str] = []
 
-    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         self.read.append(key)
-        return await super().get_tail(key, length)
+        return await super().get_range(key, start, end)
 
 
 async def test_footers_are_read_once_and_only_from_where_they_are_wanted() -> None:

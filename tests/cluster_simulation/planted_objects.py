@@ -22,7 +22,7 @@ from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId
 from app.units import Offset, TopicIdPartition
 from app.wal.format import WalFooter
-from app.wal.objects import list_numbers
+from app.wal.objects import list_sizes
 from app.wal.owner import WalOwner
 from app.wal.trimming import WalNeeds, deletable
 from app.wal.writer import DurableObject, WalWriter
@@ -126,7 +126,7 @@ def takes_what_exists_for_its_own(patch: pytest.MonkeyPatch) -> None:
 
 def closes_logs_without_a_seal(patch: pytest.MonkeyPatch) -> None:
     async def end(node: Node, wal: WalId) -> int:
-        return max(await list_numbers(node._around.store, wal), default=-1) + 1
+        return max(await list_sizes(node._around.store, wal), default=-1) + 1
 
     patch.setattr(Node, "_seal_log", end)
 

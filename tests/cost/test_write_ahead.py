@@ -220,8 +220,8 @@ def test_a_take_over_asks_for_what_the_model_says() -> None:
         )
         objects = before["put_if_absent", WAL]
         model = Counter(requests.take_over_write_ahead(objects, partitions))
-        assert found["get_tail"] >= objects > 30
-        for operation in ("get_tail", "get"):
+        assert found["get_range"] >= objects > 30
+        for operation in ("get_range", "get"):
             assert found[operation] == pytest.approx(model[operation], rel=TOLERANCE), operation
         assert 0 < found["list_objects"] <= model["list_objects"]
         assert found["put_if_absent"] == 1, "the seal"

@@ -123,6 +123,8 @@ def test_the_java_client_speaks_the_second_protocol(java: JavaProgram, quiet: Se
             producer("send", "java", partition, f"{end}{number}")
         assert described(quiet, "java-tx") == ("Ongoing", producer_id, epoch + number)
         producer(end)
+    # The markers may still be on their way: the client is answered once the decision is stored.
+    until(lambda: described(quiet, "java-tx")[0] != "PrepareCommit", "the transaction is complete")
     assert described(quiet, "java-tx") == ("CompleteCommit", producer_id, epoch + 3), "every end raises the epoch"
     for partition in (0, 1):
         assert consumed(quiet, "java", 2, partition=partition) == ["commit0", "commit2"]

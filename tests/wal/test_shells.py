@@ -15,8 +15,8 @@ from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.units import Buffer, TimestampMs
-from app.wal.format import encode_object
-from app.wal.objects import READS, list_numbers, read_footer, read_footers, read_whole
+from app.wal.format import encode_object, encode_seal
+from app.wal.objects import READS, list_sizes, read_footer, read_footers, read_whole
 from app.wal.owner import WalOwner
 from app.wal.takeover import TakeOver, continue_from
 from app.wal.taker import seal
@@ -78,7 +78,7 @@ class Broker:
 async def read_back(store: ObjectStore, end: int) -> dict[object, bytes]:
     """All batches of both partitions, from the sealed log alone."""
     ranges = [WalRange(*WAL, 0, 0, end - 1)] if end else []
-    objects = {WAL: await read_footers(store, WAL, [each for each in await list_numbers(store, WAL) if each < end])}
+    objects = {WAL: await read_footers(store, WAL, [each for each in await list_sizes(store, WAL) if each < end])}
     found: dict[object, bytes] = {}
     for partition in (P, Q):
         taken = continue_from(partition, ranges, objects, None)
@@ -244,7 +244,7 @@ def test_requests_are_those_of_the_formula(tmp_path: Path) -> None:
         store.history.clear()
         assert await seal(store, WAL, sealer=9, clock=Clock(), rng=Random(3)) == 12
         operations = [each.operation for each in store.history]
-        assert sorted(operations) == ["get_tail"] * 9 + ["list_objects"] * 2 + ["put_if_absent"]
+        assert sorted(operations) == ["get_range"] * 9 + ["list_objects"] * 2 + ["put_if_absent"]
 
     run_virtual(main)
 
@@ -256,8 +256,8 @@ def test_numbers_are_listed_over_pages_and_other_keys_are_left_out() -> None:
             await store.put(layout.wal_key(*WAL, number), b"x")
         await store.put("wal/3/other", b"x")
         await store.put(layout.wal_prefix(*WAL) + "other", b"x")
-        assert await list_numbers(store, WAL) == list(range(1005))
-        assert await list_numbers(store, WAL, above=1002) == [1003, 1004]
+        assert await list_sizes(store, WAL) == dict.fromkeys(range(1005), 1)
+        assert await list_sizes(store, WAL, above=1002) == {1003: 1, 1004: 1}
 
     run_virtual(main)
 
@@ -276,6 +276,19 @@ def test_a_long_footer_takes_a_second_request() -> None:
         await store.put(layout.wal_key(*WAL, 0), writer.bytes_of(0))
         footer = await read_footer(store, WAL, 0)
         assert len(footer.sections[0].batches) == 2000
-        assert [each.operation for each in store.history] == ["put", "get_tail", "get_tail"]
+        assert [each.operation for each in store.history] == ["put", "get_tail", "get_range"]
+
+    run_virtual(main)
+
+
+def test_a_footer_is_found_though_a_seal_has_taken_the_place_of_a_longer_object() -> None:
+    """A LIST has told the size of what lay there before."""
+
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore()
+        key = layout.wal_key(*WAL, 3)
+        await store.put(key, encode_seal(WAL, 3, bytes(16), 0, 1))
+        for said in (None, 0, 1, 64, len(await store.get(key)), 100_000, 10_000_000):
+            assert (await read_footer(store, WAL, 3, said)).is_seal, said
 
     run_virtual(main)
