@@ -40,6 +40,8 @@ TOPIC = "zero"
 CREATE_VERSION, METADATA_VERSION, PRODUCE_VERSION, FETCH_VERSION = 5, 9, 9, 12
 GIVE_UP_S = 240.0
 AGAIN_S = 0.1
+AGAIN_S_MAX = 1.0
+"""As the Java client's producers and consumers wait by default, doubled with each try."""
 RETRIED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -122,6 +124,7 @@ class Broker:
     def produce_any(self, partitions: Collection[int]) -> dict[int, int]:
         """Produce a record to each, again until one or several have taken theirs. Returns: the offsets of these."""
         batch = build_batch([(int(time.time() * 1000), None, b"first", ())])
+        again_s = AGAIN_S
         while True:
             frame = b"".join(
                 encode_produce_request(
@@ -145,10 +148,12 @@ class Broker:
                 return offsets
             if self.elapsed_s > GIVE_UP_S:
                 raise SystemExit(f"{len(partitions)} partitions take no records")
-            time.sleep(AGAIN_S)
+            time.sleep(again_s)
+            again_s = min(2 * again_s, AGAIN_S_MAX)
 
     def fetch(self, offsets: Mapping[int, int]) -> None:
         left = dict(offsets)
+        again_s = AGAIN_S
         while left:
             wanted = [FetchPartition(one, fetch_offset=offset) for one, offset in left.items()]
             answer = self.ask(encode_fetch_request(FETCH_VERSION, 3, "zero", FetchRequest(topics=[(TOPIC, wanted)])))
@@ -160,7 +165,9 @@ class Broker:
                     left.pop(one.partition_index, None)
             if left and self.elapsed_s > GIVE_UP_S:
                 raise SystemExit(f"{len(left)} partitions give no records")
-            time.sleep(AGAIN_S if left else 0)
+            if left:
+                time.sleep(again_s)
+                again_s = min(2 * again_s, AGAIN_S_MAX)
 
     def end(self, how: signal.Signals) -> float:
         """Returns: seconds until the process has ended."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.resolving import resolve_topic_config
@@ -63,6 +64,8 @@ class ClusterView:
         self._effective: BrokerConfig | None = None
         """This broker's settings with the dynamic overrides of ``_effective_of``: a thousand topics ask for them at once."""
         self._effective_of: Mapping[int, Mapping[str, str]] = {}
+        self._topic_configs: dict[UUID, tuple[BrokerConfig, Mapping[str, str], TopicConfig]] = {}
+        """Settings of topics, and what they were resolved from: each partition of a thousand asks for them."""
         self.registered = True
         """Whether the log should have this start of this broker. False while one broker of several has not registered yet."""
 
@@ -80,7 +83,15 @@ class ClusterView:
 
     def effective_config(self, topic: TopicImage) -> TopicConfig:
         """The settings of a topic on this broker, from the topic's overrides, dynamic broker overrides and static settings."""
-        return resolve_topic_config(self.effective_broker_config(), topic.configs)
+        broker = self.effective_broker_config()
+        known = self._topic_configs.get(topic.topic_id)
+        if known is not None and known[0] is broker and known[1] is topic.configs:
+            return known[2]
+        config = resolve_topic_config(broker, topic.configs)
+        if len(self._topic_configs) > 2 * len(self._published.topics_by_id):
+            self._topic_configs.clear()  # topics were deleted
+        self._topic_configs[topic.topic_id] = (broker, topic.configs, config)
+        return config
 
     def effective_broker_config(self) -> BrokerConfig:
         """This broker's settings with their dynamic overrides."""

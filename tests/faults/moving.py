@@ -41,7 +41,9 @@ class Moving:
     name = "who moves leaderships"
     between_brokers = False
 
-    def __init__(self, bootstrap: str, ports: Sequence[int], seed: int, *, pause_s: float = 1.0) -> None:
+    def __init__(
+        self, bootstrap: str, ports: Sequence[int], seed: int, *, pause_s: float = 1.0, at_once: int = 4
+    ) -> None:
         self.answers: Counter[str] = Counter()
         self.moved = 0
         self.wrong: list[str] = []
@@ -50,6 +52,7 @@ class Moving:
         self._ports = ports
         self._rng = random.Random(seed)
         self._pause_s = pause_s
+        self._at_once = at_once
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -87,7 +90,7 @@ class Moving:
         if not nodes or not places:
             return
         topics: dict[str, list[ReassignablePartition]] = {}
-        for name, index in self._rng.sample(places, min(4, len(places))):
+        for name, index in self._rng.sample(places, min(self._at_once, len(places))):
             targets = None if self._rng.random() < 0.1 else [self._rng.choice(nodes)]
             topics.setdefault(name, []).append(ReassignablePartition(index, targets))
         request = AlterPartitionReassignmentsRequest(

@@ -31,7 +31,8 @@ MACHINES: Final = 3
 MANY: Final = 100
 PACE_S: Final = 0.05
 MOVES_S: Final = 4.0
-"""Up to four of 29 partitions move so often. Brokers that find themselves with fewer than others move some back."""
+"""One of 29 partitions moves so often, and brokers that find themselves with fewer than others move one back. With more, members of
+groups look for their coordinator most of the time."""
 SETTINGS: Final[dict[str, Any]] = (
     SHORT
     | share_load.SETTINGS
@@ -65,7 +66,7 @@ class Everything:
         self.shares = Shares(bootstrap, self.writing, seed)
         self.shares.book.phase = lambda: 1  # no moment is calm
         self.transactions = Transactions(bootstrap, seed)
-        self.moving = Moving(bootstrap, list(machines.ports.values()), seed, pause_s=MOVES_S)
+        self.moving = Moving(bootstrap, list(machines.ports.values()), seed, pause_s=MOVES_S, at_once=1)
         self.loads: Sequence[Load] = (
             self.writing,
             self.following,
