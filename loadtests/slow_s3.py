@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 import uuid
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from email.utils import formatdate
 from itertools import count
@@ -80,6 +81,9 @@ class Directory:
     def __init__(self, root: Path, discarded: str = "") -> None:
         self.root = root
         self._discarded = discarded
+        self._lock = threading.Lock()
+        self._sizes = dict(self._there())
+        self._keys = sorted(self._sizes)
 
     def put(self, key: str, data: bytes, *, only_new: bool) -> bool:
         whole = self.root / f".put-{uuid.uuid4().hex}"
@@ -95,25 +99,43 @@ class Directory:
         """Give a whole file its name."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not only_new:
+        size_bytes = whole.stat().st_size
+        if only_new:
+            try:
+                os.link(whole, path)
+            except FileExistsError:
+                return False
+            finally:
+                whole.unlink()
+        else:
             whole.replace(path)
-            return True
-        try:
-            os.link(whole, path)
-        except FileExistsError:
-            return False
-        finally:
-            whole.unlink()
+        with self._lock:
+            if key not in self._sizes:
+                insort(self._keys, key)
+            self._sizes[key] = size_bytes
         return True
 
-    def keys(self, prefix: str) -> list[str]:
-        base = self.root / prefix.rpartition("/")[0]
-        found = []
-        for folder, folders, files in os.walk(base):
+    def delete(self, key: str) -> None:
+        (self.root / key).unlink(missing_ok=True)
+        with self._lock:
+            if self._sizes.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+
+    def keys(self, prefix: str, after: str, limit: int) -> list[tuple[str, int]]:
+        """With sizes in bytes, in order: of the directory at the start, and as this process has changed it. A server does not walk
+        its whole bucket for a page."""
+        with self._lock:
+            start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
+            found = self._keys[start : start + limit]
+            return [(key, self._sizes[key]) for key in found if key.startswith(prefix)]
+
+    def _there(self) -> Iterator[tuple[str, int]]:
+        for folder, folders, files in os.walk(self.root):
             folders[:] = [name for name in folders if not name.startswith(".")]
             at = os.path.relpath(folder, self.root)
-            found += [name if at == "." else f"{at}/{name}" for name in files if not name.startswith(".")]
-        return sorted(key for key in found if key.startswith(prefix))
+            for name in files:
+                if not name.startswith("."):
+                    yield name if at == "." else f"{at}/{name}", os.path.getsize(os.path.join(folder, name))
 
 
 class Bucket:
@@ -151,13 +173,13 @@ class Bucket:
                 return self._complete(key, upload, only_new=only_new)
             case "POST" if "delete" in query:
                 for name in re.findall(rb"<Key>(.*?)</Key>", request.body):
-                    (self.directory.root / name.decode()).unlink(missing_ok=True)
+                    self.directory.delete(name.decode())
                 return _xml("<DeleteResult></DeleteResult>")
             case "DELETE" if upload:
                 shutil.rmtree(self._parts(upload), ignore_errors=True)
                 return Answer(204, {})
             case "DELETE":
-                (self.directory.root / key).unlink(missing_ok=True)
+                self.directory.delete(key)
                 return Answer(204, {})
             case _:
                 return _error(501, "NotImplemented")
@@ -204,14 +226,14 @@ class Bucket:
     def _list(self, query: dict[str, list[str]]) -> Answer:
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         limit = min(int(query.get("max-keys", ["1000"])[0]), PAGE_KEYS_MAX)
-        keys = [key for key in self.directory.keys(query.get("prefix", [""])[0]) if key > after]
+        keys = self.directory.keys(query.get("prefix", [""])[0], after, limit + 1)
         entries = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
-            f"<Size>{(self.directory.root / key).stat().st_size}</Size></Contents>"
-            for key in keys[:limit]
+            f"<Size>{size_bytes}</Size></Contents>"
+            for key, size_bytes in keys[:limit]
         )
         more = len(keys) > limit
-        token = f"<NextContinuationToken>{escape(keys[limit - 1])}</NextContinuationToken>" if more else ""
+        token = f"<NextContinuationToken>{escape(keys[limit - 1][0])}</NextContinuationToken>" if more else ""
         return _xml(
             f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}</ListBucketResult>"
         )
