@@ -174,7 +174,7 @@ class Groups:
             f"{group.name} lacks {len(missing)} of partition {partition}, first {min(missing)}"
             for group in self.groups
             for partition, offsets in enumerate(self._writing.acknowledged)
-            if (missing := set(offsets.values()) - group.read[partition])
+            if (missing := set(offsets.values()) - {-1} - group.read[partition])
         ]
 
     def check(self) -> None:

@@ -207,6 +207,7 @@ class Shares:
             (partition, offset)
             for partition, offsets in enumerate(self._writing.acknowledged)
             for offset in offsets.values()
+            if offset >= 0
         }
 
     def check(self) -> None:

@@ -206,7 +206,9 @@ class Writing:
     def _produce(self, partition: int, number: int) -> None:
         def done(error: Any, message: Any) -> None:
             if error is None:
-                self.acknowledged[partition][number] = message.offset()
+                offset = message.offset()
+                # None: the broker knows the batch, and remembers no more where it is (DUPLICATE_SEQUENCE_NUMBER).
+                self.acknowledged[partition][number] = -1 if offset is None else offset
             else:
                 self.refused.append(f"{partition} {number}: {error}")
 
