@@ -27,7 +27,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class Machines:
-    """Numbered from 1 on. The broker on the first has another id each time, those on others take over the id of the one before."""
+    """Numbered from 1 on. The broker of each takes over the id of the one before: where ids vanish every few seconds, some of
+    librdkafka's consumers (2.16) end up without a coordinator to ask, and wait for ever."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Machines:
 
     def _spawn(self, number: int) -> None:
         settings = (f"{name.replace('_', '.')}={value}" for name, value in self._settings.items())
-        node = ("--node-id", "auto") if number == self.numbers[0] else ("--node-id", str(100 + number), "--take-over")
+        node = ("--node-id", str(100 + number), "--take-over")
         command = [
             *(sys.executable, "-m", "app.cli", "serve", "--ephemeral", *node, "--http", "off"),
             *(
@@ -178,8 +179,7 @@ def machines_running(
         machines = Machines(path, Path(disks), count, store, settings, environment)
         try:
             machines.supervise()
-            # Ids that were chosen are in the cluster before one is given: else it is one of those.
-            for number in reversed(machines.numbers):
+            for number in machines.numbers:
                 machines.start(number)
                 machines.wait_until_ready(number)
             yield machines

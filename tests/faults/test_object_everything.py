@@ -40,6 +40,8 @@ SETTINGS: Final[dict[str, Any]] = (
     | {
         "broker_heartbeat_interval_ms": 500,
         "broker_session_timeout_ms": 10_000,
+        "group_consumer_session_timeout_ms": 10_000,
+        "group_consumer_min_session_timeout_ms": 10_000,
         "wal_bytes": 64 * 1024,
         "wal_buffer_bytes": 2 * 1024 * 1024,
         "remote_log_manager_task_interval_ms": 200,
