@@ -249,12 +249,18 @@ class FaultActor:
             self._for_a_while(self.world.bucket.wals_away_from, each)
 
     def _lose(self, node: int) -> None:
-        """The store loses an object that a partition needs and that is not its last one: nothing else can be noticed."""
+        """The store loses an object that a partition needs and that is not its last one: nothing else can be noticed.
+
+        What lies below the hole looks trimmed to everybody (J25), so partitions with records there may be refused, too. In a log
+        that has not ended, a hole would end it there (J9).
+        """
         world = self.world
         for key, record in world.log.newest.partitions.items():
             floor = world.checkers.floor(key)
             for each in record.ranges:
                 log = world.bucket.wals.get(each.wal, {})
+                if not any(stored.footer.is_seal for stored in log.values()):
+                    continue
                 mine = [
                     number
                     for number, stored in sorted(log.items())
@@ -265,6 +271,11 @@ class FaultActor:
                 ]
                 if len(mine) > 2 and mine[-1] - mine[0] == len(mine) - 1:
                     number = self.rng.choice(mine[:-1])
-                    world.checkers.damaged.update(section.partition for section in log[number].footer.sections)
+                    world.checkers.damaged.update(
+                        section.partition
+                        for below, stored in log.items()
+                        if below <= number
+                        for section in stored.footer.sections
+                    )
                     world.bucket.lose(each.wal, number)
                     return
