@@ -343,8 +343,9 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J2 a later try has other bytes": Planted(
         Rules(writer=partial(_with_window, _ChangingWriter, 1)),
         "lost",
-        100,
+        30,
         {"partitions": 1, "linger_ms": 2, "pause_ms": 40.0, "producers": 4} | _often("undecided", "suspect"),
+        first=320,
     ),
     "J2 an object that exists counts unread": Planted(Rules(writer=_TrustingWriter), "lost", 40, _often("suspect")),
     "J3 a number is given up": Planted(Rules(writer=_ImpatientWriter), "lost", 5, _often("undecided")),
