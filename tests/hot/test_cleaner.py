@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import itertools
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -450,6 +451,45 @@ async def test_a_topic_deleted_while_it_is_compacted_lets_go_of_its_files_before
         await cleaning
         new_log(manager).append_as_leader(keyed((b"k", b"v")), now_ms=NOW)
         assert sorted(fs.list_dir(PATH)) == ["00000000000000000000.log", "partition.metadata"]
+    await manager.close()
+
+
+async def test_a_stop_while_a_deleted_log_is_let_go_of_leaves_no_error_behind() -> None:
+    fs, clock = sim(), ManualClock()
+    manager, log = await opened(fs, clock)
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Worker(InlineCleanerWork):
+        async def begin(self, job: CleaningJob) -> Indexed:
+            begun.set()
+            await ended.wait()
+            raise StorageUnavailable("cannot compact: No such file or directory")
+
+        async def end(self) -> None:
+            await let_go.wait()
+            ended.set()
+
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        cleaner = cleaner_over(manager, fs, clock=clock, work=Worker(fs, InlinePool(), PlainEngine))
+        cleaning = asyncio.create_task(cleaner.clean_next())
+        await begun.wait()
+        manager.delete("t", 0)
+        await asyncio.sleep(0.01)
+        cleaning.cancel()
+        await asyncio.sleep(0.01)
+        let_go.set()
+        await asyncio.wait([cleaning])
+        assert cleaning.cancelled()
+        assert ended.is_set()
+        del cleaning
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert not unseen
     await manager.close()
 
 

@@ -316,12 +316,11 @@ class LogCleaner:
             return asking.result()
         finally:
             going.cancel()
+            asking.add_done_callback(_look_at_error)  # also if a stop cuts the next lines off
             if not asking.done():
                 await _to_the_end(this.work.end())
                 asking.cancel()
                 await asyncio.wait([asking])
-            if not asking.cancelled():
-                asking.exception()
 
     # --- swapping ---------------------------------------------------------------------------------------------------
 
@@ -355,6 +354,12 @@ class LogCleaner:
         failure = storage_error(error, f"cannot swap segments of {log.topic}-{log.partition}")
         self._logs.log_directory.go_offline(str(failure))
         return StorageUnavailable(str(failure))
+
+
+def _look_at_error(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:
