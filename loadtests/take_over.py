@@ -118,6 +118,8 @@ def take_over(base: Path, *, partitions: int, megabytes: int, delay_ms: float) -
         reads.start()
         last = _first_writes(first, led, report, killed)
         reads.join()
+        if "reads_s" not in report:
+            raise SystemExit("the reader got no record of some partitions")  # its thread has said why
         assert all(last[index] == end for index, end in ends.items()), "offsets go on"
         report["broker_cpu_s"] = cpu_seconds(first.process.pid) - cpu_s
         report["broker_mb"] = memory_mb(first.process.pid)

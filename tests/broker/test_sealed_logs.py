@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -110,13 +111,18 @@ class CountingWholes(MemoryStore):
         return await super().get(key)
 
 
-async def test_partitions_that_go_on_together_read_each_object_once_however_many_there_are() -> None:
-    store = CountingWholes()
-    count = 3 * OBJECTS_KEPT
+async def filled(store: MemoryStore, count: int) -> tuple[SealedLogs, Mapping[int, WalFooter]]:
+    """A reader of an ended log of so many objects, and their footers."""
     for number in range(count):
         await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
     sealed = SealedLogs(store)
-    footers = await sealed.footers(WAL, 0, since_s=0.0)
+    return sealed, await sealed.footers(WAL, 0, since_s=0.0)
+
+
+async def test_partitions_that_go_on_together_read_each_object_once_however_many_there_are() -> None:
+    store = CountingWholes()
+    count = 3 * OBJECTS_KEPT
+    sealed, footers = await filled(store, count)
     wanted = [piece(footers[number]) for number in range(count)]
 
     async def go_on() -> int:
@@ -131,10 +137,7 @@ async def test_partitions_that_go_on_together_read_each_object_once_however_many
 async def test_partitions_that_come_later_or_read_in_another_order_get_theirs_and_nothing_stays() -> None:
     store = CountingWholes()
     count = 3 * OBJECTS_KEPT
-    for number in range(count):
-        await store.put_if_absent(layout.wal_key(*WAL, number), one_object(number))
-    sealed = SealedLogs(store)
-    footers = await sealed.footers(WAL, 0, since_s=0.0)
+    sealed, footers = await filled(store, count)
     up = [piece(footers[number]) for number in range(count)]
 
     async def go_on(wanted: list[Piece], stop_after: int, late: bool) -> None:

@@ -36,7 +36,7 @@ from tests.faults.object_load import (
     wait_until_led,
 )
 from tests.faults.producing import PRODUCE_VERSION, link, plain_batch
-from tests.faults.served import BUG, firn, serving
+from tests.faults.served import BUG, Served, firn, serving
 from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
 from tests.support.cluster import ROOT, WAIT_S, Brokers, Writing, brokers_running
 from tests.support.cluster_faults import wait_for_more
@@ -265,27 +265,35 @@ async def lose_the_directory(path: Path, away_s: float) -> None:
         check_no_bug(brokers)
 
 
+ALONE = {
+    "firn.cluster.enable": "true",
+    "wal.bytes": BUFFER_BYTES // 16,
+    "wal.buffer.bytes": BUFFER_BYTES,
+    "remote.log.manager.task.interval.ms": 200,
+}
+"""Settings of a single broker whose store is away for a while."""
+
+
+def begin(broker: Served) -> tuple[Clients, psutil.Process]:
+    """Topics of every durability with their clients, and the broker's process."""
+    level = f"{LEVEL_FEATURE}={OBJECT_LEVEL}"
+    raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
+    assert raised.returncode == 0, raised.stderr
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    create_all(admin, 1)
+    create(admin, 1, OBJECT, "flood", partitions=FLOODS)
+    assert broker.process is not None
+    return Clients(broker.bootstrap, broker.port), psutil.Process(broker.process.pid)
+
+
 async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> None:
     """``firn serve``, and a store that answers nothing for a while."""
     store = f"s3://{BUCKET}/here?endpoint=http://127.0.0.1:{port}&region=us-east-1&path_style=true"
-    settings = {
-        "firn.cluster.enable": "true",
-        "wal.bytes": BUFFER_BYTES // 16,
-        "wal.buffer.bytes": BUFFER_BYTES,
-        "remote.log.manager.task.interval.ms": 200,
-    }
-    with serving(path, "--take-over", store=store, environment=CREDENTIALS, settings=settings) as broker:
-        level = f"{LEVEL_FEATURE}={OBJECT_LEVEL}"
-        raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
-        assert raised.returncode == 0, raised.stderr
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        create_all(admin, 1)
-        create(admin, 1, OBJECT, "flood", partitions=FLOODS)
-        clients = Clients(broker.bootstrap, broker.port)
-        assert broker.process is not None
+    with serving(path, "--take-over", store=store, environment=CREDENTIALS, settings=ALONE) as broker:
+        clients, process = begin(broker)
         server = psutil.Process(pid)
         try:
-            await outage(clients, psutil.Process(broker.process.pid), server.suspend, server.resume, away_s)
+            await outage(clients, process, server.suspend, server.resume, away_s)
         finally:
             server.resume()
             clients.stop()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from app.metadata.cluster import LEVEL_FEATURE, OBJECT_LEVEL
-from tests.faults.object_load import OBJECT, TOPIC, check, create, create_all, wait_until_led
-from tests.faults.served import firn, serving
-from tests.faults.test_object_durability import BUFFER_BYTES, FLOODS, Clients, outage
+from tests.faults.object_load import TOPIC, check, wait_until_led
+from tests.faults.served import serving
+from tests.faults.test_object_durability import ALONE, begin, outage
 from tests.support.s3_server import CREDENTIALS, s3_server
 
 pytestmark = pytest.mark.faults
@@ -20,25 +18,11 @@ pytestmark = pytest.mark.faults
 
 async def lose_the_server(path: Path, name: str, away_s: float, *, killed: bool) -> None:
     """``firn serve`` with topics of every durability, and a store that is not there for a while."""
-    settings = {
-        "firn.cluster.enable": "true",
-        "wal.bytes": BUFFER_BYTES // 16,
-        "wal.buffer.bytes": BUFFER_BYTES,
-        "remote.log.manager.task.interval.ms": 200,
-    }
     with (
         s3_server(name, path / "bucket") as s3,
-        serving(path, "--take-over", store=s3.store, environment=CREDENTIALS, settings=settings) as broker,
+        serving(path, "--take-over", store=s3.store, environment=CREDENTIALS, settings=ALONE) as broker,
     ):
-        level = f"{LEVEL_FEATURE}={OBJECT_LEVEL}"
-        raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
-        assert raised.returncode == 0, raised.stderr
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        create_all(admin, 1)
-        create(admin, 1, OBJECT, "flood", partitions=FLOODS)
-        clients = Clients(broker.bootstrap, broker.port)
-        assert broker.process is not None
-        process = psutil.Process(broker.process.pid)
+        clients, process = begin(broker)
         cut, heal = (s3.kill, s3.start) if killed else (s3.stand_still, s3.go_on)
         try:
             await outage(clients, process, cut, heal, away_s)

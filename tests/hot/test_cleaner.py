@@ -459,7 +459,7 @@ async def test_a_stop_while_a_deleted_log_is_let_go_of_leaves_no_error_behind() 
     manager, log = await opened(fs, clock)
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
-    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    begun, ending, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Worker(InlineCleanerWork):
         async def begin(self, job: CleaningJob) -> Indexed:
@@ -468,6 +468,7 @@ async def test_a_stop_while_a_deleted_log_is_let_go_of_leaves_no_error_behind() 
             raise StorageUnavailable("cannot compact: No such file or directory")
 
         async def end(self) -> None:
+            ending.set()
             await let_go.wait()
             ended.set()
 
@@ -479,15 +480,16 @@ async def test_a_stop_while_a_deleted_log_is_let_go_of_leaves_no_error_behind() 
         cleaning = asyncio.create_task(cleaner.clean_next())
         await begun.wait()
         manager.delete("t", 0)
-        await asyncio.sleep(0.01)
+        await ending.wait()
         cleaning.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         let_go.set()
         await asyncio.wait([cleaning])
         assert cleaning.cancelled()
         assert ended.is_set()
         del cleaning
-        await asyncio.sleep(0.01)
+        for _ in range(5):  # the work fails, and whoever looks at its error is called
+            await asyncio.sleep(0)
         gc.collect()
         assert not unseen
     await manager.close()
