@@ -64,7 +64,7 @@ class Everything:
         bootstrap = self._bootstrap = machines.bootstrap
         self.writing = Writing(bootstrap, pace_s=PACE_S)
         self.following = Following(bootstrap)
-        self.groups = Groups(bootstrap, self.writing)
+        self.groups = Groups(bootstrap, self.writing, may_hang=True)
         self.shares = Shares(bootstrap, self.writing, seed)
         self.shares.book.phase = lambda: 1  # no moment is calm
         self.transactions = Transactions(bootstrap, seed)
