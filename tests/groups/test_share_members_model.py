@@ -81,7 +81,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
             refused = error.code
         else:
             self.heard_ms[request.member_id] = self.turn.now_ms
-            self.subscribed |= topic_ids(self.names(), self.image)
+            if request.member_epoch != -1:  # who leaves says nothing of topics that have come
+                self.subscribed |= topic_ids(self.names(), self.image)
             return ErrorCode.NONE, answer
         assert remembered(self.group) == before
         return refused, None
@@ -246,4 +247,14 @@ def test_a_topic_is_remembered_that_somebody_subscribed_to_whose_answers_were_lo
     machine.time_passes(SESSION_MS - 1)
     machine.time_passes(1000)
     machine.join(topics=frozenset({"a"}))
+    machine.teardown()
+
+
+def test_a_topic_that_came_is_remembered_by_heartbeats_of_its_subscribers_and_not_by_who_leaves() -> None:
+    machine = ShareGroupMachine()
+    machine.the_group_is_configured(interval_ms=0, size_max=2)
+    leaves, stays = machine.join(topics=frozenset({"a"})), machine.join(topics=frozenset({"a", "b", "c"}))
+    machine.topics_change(name="c", count=1)
+    machine.leave(reader=leaves, arrives=True)
+    machine.subscribe_anew(reader=stays, topics=frozenset({"a"}))
     machine.teardown()
