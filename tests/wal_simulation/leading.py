@@ -527,7 +527,8 @@ class Leading:
         ends = [self._start, *(int(batch.fields.end_offset) for batch in self.log.batches)]
         ends = [end for end in ends if floor < end <= self.high_watermark and end >= self._start]
         rng = self.broker.rng
-        if ends and ends[0] != self._start and self._is_lazy and not self._must_roll:
+        soon = ends and ends[0] == self._start and self.world.rules.rolls_ended
+        if self._is_lazy and not soon and not self._must_roll:
             ends = []
         last = [batch.fields for batch in self.log.batches if batch.fields.end_offset == self.high_watermark]
         if self._must_roll and not ends and last and self.manifest.tiered_end < self.high_watermark:

@@ -466,6 +466,9 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "J38 nothing is rolled for the bucket's sake": Planted(
         Rules(rolls=False), "held", 5, {"lazy": 1, "partitions": 2, "retention_bytes": 4000}
     ),
+    "J38 a partition that rolls once a week keeps its closed ranges": Planted(
+        Rules(rolls_ended=False), "alive", 5, {"lazy": 1, "partitions": 2} | _often("suspect")
+    ),
     "J40 durability is switched to object in one entry": Planted(
         Rules(two_entries_to_object=False), "lost", 5, {"replicas": 1} | _often("switch", "wipe")
     ),

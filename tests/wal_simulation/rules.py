@@ -61,6 +61,8 @@ class Rules:
     """J35."""
     rolls: bool = True
     """J38."""
+    rolls_ended: bool = True
+    """J38: what is in closed ranges is tiered soon, however rarely the partition rolls."""
     two_entries_to_object: bool = True
     """J40."""
     two_entries_from_object: bool = True
