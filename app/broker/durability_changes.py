@@ -2,7 +2,8 @@
 
 **To object.** What the partition has is tiered, while producers go on. Then the leader takes no records for the moment that the
 last piece needs: when everything is tiered, the write-ahead log begins with nothing, and the rule changes. A transaction that is
-open cannot be tiered, so the moment is one without.
+open cannot be tiered, so the moment is one without. If none comes by itself, because transactions overlap, none may begin for a
+while. That is done in one partition at a time: two transactions that each begin in two of them would wait for each other.
 
 **From object.** The leader goes on as before, and each record counts when the write-ahead log and all replicas in sync have it.
 When enough replicas are in sync, the leader takes no records until its log is in the bucket, on its disk and on theirs, and asks.
@@ -37,6 +38,12 @@ TIER_S: Final = 60.0
 """How long one attempt waits until what producers have written is tiered; they go on meanwhile."""
 PAUSE_S: Final = 10.0
 """How long producers wait at most in one attempt."""
+OPEN_S: Final = 5.0
+"""How long a moment without open transactions is waited for before none may begin."""
+SETTLE_S: Final = 5.0
+"""How long none may begin, at most."""
+SETTLE_AGAIN_S: Final = 60.0
+"""The time before they are stopped again, where some were still open then."""
 ANSWER_S: Final = 30.0
 IN_SYNC_S: Final = 30.0
 """Fewer replicas in sync than there are, but as many as ``min.insync.replicas`` asks, are enough after this time."""
@@ -86,6 +93,9 @@ class DurabilityChanges:
         """The partitions that are changed here, each with the loop time since which it is."""
         self._paused: dict[TopicIdPartition, PartitionLog] = {}
         """Logs that take no records, because it is not known yet what became of a request."""
+        self._settle_at: dict[TopicIdPartition, float] = {}
+        """By partition that had open transactions: the loop time from which on none may begin."""
+        self._settling = asyncio.Lock()
         self._wake = asyncio.Event()
 
     def follow(self, image: ClusterImage, delta: ImageDelta) -> None:
@@ -121,6 +131,7 @@ class DurabilityChanges:
         image, partition = self._found(key)
         if image is None:
             self._waiting.pop(key, None)
+            self._settle_at.pop(key, None)
             paused = self._paused.pop(key, None)
             if paused is not None:
                 paused.go_on()  # the change was taken back, by an image that is newer than what was asked for
@@ -158,16 +169,17 @@ class DurabilityChanges:
     async def _to_object(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
         log = partition.log
         await self._tiered(partition, int(log.high_watermark), TIER_S)
-        if log.producers.open_transactions:
+        if log.producers.open_transactions and not self._may_settle(key):
             return
-        self._paused[key] = log
-        log.pause(
-            RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again")
+        changes = RequestRejected(
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again"
         )
+        self._paused[key] = log
         asked = False
         try:
             if log.producers.open_transactions:
-                return
+                await self._settle(key, log, changes)
+            log.pause(changes)
             await self._until(lambda: log.high_watermark == log.log_end_offset, PAUSE_S)
             await self._tiered(partition, int(log.log_end_offset), PAUSE_S)
             wal = self._wal()
@@ -178,6 +190,20 @@ class DurabilityChanges:
             if not asked or self._is_newer(key, image):
                 log.go_on()
                 self._paused.pop(key, None)
+
+    def _may_settle(self, key: TopicIdPartition) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return now_s >= self._settle_at.setdefault(key, now_s + OPEN_S) and not self._settling.locked()
+
+    async def _settle(self, key: TopicIdPartition, log: PartitionLog, error: FirnError) -> None:
+        """Let transactions end, and none begin. Raises: TimeoutError."""
+        async with self._settling:
+            log.pause_transactions(error)
+            try:
+                await self._until(lambda: not log.producers.open_transactions, SETTLE_S)
+            except TimeoutError:
+                self._settle_at[key] = asyncio.get_running_loop().time() + SETTLE_AGAIN_S
+                raise
 
     async def _tiered(self, partition: Partition, end: int, within_s: float) -> None:
         """Wait until everything below ``end`` is in the tier. Raises: TimeoutError, StorageFull, StorageUnavailable."""

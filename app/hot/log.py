@@ -167,6 +167,7 @@ class PartitionLog:
         "_refusal",
         "_sealed",
         "_segments",
+        "_settling",
         "_snapshots",
         "_tail_waiters",
         "_tells_of_appends",
@@ -213,6 +214,8 @@ class PartitionLog:
         self._refusal: FirnError | None = None
         self._sealed: FirnError | None = None
         self._paused: FirnError | None = None
+        self._settling: FirnError | None = None
+        """Raised when a transaction begins."""
         self._journaled: JournaledEnd | None = None
         """While this broker leads a partition whose records count as stored when a journal has them."""
         self._guarded = False
@@ -450,7 +453,7 @@ class PartitionLog:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
         self.leader_epoch = epoch
         self._led = True
-        self._paused = None
+        self._paused = self._settling = None
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
 
@@ -540,9 +543,19 @@ class PartitionLog:
         self._paused = copy_of(error)
         self._guarded = True
 
+    def pause_transactions(self, error: FirnError) -> None:
+        """Raise ``error`` from every append that begins a transaction until ``go_on``, or until another leadership begins. Those
+        that are open go on and end."""
+        self._settling = copy_of(error)
+
     def go_on(self) -> None:
         """Append again."""
-        self._paused = None
+        self._paused = self._settling = None
+
+    def _check_begin(self, producer_id: int) -> None:
+        """A transactional batch is to be appended. Raises: the error of ``pause_transactions`` if it begins a transaction."""
+        if self._settling is not None and producer_id not in self._producers.open_transactions:
+            raise copy_of(self._settling)
 
     @property
     def sealed(self) -> bool:
@@ -719,6 +732,8 @@ class PartitionLog:
                             TimestampMs(original.timestamp) if self._append_time else NO_TIMESTAMP,
                             True,
                         )
+                if attributes & TRANSACTIONAL:
+                    self._check_begin(producer_id)
         if self.leader_epoch != self._noted_epoch:
             self._note_epoch(self.leader_epoch, Offset(self._end_offset))
         base = end = self._end_offset
@@ -835,6 +850,8 @@ class PartitionLog:
             )
         if header.producer_id >= 0:
             self._producers.check_coordinator(header)
+            if header.is_transactional:
+                self._check_begin(header.producer_id)
         if self.leader_epoch != self._noted_epoch:
             self._note_epoch(self.leader_epoch, Offset(self._end_offset))
         base = self._end_offset

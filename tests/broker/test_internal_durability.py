@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.broker import durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.errors import ErrorCode
 from app.metadata.changes import ConfigChange, Operation, ResourceType
@@ -25,7 +26,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tests.broker.test_cluster import member
-from tests.broker.test_object_durability import alone, create, led, objects
+from tests.broker.test_object_durability import alone, alter, create, led, objects
 from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
 from tests.broker.test_shares_of_several import Cluster as Shared
 from tests.broker.test_transactions import (
@@ -387,3 +388,49 @@ async def test_internal_topics_that_exist_change_to_object_durability_while_they
         assert [await committed_offset(of, f"g{number}") for number in range(5)] == [20, 21, 7, 8, 9]
     finally:
         await of.close()
+
+
+@pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+async def test_a_topic_changes_to_object_durability_though_a_transaction_is_open_at_any_time(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability_changes, "OPEN_S", 0.5)
+    async with one(tmp_path) as of:
+        broker = of.brokers[1]
+        kept = {"local_retention_ms": "-1", "retention_ms": "-1", "message_timestamp_before_max_ms": str(1 << 62)}
+        await create(broker, "d", firn_durability="disk", **kept)
+        image = lambda: broker.node.cluster.image.topics_by_name["d"].partitions[0]  # noqa: E731
+        done = 0
+        open_now: set[int] = set()
+        stop = asyncio.Event()
+
+        async def write(number: int) -> None:
+            nonlocal done
+            async with of.for_another_client() as client:
+                producer = Producer(client, f"id{number}", version)
+                await producer.init()
+                while not stop.is_set():
+                    await producer.add(("d", 0))
+                    assert await producer.write("d", 0, b"x") is ErrorCode.NONE
+                    open_now.add(number)
+                    with suppress(TimeoutError):
+                        await until(lambda: len(open_now) > 1, 2.0)
+                    open_now.remove(number)  # another is open, and ends after this one only, or none may begin
+                    await producer.end(commit=True)
+                    done += 1
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(write(number))
+            await until(lambda: done > 20)
+            async with talk(broker.port) as client:
+                await alter(client, "d", "object")
+            await until(lambda: image().durability is PartitionDurability.OBJECT)
+            changed = done
+            await until(lambda: done > changed + 20)
+            stop.set()
+        await until(lambda: not broker.log("d").producers.has_transactions)
+        assert broker.log("d").log_end_offset == 2 * done, "a record and a marker of each"
+        broker = await of.lose_the_disk()
+        assert broker.log("d").log_end_offset == 2 * done
+        assert not broker.log("d").producers.has_transactions

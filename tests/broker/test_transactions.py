@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -104,6 +105,14 @@ class Cluster:
         if key not in self._talks:
             self._talks[key] = await self._talk_stack.enter_async_context(talk(broker.port))
         return self._talks[key]
+
+    @asynccontextmanager
+    async def for_another_client(self) -> AsyncIterator[Self]:
+        """The same brokers, with connections of its own."""
+        view = copy(self)
+        view._talks = {}
+        async with AsyncExitStack() as view._talk_stack:
+            yield view
 
     def committed(self, topic: str, index: int) -> list[bytes]:
         """What a consumer at read_committed is given now."""
