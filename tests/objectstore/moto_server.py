@@ -18,7 +18,7 @@ from typing import Any
 
 from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import S3Backend
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     for name in ("upload_part", "complete_multipart_upload"):
         setattr(S3Backend, name, knowing_gone_uploads(getattr(S3Backend, name)))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = Conditional(DomainDispatcherApplication(create_backend_app))
+    app = Conditional(create_backend_app("s3"))
     host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
     server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     server.daemon_threads = True
