@@ -13,6 +13,7 @@ from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.segments import CleanedSegment
 from app.machine.rpc import RpcClient
+from app.machine.runtime import look_at_error
 
 T = TypeVar("T")
 
@@ -115,6 +116,7 @@ class CleanerProcess:
                     await self.stop()
             return asking.result()
         finally:
+            asking.add_done_callback(look_at_error)
             if not asking.done():
                 asking.cancel()
                 await asyncio.wait([asking])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from app.units import TimestampMs
 
@@ -55,7 +55,7 @@ class ThreadPool:
     async def run(self, work: Callable[[], T]) -> T:
         """See ``BlockingPool``: the work goes on when the caller is cancelled."""
         running = asyncio.wrap_future(self._executor.submit(work))
-        running.add_done_callback(_look_at_error)
+        running.add_done_callback(look_at_error)
         try:
             return await asyncio.shield(running)
         finally:
@@ -67,7 +67,7 @@ class ThreadPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _look_at_error(done: asyncio.Future[T]) -> None:
+def look_at_error(done: asyncio.Future[Any]) -> None:
     """Read the error of a call whose caller may have gone, since nobody else does then."""
     if not done.cancelled():
         done.exception()

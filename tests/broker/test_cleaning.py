@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -11,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,7 +20,9 @@ from app.broker.cleaning import CleanerProcess
 from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
+from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.process import Throttle, untouched_mappings
+from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
@@ -189,3 +192,32 @@ def test_the_limit_on_bytes_a_second_waits_as_long_as_they_cost() -> None:
     waited.clear()
     throttle(5)
     assert waited == [], "what was not used is not saved up, and a few bytes are not waited for"
+
+
+async def test_a_job_that_fails_in_the_moment_in_which_it_is_ended_leaves_no_error_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    class Work(ProxyCleanerWork):
+        async def begin(self, job: CleaningJob) -> Indexed:
+            begun.set()
+            await ended.wait()
+            raise StorageUnavailable("cannot compact: No such file or directory")
+
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    monkeypatch.setattr("app.broker.cleaning.ProxyCleanerWork", Work)
+    async with beside(tmp_path) as (_, process, _, _):
+        job: Any = None  # nobody looks at it
+        beginning = asyncio.create_task(process.begin(job))
+        await begun.wait()
+        ended.set()
+        await asyncio.sleep(0)
+        beginning.cancel()
+        await asyncio.wait([beginning])
+        assert beginning.cancelled()
+        del beginning
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert not unseen

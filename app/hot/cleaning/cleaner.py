@@ -25,6 +25,7 @@ from app.hot.segment_list import SegmentHold
 from app.hot.segments import CleanedSegment, RolledSegment
 from app.hot.swapping import commit
 from app.machine.files import FileSystem, storage_error
+from app.machine.runtime import look_at_error
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock
 from app.units import Offset
@@ -316,7 +317,7 @@ class LogCleaner:
             return asking.result()
         finally:
             going.cancel()
-            asking.add_done_callback(_look_at_error)  # also if a stop cuts the next lines off
+            asking.add_done_callback(look_at_error)  # also if a stop cuts the next lines off
             if not asking.done():
                 await _to_the_end(this.work.end())
                 asking.cancel()
@@ -356,12 +357,6 @@ class LogCleaner:
         return StorageUnavailable(str(failure))
 
 
-def _look_at_error(task: asyncio.Future[Any]) -> None:
-    """Nobody waits for it any more."""
-    if not task.cancelled():
-        task.exception()
-
-
 async def _to_the_end(work: Awaitable[T]) -> T:
     """Like ``await``, but a cancellation waits until the work is done."""
     task = asyncio.ensure_future(work)
@@ -369,6 +364,5 @@ async def _to_the_end(work: Awaitable[T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()
+        look_at_error(task)
         raise

@@ -14,6 +14,7 @@ from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.segments import CleanedSegment
 from app.machine.files import FileSystem, storage_error
 from app.machine.rpc import Handler, RpcClient
+from app.machine.runtime import look_at_error
 from app.seams import BlockingPool
 from app.units import Buffer
 
@@ -89,8 +90,7 @@ class InlineCleanerWork:
             compaction.abandon()
         if running is not None:
             await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # told to whoever waited for it, if anybody did
+            look_at_error(running)  # it was told to whoever waited for it, if anybody did
         self._compaction = self._running = None
 
     async def rest(self) -> None:
