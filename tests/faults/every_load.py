@@ -1,4 +1,4 @@
-"""All that clients do to a cluster at once: producers, consumer groups of both protocols, a share group and transactions.
+"""All that clients do to a cluster at once: producers, consumer groups of both protocols, a share group, transactions, compaction.
 
 Each kind of client is a user of its own, who may do just what ``RIGHTS`` has, where brokers ask who somebody is.
 """
@@ -10,8 +10,9 @@ from typing import Final
 
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 
-from tests.faults import share_load, transaction_load
+from tests.faults import keyed_load, share_load, transaction_load
 from tests.faults.group_load import PROTOCOLS, Groups
+from tests.faults.keyed_load import Keyed
 from tests.faults.share_load import Shares
 from tests.faults.transaction_load import Transactions
 from tests.support.cluster import Brokers, Writing, create_topics
@@ -28,7 +29,7 @@ SHORT: Final = {
     "group_share_min_heartbeat_interval_ms": 500,
 }
 """So that tests wait less."""
-SETTINGS: Final = SHORT | share_load.SETTINGS | transaction_load.SETTINGS
+SETTINGS: Final = SHORT | share_load.SETTINGS | transaction_load.SETTINGS | keyed_load.SETTINGS
 """Of a broker."""
 
 
@@ -55,6 +56,7 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
         _group("copy"),
         _transactions("copier"),
     ],
+    "keeper": [_topic(AclOperation.WRITE, keyed_load.TOPIC), _topic(AclOperation.READ, keyed_load.TOPIC)],
 }
 """What each user may do, and nothing else."""
 
@@ -65,6 +67,7 @@ class EveryLoad:
     def __init__(self, brokers: Brokers, seed: int) -> None:
         create_topics(brokers.admin, "t")
         create_topics(brokers.admin, "txn", "copy", partitions=transaction_load.PARTITIONS)
+        create_topics(brokers.admin, keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG)
         self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
         of = brokers.client_of
         self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=of("writer"))
@@ -73,7 +76,8 @@ class EveryLoad:
         self._transactions = Transactions(
             brokers.bootstrap, seed, writer=of("appender"), copier=of("copier"), reader=self._admin
         )
-        self.loads: list[Load] = [self._writing, self._groups, self.shares, self._transactions]
+        self._keyed = Keyed(brokers.bootstrap, seed, client=of("keeper"))
+        self.loads: list[Load] = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
 
     def finish(self) -> None:
         """Write no more, and wait until all was written, read, acknowledged and copied."""
@@ -81,10 +85,11 @@ class EveryLoad:
         self._groups.finish()
         self.shares.finish()
         self._transactions.finish()
+        self._keyed.finish()
 
     def stop(self) -> None:
         """After ``finish`` it does nothing."""
-        for load in (self._groups, self.shares, self._transactions):
+        for load in (self._groups, self.shares, self._transactions, self._keyed):
             load.stop()
         self._writing.finish()
 
@@ -94,3 +99,4 @@ class EveryLoad:
         self._groups.check()
         self.shares.check()
         self._transactions.check()
+        self._keyed.check()
