@@ -4,7 +4,8 @@ names another address to listen on.
 Ends when its standard input does, so it never outlives the tests. Moto answers ``If-None-Match: *`` on PutObject and on
 CompleteMultipartUpload, but looks first and writes afterwards, on as many threads as there are requests: a lock makes the
 two one step, as they are in S3. Buckets named ``ignorant-…`` belong to a server that ignores the header, as old
-S3-compatible servers do. An upload that is gone is an internal error of moto's; here it is NoSuchUpload, as in S3.
+S3-compatible servers do. An upload that is gone is an internal error of moto's; here it is NoSuchUpload, as in S3. For each list of
+a prefix moto looks at all keys of the bucket and sorts them; here they are kept in order.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import functools
 import logging
 import sys
 import threading
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.s3.exceptions import NoSuchUpload
-from moto.s3.models import S3Backend
+from moto.s3.models import FakeBucket, FakeDeleteMarker, S3Backend
+from moto.s3.utils import _VersionedKeyStore
 from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -44,6 +47,66 @@ def knowing_gone_uploads(method: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+class OrderedKeys(_VersionedKeyStore):
+    """The keys of a bucket, and their names in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in self:
+            insort(self.names, key)
+        super().__setitem__(key, value)
+
+    def setlist(self, key: Any, list_: Any) -> None:
+        if key not in self:
+            insort(self.names, key)
+        super().setlist(key, list_)
+
+    def pop(self, key: str) -> None:  # type: ignore[override]
+        super().pop(key)
+        del self.names[bisect_left(self.names, key)]
+
+
+def with_ordered_keys(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def made(bucket: FakeBucket, *arguments: Any, **options: Any) -> None:
+        method(bucket, *arguments, **options)
+        bucket.keys = OrderedKeys()
+
+    return made
+
+
+def from_ordered_keys(method: Callable[..., Any]) -> Callable[..., Any]:
+    """``S3Backend.list_objects_v2`` for lists of a prefix without a delimiter."""
+
+    @functools.wraps(method)
+    def found(
+        backend: S3Backend,
+        bucket: FakeBucket,
+        prefix: str | None,
+        delimiter: str | None,
+        continuation_token: str | None,
+        start_after: str | None,
+        max_keys: int,
+    ) -> Any:
+        if delimiter:
+            return method(backend, bucket, prefix, delimiter, continuation_token, start_after, max_keys)
+        names, prefix = bucket.keys.names, prefix or ""
+        after = backend._pagination_tokens.get(continuation_token) if continuation_token else start_after
+        at = max(bisect_left(names, prefix), bisect_right(names, after) if after else 0)
+        keys = []
+        while at < len(names) and names[at].startswith(prefix) and len(keys) <= max_keys:
+            key = bucket.keys[names[at]]
+            if not isinstance(key, FakeDeleteMarker):
+                keys.append(key)
+            at += 1
+        return backend._truncate_result(keys, max_keys)
+
+    return found
+
+
 class Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -51,6 +114,8 @@ class Handler(WSGIRequestHandler):
 def main() -> None:
     for name in ("upload_part", "complete_multipart_upload"):
         setattr(S3Backend, name, knowing_gone_uploads(getattr(S3Backend, name)))
+    FakeBucket.__init__ = with_ordered_keys(FakeBucket.__init__)  # type: ignore[method-assign]
+    S3Backend.list_objects_v2 = from_ordered_keys(S3Backend.list_objects_v2)  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = Conditional(create_backend_app("s3"))
     host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
