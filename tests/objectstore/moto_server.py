@@ -21,20 +21,22 @@ from typing import Any
 from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import FakeBucket, FakeDeleteMarker, S3Backend
 from moto.s3.utils import _VersionedKeyStore
-from moto.server import create_backend_app
+from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 
 class Conditional:
-    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
-        self._app = app
+    def __init__(self, s3: Callable[..., Iterable[bytes]], others: Callable[..., Iterable[bytes]]) -> None:
+        """``others`` looks for the service that is meant, which takes it as long as S3 does to answer."""
+        self._s3, self._others = s3, others
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"].startswith("/ignorant-"):
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        app = self._s3 if "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "") else self._others
         with self._lock:
-            return self._app(environ, start_response)
+            return app(environ, start_response)
 
 
 def knowing_gone_uploads(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,15 +96,18 @@ def from_ordered_keys(method: Callable[..., Any]) -> Callable[..., Any]:
         if delimiter:
             return method(backend, bucket, prefix, delimiter, continuation_token, start_after, max_keys)
         names, prefix = bucket.keys.names, prefix or ""
-        after = backend._pagination_tokens.get(continuation_token) if continuation_token else start_after
+        after = continuation_token or start_after  # a token is the last name of the list before
         at = max(bisect_left(names, prefix), bisect_right(names, after) if after else 0)
-        keys = []
+        keys: list[Any] = []
         while at < len(names) and names[at].startswith(prefix) and len(keys) <= max_keys:
             key = bucket.keys[names[at]]
             if not isinstance(key, FakeDeleteMarker):
                 keys.append(key)
             at += 1
-        return backend._truncate_result(keys, max_keys)
+        if len(keys) <= max_keys:
+            return keys, False, None
+        keys.pop()
+        return keys, True, keys[-1].name if keys else None
 
     return found
 
@@ -117,7 +122,7 @@ def main() -> None:
     FakeBucket.__init__ = with_ordered_keys(FakeBucket.__init__)  # type: ignore[method-assign]
     S3Backend.list_objects_v2 = from_ordered_keys(S3Backend.list_objects_v2)  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = Conditional(create_backend_app("s3"))
+    app = Conditional(create_backend_app("s3"), DomainDispatcherApplication(create_backend_app))
     host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
     server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     server.daemon_threads = True
