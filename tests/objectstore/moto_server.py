@@ -16,7 +16,7 @@ import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import FakeBucket, FakeDeleteMarker, S3Backend
@@ -24,19 +24,29 @@ from moto.s3.utils import _VersionedKeyStore
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+App: TypeAlias = Callable[..., Iterable[bytes]]
+
+
+def by_service(s3: App, others: App) -> App:
+    """``others`` looks for the service that is meant, which takes it as long as S3 does to answer."""
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        is_s3 = "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "")
+        return (s3 if is_s3 else others)(environ, start_response)
+
+    return answered
+
 
 class Conditional:
-    def __init__(self, s3: Callable[..., Iterable[bytes]], others: Callable[..., Iterable[bytes]]) -> None:
-        """``others`` looks for the service that is meant, which takes it as long as S3 does to answer."""
-        self._s3, self._others = s3, others
+    def __init__(self, app: App) -> None:
+        self._app = app
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"].startswith("/ignorant-"):
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        app = self._s3 if "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "") else self._others
         with self._lock:
-            return app(environ, start_response)
+            return self._app(environ, start_response)
 
 
 def knowing_gone_uploads(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +132,7 @@ def main() -> None:
     FakeBucket.__init__ = with_ordered_keys(FakeBucket.__init__)  # type: ignore[method-assign]
     S3Backend.list_objects_v2 = from_ordered_keys(S3Backend.list_objects_v2)  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = Conditional(create_backend_app("s3"), DomainDispatcherApplication(create_backend_app))
+    app = Conditional(by_service(create_backend_app("s3"), DomainDispatcherApplication(create_backend_app)))
     host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
     server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     server.daemon_threads = True
