@@ -50,13 +50,17 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
     "reader": [_topic(AclOperation.READ, "t"), *(_group(name) for name in PROTOCOLS)],
     "worker": [_topic(AclOperation.READ, "t"), _group(share_load.GROUP)],
     "appender": [_topic(AclOperation.WRITE, "txn"), _transactions("writer-", ResourcePatternType.PREFIXED)],
+    "keeper": [
+        _topic(AclOperation.WRITE, keyed_load.TOPIC),
+        _topic(AclOperation.READ, keyed_load.TOPIC),
+        _group(keyed_load.GROUP),
+    ],
     "copier": [
         _topic(AclOperation.READ, "txn"),
         _topic(AclOperation.WRITE, "copy"),
         _group("copy"),
         _transactions("copier"),
     ],
-    "keeper": [_topic(AclOperation.WRITE, keyed_load.TOPIC), _topic(AclOperation.READ, keyed_load.TOPIC)],
 }
 """What each user may do, and nothing else."""
 

@@ -17,6 +17,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.support.cluster import WAIT_S, until
 
 TOPIC: Final = "keyed"
+GROUP: Final = "keepers"
+"""librdkafka asks for its coordinator, though nothing is committed."""
 PARTITIONS: Final = 3
 KEYS: Final = 20
 DELETED_SHARE: Final = 0.1
@@ -110,7 +112,7 @@ class Keyed:
 
     def _read(self) -> None:
         consumer = Consumer(
-            {"group.id": "unused", "enable.auto.commit": False, "auto.offset.reset": "error", **self._client}
+            {"group.id": GROUP, "enable.auto.commit": False, "auto.offset.reset": "error", **self._client}
         )
         try:
             while not self._stop_reading.is_set():
