@@ -305,7 +305,7 @@ SCRIPT: dict[str, list[Step]] = {
     "create default partitions": [created("by-default", -1, -1)],
     "create without replicas": [created("none", 1, 0)],
     "create negative replicas": [created("none", 1, -2)],
-    "create too many replicas": [created("none", 1, 3)],
+    "create too many replicas": [created("copies", 1, 3)],
     "create twice at once": [created("none", times=2)],
     "create by hand": [created("by-hand", -1, -1, assignments=[(0, [1]), (1, [1])])],
     "create by hand and count": [created("none", 1, 1, assignments=[(0, [1])])],
@@ -442,16 +442,24 @@ MEANT: dict[str, str] = {
     # Defaults
     "offset of -6 in version 11": "Firn's topics are tiered by default, Kafka's are not",
 }
+
+MEANT_WITHOUT_DISK: dict[str, str] = MEANT | {
+    "create too many replicas": "the factor is kept for the day on which the topic's durability is another (ADR 0037)",
+}
 """Where Firn differs on purpose, and why. (A partition whose records are null is not asked: Kafka never answers it.)"""
 
 
 @pytest.mark.parametrize("name", SCRIPT)
-def test_firn_answers_as_kafka_does(peers: list[Peer], name: str) -> None:
+def test_firn_answers_as_kafka_does(peers: list[Peer], how: Sequence[str], name: str) -> None:
     kafka, firn = (play(peer, SCRIPT[name]) for peer in peers)
-    if name in MEANT:
+    if name in (MEANT_WITHOUT_DISK if how else MEANT):
         assert firn != kafka, "they agree now"
     else:
         assert firn == kafka
+
+
+ANY = 1
+"""Of the kinds of a filter for rules."""
 
 
 def is_answered(peer: Peer, key: int, version: int) -> bool:
@@ -463,6 +471,10 @@ def is_answered(peer: Peer, key: int, version: int) -> bool:
             message.transactions.append(
                 make(key, "AddPartitionsToTxnTransaction")
             )  # Kafka never answers if there is none
+        if key == ApiKey.DESCRIBE_ACLS:  # Kafka closes the connection at kinds that it does not know
+            message.resource_type_filter = message.pattern_type_filter = message.operation = message.permission_type = (
+                ANY
+            )
         body = codec.encode_request(key, version, message)
     flexible = version >= FLEXIBLE_FIRST.get(key, 0x7FFF)
     with Raw(peer.port) as raw:
