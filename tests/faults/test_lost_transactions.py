@@ -114,6 +114,7 @@ def test_producers_of_before_are_fenced_and_no_transaction_is_half_committed(tmp
         before = opened(brokers, 1).keys()
         end_and_wipe(brokers, [1])
         brokers.start(1)
+        wait_until_led(brokers.admin, "t")
         until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "what was open is decided")
         wanted = [*(f"first of {name}" for name in producers), "half"]
         assert [committed(brokers, partition) for partition in (0, 1)] == [wanted, wanted]
