@@ -43,7 +43,7 @@ OPEN_S: Final = 5.0
 SETTLE_S: Final = 5.0
 """How long none may begin, at most."""
 SETTLE_AGAIN_S: Final = 60.0
-"""The time before they are stopped again, where some were still open then."""
+"""From one such stop to the next, where the attempt led to nothing."""
 ANSWER_S: Final = 30.0
 IN_SYNC_S: Final = 30.0
 """Fewer replicas in sync than there are, but as many as ``min.insync.replicas`` asks, are enough after this time."""
@@ -94,7 +94,7 @@ class DurabilityChanges:
         self._paused: dict[TopicIdPartition, PartitionLog] = {}
         """Logs that take no records, because it is not known yet what became of a request."""
         self._settle_at: dict[TopicIdPartition, float] = {}
-        """By partition that had open transactions: the loop time from which on none may begin."""
+        """By partition that had open transactions: the loop time from which on new ones may be stopped."""
         self._settling = asyncio.Lock()
         self._wake = asyncio.Event()
 
@@ -198,12 +198,9 @@ class DurabilityChanges:
     async def _settle(self, key: TopicIdPartition, log: PartitionLog, error: FirnError) -> None:
         """Let transactions end, and none begin. Raises: TimeoutError."""
         async with self._settling:
+            self._settle_at[key] = asyncio.get_running_loop().time() + SETTLE_AGAIN_S
             log.pause_transactions(error)
-            try:
-                await self._until(lambda: not log.producers.open_transactions, SETTLE_S)
-            except TimeoutError:
-                self._settle_at[key] = asyncio.get_running_loop().time() + SETTLE_AGAIN_S
-                raise
+            await self._until(lambda: not log.producers.open_transactions, SETTLE_S)
 
     async def _tiered(self, partition: Partition, end: int, within_s: float) -> None:
         """Wait until everything below ``end`` is in the tier. Raises: TimeoutError, StorageFull, StorageUnavailable."""
