@@ -23,7 +23,6 @@ pytestmark = pytest.mark.faults
 SETTINGS = {"replica_lag_time_max_ms": 2_000, "leader_imbalance_check_interval_seconds": 2}
 
 
-@pytest.mark.ci
 def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transactions_go_on(tmp_path: Path) -> None:
     with brokers_running(tmp_path, proxied=True, settings=every_load.SETTINGS) as brokers:
         load = EveryLoad(brokers, seed=1)
