@@ -55,7 +55,7 @@ class Keyed:
         self._tried: list[dict[bytes, int]] = [{} for _ in range(PARTITIONS)]
         """The newest number of each key that was written, acknowledged or not."""
         self._acknowledged: list[dict[bytes, int]] = [{} for _ in range(PARTITIONS)]
-        """The newest that was acknowledged."""
+        """The newest that was acknowledged at an offset."""
         self._count = [0] * PARTITIONS
         """How many were acknowledged."""
         self._last = [-1] * PARTITIONS
@@ -95,10 +95,12 @@ class Keyed:
     def _produce(self, producer: Producer, partition: int, key: bytes, number: int) -> None:
         def done(error: Any, message: Any) -> None:
             if error is None:
-                # None: the broker knows the batch, and remembers no more where it is.
-                self._last[partition] = max(self._last[partition], message.offset() or -1)
-                self._acknowledged[partition][key] = number
                 self._count[partition] += 1
+                offset = message.offset()
+                # None: the broker knows the batch, and remembers no more where it is. Nobody could say whether a reader got there.
+                if offset is not None:
+                    self._last[partition] = max(self._last[partition], offset)
+                    self._acknowledged[partition][key] = number
             else:
                 self._refused.append(f"{partition} {key!r} {number}: {error}")
 
