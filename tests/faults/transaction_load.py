@@ -65,8 +65,8 @@ class Transactional(threading.Thread):
     def step(self) -> None:
         raise NotImplementedError
 
-    def begin(self) -> Producer:
-        """A producer whose transaction has begun."""
+    def ready(self) -> Producer:
+        """A producer to which no transaction of its id is open any more, its own or an earlier one's."""
         if self.producer is None:
             self.producer = Producer(
                 {
@@ -79,8 +79,13 @@ class Transactional(threading.Thread):
                 }
             )
             self._call(self.producer.init_transactions, CALL_S)
-        self.producer.begin_transaction()
         return self.producer
+
+    def begin(self) -> Producer:
+        """A producer whose transaction has begun."""
+        producer = self.ready()
+        producer.begin_transaction()
+        return producer
 
     def end(self, *, commit: bool) -> Outcome:
         """Commit or abort. Raises: KafkaException."""
@@ -186,6 +191,8 @@ class Copier(Transactional):
     def step(self) -> None:
         try:
             if self._consumer is None:
+                # In this order: an earlier transaction's offsets are known only when it has ended.
+                self.ready()
                 self._consumer = self._at_committed()
             messages = []
             for message in self._consumer.consume(200, 0.2):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from app.handlers.context import Request
 from app.handlers.metadata import handle
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller import Controller
+from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
@@ -57,6 +60,26 @@ async def test_brokers_topics_and_leaders_are_told_in_every_version(version: int
         if version >= 10:
             assert topics["t"].topic_id == made.topic_id
         assert (await metadata(bench, version, ["t"])).brokers
+
+
+async def test_the_list_of_brokers_is_never_empty() -> None:
+    async with admin_bench() as bench:
+        image = bench.cluster.image
+        own = image.brokers[NODE_ID]
+
+        async def told(*fenced: bool) -> list[int]:
+            brokers = {
+                broker_id: replace(own, broker_id=BrokerId(broker_id), fenced=is_fenced)
+                for broker_id, is_fenced in zip((NODE_ID, NODE_ID + 1), fenced, strict=False)
+            }
+            bench.context.cluster = SimpleNamespace(image=replace(image, brokers=brokers))  # type: ignore[assignment]
+            return [broker.node_id for broker in (await metadata(bench, 12, None)).brokers]
+
+        assert await told(False, False) == [NODE_ID, NODE_ID + 1]
+        assert await told(True, False) == [NODE_ID + 1]
+        assert await told(True, True) == [NODE_ID]
+        assert await told(True) == [NODE_ID]
+        assert await told() == []
 
 
 @pytest.mark.parametrize("with_operations", [False, True])
