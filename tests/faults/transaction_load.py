@@ -186,7 +186,7 @@ class Copier(Transactional):
         super().__init__(bootstrap, "copier", client)
         self._consumer: Consumer | None = None
         self.ends: dict[int, int] = {}
-        """Up to where it has copied, by partition."""
+        """Up to where it has copied, in transactions that are committed, by partition."""
 
     def step(self) -> None:
         try:
@@ -194,14 +194,15 @@ class Copier(Transactional):
                 # In this order: an earlier transaction's offsets are known only when it has ended.
                 self.ready()
                 self._consumer = self._at_committed()
-            messages = []
+            messages, ends = [], {}
             for message in self._consumer.consume(200, 0.2):
                 error = message.error()
                 if error is None:
                     messages.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    self._note(message)
+                    ends[message.partition()] = message.offset()
             if not messages:
+                self.ends.update(ends)
                 return
             producer = self.begin()
             for message in messages:
@@ -210,15 +211,14 @@ class Copier(Transactional):
             offsets = [one for one in positions if one.offset >= 0]
             metadata = self._consumer.consumer_group_metadata()
             self._call(returned, producer.send_offsets_to_transaction, offsets, metadata, CALL_S)
-            if self.end(commit=True) is not Outcome.COMMITTED:
+            if self.end(commit=True) is Outcome.COMMITTED:
+                self.ends.update(ends)
+            else:
                 self.leave()
         except KafkaException as error:
             if self.producer is not None:
                 self.give_up(error)
             self.leave()
-
-    def _note(self, message: Any) -> None:
-        self.ends[message.partition()] = message.offset()
 
     def _at_committed(self) -> Consumer:
         consumer = Consumer(
