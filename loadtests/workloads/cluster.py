@@ -30,6 +30,7 @@ ANYWHERE: Final = -1
 """The load and all brokers share the machine's cores."""
 ALONE: Final = "one-replica"
 """Topic without followers."""
+DELETE_DELAY_MS: Final = "1000"
 HALF: Final = 0.5
 PACED_IN_FLIGHT: Final = 1_000
 PACED_REQUESTS_MIN: Final = 200
@@ -71,9 +72,24 @@ def _options(cluster: Cluster, size: str, connections: int) -> tuple[str, dict[s
     }
 
 
+def _make(cluster: Cluster, topic: str) -> None:
+    config = {**NOT_TIERED.get(cluster.name, {}), "file_delete_delay_ms": DELETE_DELAY_MS}
+    if topic == ALONE:
+        cluster.make_topic_on(topic, [NODES[:1]], **config)
+    else:
+        cluster.make_topic(topic, **config)
+
+
 def _generate(cluster: Cluster, topic: str, size: str, connections: int, **more: Any) -> Report:
+    """One run of the load. What requests of 1 MB wrote to one broker alone is gone again afterwards: it is so fast that a few runs
+    fill a disk."""
     work, options = _options(cluster, size, connections)
-    return finish(start_generator(cluster.leader(topic), work, topic, core=ANYWHERE, **options | more))
+    try:
+        return finish(start_generator(cluster.leader(topic), work, topic, core=ANYWHERE, **options | more))
+    finally:
+        if size == LARGE and topic == ALONE:
+            cluster.drop_topic(topic)
+            _make(cluster, topic)
 
 
 def _warm(lab: Lab, cluster: Cluster, topic: str, size: str, connections: int, warming: WarmUp) -> None:
@@ -102,11 +118,11 @@ def produce(lab: Lab) -> list[Case]:
             name = replicated(size, connections)
             topic = name.replace(" ", "-").replace(",", "")
             for cluster in found.values():
-                cluster.make_topic(topic, **NOT_TIERED.get(cluster.name, {}))
+                _make(cluster, topic)
                 _warm(lab, cluster, topic, size, connections, BRIEF_WARM_UP if cases else MAIN_WARM_UP)
             seconds = lab.effort.seconds
             if connections == MANY:
-                found["Firn"].make_topic_on(ALONE, [NODES[:1]], **NOT_TIERED["Firn"])
+                _make(found["Firn"], ALONE)
             cases.append(_compare(lab, name, found, topic, size, connections, seconds=seconds))
             if connections == MANY:
                 found["Firn"].drop_topic(ALONE)
