@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from app.coordinator.topics import INTERNAL, ensure_topic
@@ -16,7 +16,7 @@ from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
 from app.metadata.changes import check_topic_name
-from app.metadata.cluster import BrokerImage, PartitionImage, TopicImage
+from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import change, note
 from app.units import NO_TOPIC_ID
@@ -203,19 +203,21 @@ async def _with_new_topics(
     return _describe(context, request, message, wanted, failed)
 
 
-def _brokers_shown(context: Context, request: Request) -> list[MetadataResponseBroker]:
-    """The brokers that are not fenced. If there are none, the one that answers: a broker is fenced for a moment when it starts, and
-    librdkafka forgets its bootstrap servers for a list without any broker, and asks nobody again."""
-    brokers = context.image.brokers
-
-    def shown(alive: Callable[[int, BrokerImage], bool]) -> list[MetadataResponseBroker]:
-        return [
-            MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
-            for node_id, broker in sorted(brokers.items())
-            if alive(node_id, broker) and (endpoint := broker.endpoint(request.caller.listener)) is not None
-        ]
-
-    return shown(lambda _, broker: not broker.fenced) or shown(lambda node_id, _: node_id == context.config.node_id)
+def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
+    """The brokers that are not fenced. If there are none, the broker that answers: one that starts is fenced for a moment, and
+    librdkafka forgets its bootstrap servers when it is told of no broker at all, and asks nobody again."""
+    reached = [
+        (broker, endpoint)
+        for _, broker in sorted(image.brokers.items())
+        if (endpoint := broker.endpoint(request.caller.listener)) is not None
+    ]
+    shown = [one for one in reached if not one[0].fenced]
+    if not shown:
+        shown = [one for one in reached if one[0].broker_id == context.config.node_id]
+    return [
+        MetadataResponseBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+        for broker, endpoint in shown
+    ]
 
 
 def _describe(
@@ -228,7 +230,7 @@ def _describe(
     differs = message.include_topic_authorized_operations and context.authorizer is not None
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
-        brokers=_brokers_shown(context, request),
+        brokers=_brokers_shown(context, request, image),
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,
         cluster_authorized_operations=(

@@ -62,7 +62,7 @@ async def test_brokers_topics_and_leaders_are_told_in_every_version(version: int
         assert (await metadata(bench, version, ["t"])).brokers
 
 
-async def test_the_list_of_brokers_is_never_empty() -> None:
+async def test_a_broker_names_itself_when_no_broker_is_alive() -> None:
     async with admin_bench() as bench:
         image = bench.cluster.image
         own = image.brokers[NODE_ID]
