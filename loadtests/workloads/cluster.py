@@ -31,6 +31,7 @@ ANYWHERE: Final = -1
 ALONE: Final = "one-replica"
 """Topic without followers."""
 DELETE_DELAY_MS: Final = "1000"
+"""After which the disk has the room of a dropped topic again; the default of both systems is a minute."""
 HALF: Final = 0.5
 PACED_IN_FLIGHT: Final = 1_000
 PACED_REQUESTS_MIN: Final = 200

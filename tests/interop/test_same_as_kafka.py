@@ -442,11 +442,12 @@ MEANT: dict[str, str] = {
     # Defaults
     "offset of -6 in version 11": "Firn's topics are tiered by default, Kafka's are not",
 }
+"""Where Firn differs on purpose, and why. (A partition whose records are null is not asked: Kafka never answers it.)"""
 
 MEANT_WITHOUT_DISK: dict[str, str] = MEANT | {
     "create too many replicas": "the factor is kept for the day on which the topic's durability is another (ADR 0037)",
 }
-"""Where Firn differs on purpose, and why. (A partition whose records are null is not asked: Kafka never answers it.)"""
+"""The same, of a broker without a disk."""
 
 
 @pytest.mark.parametrize("name", SCRIPT)
