@@ -141,13 +141,17 @@ def test_a_process_that_ended_and_was_not_waited_for_holds_no_memory() -> None:
         [sys.executable, "-c", SERVER_WITH_AN_ENDED_CHILD], stdout=subprocess.PIPE, stdin=subprocess.PIPE
     )
     with server:
-        assert server.stdout is not None
-        ended = int(server.stdout.readline())
-        assert ended in family(server.pid)
-        with pytest.raises(ValueError, match="VmHWM"):
-            memory_mb(ended, "VmHWM")
-        assert family_memory_mb(server.pid, "VmHWM") == memory_mb(server.pid, "VmHWM")
-        server.kill()
+        try:
+            assert server.stdout is not None
+            ended = int(server.stdout.readline())
+            assert ended in family(server.pid)
+            with pytest.raises(ValueError, match="VmHWM"):
+                memory_mb(ended, "VmHWM")
+            server.send_signal(signal.SIGSTOP)  # it has told its child's id and goes on to read: its memory still grows
+            os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
+            assert family_memory_mb(server.pid, "VmHWM") == memory_mb(server.pid, "VmHWM")
+        finally:
+            server.kill()
 
 
 @pytest.fixture
