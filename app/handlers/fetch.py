@@ -66,6 +66,7 @@ from app.wire.header import parse_request_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from app.handlers.callers import Caller
     from app.handlers.client import Client
     from app.handlers.context import Context
     from app.handlers.fetch_fan_out import FanOut, FetchKind
@@ -232,7 +233,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         header = parse_request_header(frame)
         client_id = header.client_id
         request = decode_fetch(version, frame[header.body_start :])
-        plan = plan_of(context, version, request)
+        plan = plan_of(context, connection.caller, version, request)
         if plan.error:
             return unwrap(encode_fetch_response(version, correlation_id, [], error_code=plan.error))
         partitions_asked = list(plan.partitions) if plan.followed is None else []
@@ -300,22 +301,29 @@ def tell_fetched(
         context.audit.served(caller, FETCH, client_id, correlation_id, resources)
 
 
-def plan_of(context: Context, version: int, request: FetchRequest) -> FetchPlan:
+def follower_of(context: Context, caller: Caller, request: FetchRequest) -> Follower | None:
+    """The follower that a request claims to be from, if there is one and the caller may act as a broker.
+
+    The session of a follower, and what it knows, are for nobody else.
+    """
+    if request.replica_id < 0 or not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return None
+    return find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
+
+
+def plan_of(context: Context, caller: Caller, version: int, request: FetchRequest) -> FetchPlan:
     """Bring the session of a request up to date, if it has one, and say what it asks for."""
     asked: list[AskedPartition] = []
     for topic, partitions in request.topics:
         for index, epoch, offset, last_epoch, log_start, max_bytes, stored_end in partitions:
             asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end, log_start))
-    follower = None
-    if request.replica_id >= 0:
-        follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
     return context.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,
         asked,
         [(topic, index) for topic, indexes in request.forgotten for index in indexes],
         uses_topic_ids=version >= TOPIC_IDS,
-        follower=follower,
+        follower=follower_of(context, caller, request),
         now_ms=context.clock.now_ms(),
     )
 
@@ -540,8 +548,9 @@ def look(
     """
     context = connection.context
     attempt = Attempt(connection, out_of_time)
+    caller = connection.caller
     if request.replica_id >= 0:
-        attempt.follower = find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
+        attempt.follower = follower_of(context, caller, request)
         attempt.now_ms = int(connection.server.loop.time() * 1000)
     if followed is not None:
         attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, attempt.now_ms)
@@ -551,7 +560,6 @@ def look(
     require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
     rack = request.rack_id if from_consumer and any_replica and context.selects_by_rack else ""
     asks = context.authorizer is not None
-    caller = connection.caller
     denied = asks and not from_consumer and not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     for cached in partitions:
         limit = min(cached.max_bytes, left)

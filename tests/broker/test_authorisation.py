@@ -24,6 +24,7 @@ from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from app.wire.apis.envelope import EnvelopeRequest
+from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from app.wire.framing import request_frame
 from app.wire.principal import encode_principal
 from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, SERVED
@@ -261,8 +262,6 @@ async def written(client: Talk, topic: str = SEEN, version: int = 9, **more: Any
 
 
 def reading(offset: int, wait_ms: int = 0, topic: str = SEEN) -> Any:
-    from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
-
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     return FetchRequest(
         max_wait_ms=wait_ms,
@@ -484,6 +483,37 @@ async def test_nobody_but_a_broker_speaks_for_others(tmp_path: Path) -> None:
             answer = await alice.ask(ApiKey.ENVELOPE, 0, asked)
             assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert not controller.context.image.acls
+
+
+async def test_nobody_but_a_broker_takes_the_place_of_a_follower(tmp_path: Path) -> None:
+    """The leader goes on with the follower's own session."""
+    settings = {"super_users": f"User:ANONYMOUS;{ADMIN}", "authorizer_class_name": STANDARD_AUTHORIZER}
+    async with cluster_on(tmp_path, 2, **settings) as brokers:
+        leader, follower = (Guarded(broker) for broker in brokers)
+        await leader.broker.node.membership.controller.create_topic(SEEN, assignments={0: [1, 2]})
+        sessions = leader.context.fetch_sessions._sessions
+        await until(lambda: [one.follower for one in sessions.values() if one.follower])
+        ((kept, session),) = sessions.items()
+        await leader.allow((Operation.READ, TOPIC, SEEN))
+        asked = FetchRequest(
+            replica_state=ReplicaState(2, leader.context.image.brokers[2].broker_epoch),
+            session_epoch=0,
+            topics=[FetchTopic(topic_id=leader.ids[SEEN], partitions=[FetchPartition(0, 0, 0)])],
+        )
+        heard = Heard(leader.context.audit)
+        async with leader.as_user(ALICE) as alice:
+            for _ in range(2):
+                answer = await alice.ask(ApiKey.FETCH, 17, asked)
+                assert answer.responses[0].partitions[0].error_code == DENIED
+                (denied,) = heard.take_one()["resources"]
+                assert denied["operation"] == "CLUSTER_ACTION"
+                assert sessions[kept] is session
+        assert [one.follower.broker_id for one in sessions.values() if one.follower] == [2]
+        async with leader.as_user(ADMIN) as admin:
+            answer = await admin.ask(ApiKey.FETCH, 17, asked)
+            assert answer.responses[0].partitions[0].error_code == 0
+            assert kept not in sessions, "a broker that has started again takes its own place"
+        assert follower.broker.node.logs.get(SEEN, 0) is not None
 
 
 async def test_an_expression_subscribes_to_what_its_member_may_see(tmp_path: Path) -> None:
