@@ -14,7 +14,7 @@ import hmac
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,22 @@ async def ask(client: Talk, step: Step, version: int, ids: Ids) -> Any:
 # --- rights -------------------------------------------------------------------------------------------------------------
 
 
+def check_line(line: dict[str, Any], step: Step, principal: str, host: str, correlation_id: int) -> None:
+    """That a line says who was refused what, and nothing that was not asked for."""
+    assert (line["event"], line["outcome"]) == ("access", "denied"), step.label
+    assert (line["principal"], line["host"]) == (principal, host), step.label
+    assert line["request"] == step.key.name
+    assert (line["client_id"], line["correlation_id"]) == ("test", correlation_id), step.label
+    asked = {(one.operation, one.kind) for one in TABLE[step.key] if hasattr(one, "operation")}
+    for one in TABLE[step.key]:
+        asked |= set(getattr(one, "asks", ()))
+    told = {(one["operation"], one["type"]) for one in line["resources"]}
+    if step.key in OF_TOKENS:
+        assert told <= {("CREATE_TOKENS", "USER"), ("DESCRIBE_TOKENS", "USER")}
+    else:
+        assert told <= {(operation.name, kind.name) for operation, kind in asked}, (step.label, told)
+
+
 EVERYTHING = [
     (Operation.ALL, ResourceType.TOPIC, WILDCARD),
     (Operation.ALL, ResourceType.GROUP, WILDCARD),
@@ -106,21 +122,7 @@ async def test_who_has_no_right_is_refused_everything_and_each_refusal_is_one_li
                         assert not refusals(answer), (step.label, version)
                         assert heard.take() == [], (step.label, version)
                         continue
-                    line = heard.take_one()
-                    assert (line["event"], line["outcome"]) == ("access", "denied"), (step.label, version)
-                    assert line["principal"] == ALICE
-                    assert line["host"] == "127.0.0.1"
-                    assert line["request"] == step.key.name
-                    assert line["client_id"] == "test"
-                    assert line["correlation_id"] == alice.correlation_id
-                    asked = {(one.operation, one.kind) for one in TABLE[step.key] if hasattr(one, "operation")}
-                    for one in TABLE[step.key]:
-                        asked |= set(getattr(one, "asks", ()))
-                    told = {(one["operation"], one["type"]) for one in line["resources"]}
-                    if step.key in OF_TOKENS:
-                        assert told <= {("CREATE_TOKENS", "USER"), ("DESCRIBE_TOKENS", "USER")}
-                        continue
-                    assert told <= {(operation.name, kind.name) for operation, kind in asked}, (step.label, told)
+                    check_line(heard.take_one(), step, ALICE, "127.0.0.1", alice.correlation_id)
                 assert state_of(broker) == before, step.label
 
 
@@ -149,6 +151,25 @@ OTHERS = {
 }
 
 
+NAMES_OF_OTHERS = {name for names in OTHERS.values() for name in names}
+
+
+def of_groups() -> Iterator[Step]:
+    """The requests that name a group or a transactional id, and are refused for that alone."""
+    for step in STEPS:
+        entries = TABLE[step.key]
+        kinds = {kind for entry in entries for _, kind in getattr(entry, "asks", ())}
+        kinds |= {getattr(entry, "kind", None) for entry in entries}
+        if not kinds & OTHERS.keys() or step.label in SAYS_LESS:
+            continue
+        if step.key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+            continue  # they ask for several things at once
+        if step.label in ("produce", "producer id", "coordinator of shares"):
+            continue
+        # From version 4 on brokers ask it.
+        yield step._replace(last=3) if step.key is ApiKey.ADD_PARTITIONS_TO_TXN else step
+
+
 @pytest.mark.parametrize("denied", [False, True], ids=["rights on one's own", "all but another's"])
 async def test_anothers_group_and_transactional_id_are_refused_with_one_line_each(tmp_path: Path, denied: bool) -> None:
     async with guarded(tmp_path) as broker:
@@ -160,24 +181,13 @@ async def test_anothers_group_and_transactional_id_are_refused_with_one_line_eac
         heard = Heard(broker.context.audit)
         ids, before, tried = broker.ids, state_of(broker), set()
         async with broker.as_user(ALICE) as alice:
-            for step in STEPS:
-                entries = TABLE[step.key]
-                kinds = {kind for entry in entries for _, kind in getattr(entry, "asks", ())}
-                kinds |= {getattr(entry, "kind", None) for entry in entries}
-                if not kinds & {ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID} or step.label in SAYS_LESS:
-                    continue
-                if step.key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
-                    continue  # they ask for several things at once
-                if step.label in ("produce", "producer id", "coordinator of shares"):
-                    continue
+            for step in of_groups():
                 for version in step.versions():
-                    if step.key is ApiKey.ADD_PARTITIONS_TO_TXN and version >= 4:
-                        continue  # brokers ask it
                     answer = await ask(alice, step, version, ids)
                     assert refusals(answer) & OF_GROUPS, (step.label, version, answer)
                     line = heard.take_one()
                     names = {one["name"] for one in line["resources"]}
-                    assert names <= {GROUP, TRANSACTION, "another", "shared", "nobody"}, (step.label, version, line)
+                    assert names <= NAMES_OF_OTHERS, (step.label, version, line)
                     tried.add(step.key)
             assert state_of(broker) == before
         assert {ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.SHARE_FETCH} <= tried
@@ -235,30 +245,19 @@ async def test_without_acks_a_denied_write_is_a_line_although_nothing_is_answere
 # --- logins -------------------------------------------------------------------------------------------------------------
 
 
-class Strangers(Guarded):
-    """A broker with a listener for each way to be a stranger."""
+class Issuer:
+    """Makes tokens, and a file with the key by which brokers know them."""
 
-    def __init__(self, broker: RunningBroker, folder: Path, key: Any) -> None:
-        self.broker = broker
-        self.context = broker.node.context
-        self.folder = folder
-        self.key = key
-
-    @asynccontextmanager
-    async def plainly(self) -> AsyncIterator[Talk]:
-        async with talk(self.broker.node.ports["SASL_PLAINTEXT"]) as client:
-            yield client
-
-    @asynccontextmanager
-    async def with_certificate(self) -> AsyncIterator[Talk]:
-        tls = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
-        tls.load_cert_chain(str(self.folder / "client.pem"))
-        reader, writer = await asyncio.open_connection("localhost", self.broker.node.ports["SSL"], ssl=tls)
-        client = Talk(reader, writer)
-        try:
-            yield client
-        finally:
-            await client.close()
+    def __init__(self, path: Path) -> None:
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._another = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key()))
+        (path / "keys.json").write_text(json.dumps({"keys": [{**jwk, "kid": "one"}]}))
+        self.settings = {
+            "sasl_oauthbearer_jwks_endpoint_url": (path / "keys.json").as_uri(),
+            "sasl_oauthbearer_expected_audience": "firn",
+        }
+        """Of a listener that takes them."""
 
     def token(self, kind: str) -> str:
         now_s = int(time.time())
@@ -266,12 +265,12 @@ class Strangers(Guarded):
         if kind == "alg none":
             return jwt.encode(claims, None, algorithm="none", headers={"kid": "one"})
         if kind == "public key as a secret":
-            public = self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+            public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             head, body = (segment(json.dumps(part)) for part in ({"alg": "HS256", "kid": "one"}, claims))
             return f"{head}.{body}.{segment(hmac.digest(public, f'{head}.{body}'.encode(), 'sha256'))}"
         if kind == "another audience":
             claims["aud"] = "other"
-        key = rsa.generate_private_key(public_exponent=65537, key_size=2048) if kind == "another key" else self.key
+        key = self._another if kind == "another key" else self._key
         return jwt.encode(claims, key, algorithm="RS256", headers={"kid": "one"})
 
 
@@ -281,23 +280,48 @@ def segment(data: str | bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+class Strangers(Guarded):
+    """A broker with a listener for each way to be a stranger."""
+
+    def __init__(self, broker: RunningBroker, folder: Path, issuer: Issuer) -> None:
+        self.broker = broker
+        self.context = broker.node.context
+        self.folder = folder
+        self.issuer = issuer
+
+    @asynccontextmanager
+    async def plainly(self) -> AsyncIterator[Talk]:
+        async with talk(self.broker.node.ports["SASL_PLAINTEXT"]) as client:
+            yield client
+
+    @asynccontextmanager
+    async def with_certificate(self) -> AsyncIterator[Talk]:
+        async with showing_certificate(self.broker.node.ports["SSL"], self.folder) as client:
+            yield client
+
+
+@asynccontextmanager
+async def showing_certificate(port: int, folder: Path, name: str = "client") -> AsyncIterator[Talk]:
+    tls = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    tls.load_cert_chain(str(folder / f"{name}.pem"))
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=tls)
+    client = Talk(reader, writer)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
 @asynccontextmanager
 async def strangers(path: Path) -> AsyncIterator[Strangers]:
     folder = certificates(path / "tls", "client")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
-    (path / "keys.json").write_text(json.dumps({"keys": [{**jwk, "kid": "one"}]}))
+    issuer = Issuer(path)
     revoked = path / "crl.pem"
     revoked.write_bytes(revocations(folder, "client"))
     doors = (
         listener("PLAINTEXT"),
         listener("SSL", folder, ssl_client_auth="required", firn_ssl_crl_location=revoked),
-        listener(
-            "SASL_PLAINTEXT",
-            mechanisms="PLAIN,OAUTHBEARER,SCRAM-SHA-512",
-            sasl_oauthbearer_jwks_endpoint_url=(path / "keys.json").as_uri(),
-            sasl_oauthbearer_expected_audience="firn",
-        ),
+        listener("SASL_PLAINTEXT", mechanisms="PLAIN,OAUTHBEARER,SCRAM-SHA-512", **issuer.settings),
     )
     async with running_broker(
         path,
@@ -313,32 +337,32 @@ async def strangers(path: Path) -> AsyncIterator[Strangers]:
             await broker.create_topic(name)
         doors_of = broker.node._doors
         assert doors_of is not None
-        yield Strangers(broker, folder, key)
+        yield Strangers(broker, folder, issuer)
 
 
-async def no_login(one: Strangers, client: Talk) -> None:
-    del one, client
+async def no_login(issuer: Issuer, client: Talk) -> None:
+    del issuer, client
 
 
-async def wrong_password(one: Strangers, client: Talk) -> None:
+async def wrong_password(issuer: Issuer, client: Talk) -> None:
     client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
     client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(plain_message("alice", "what-was-tried")))
 
 
-async def wrong_scram(one: Strangers, client: Talk) -> None:
+async def wrong_scram(issuer: Issuer, client: Talk) -> None:
     client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-512"))
     client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"n,,n=alice,r=abc"))
     proof = base64.b64encode(bytes(64)).decode()
     client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(f"c=biws,r=abc,p={proof}".encode()))
 
 
-async def forwarded(one: Strangers, client: Talk) -> None:
+async def forwarded(issuer: Issuer, client: Talk) -> None:
     client.send(ApiKey.FIRN_FORWARDED, 0, pack(ForwardedRequest("192.0.2.7")))
 
 
-def token_of(kind: str) -> Callable[[Strangers, Talk], Any]:
-    async def send(one: Strangers, client: Talk) -> None:
-        message = f"n,,\x01auth=Bearer {one.token(kind)}\x01\x01".encode()
+def token_of(kind: str) -> Callable[[Issuer, Talk], Any]:
+    async def send(issuer: Issuer, client: Talk) -> None:
+        message = f"n,,\x01auth=Bearer {issuer.token(kind)}\x01\x01".encode()
         client.send(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
         client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
         client.send(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(b"\x01"))
@@ -346,7 +370,7 @@ def token_of(kind: str) -> Callable[[Strangers, Talk], Any]:
     return send
 
 
-COLUMNS = {
+NO_LOGINS = {
     "no login": (no_login, "is not served before the client has logged in"),
     "wrong password": (wrong_password, "Invalid username or password"),
     "expired token": (token_of("expired token"), "the token is refused: it has expired"),
@@ -380,33 +404,41 @@ def requests(ids: Ids) -> list[tuple[ApiKey, int, Any]]:
     return found
 
 
+async def tried(client: Talk, send: Callable[[Talk], Any], key: ApiKey, version: int, message: Any, ids: Ids) -> bytes:
+    """Send what is no login, and a request. Returns: all that is answered until the connection is closed."""
+    await send(client)
+    if key is ApiKey.PRODUCE:
+        client.send_produce(version, [(ids[SEEN] if version >= 13 else SEEN, [(0, batch())])])
+    else:
+        client.send(key, version, message)
+    return await client.reader.read()
+
+
+def check_login_line(line: dict[str, Any], why: str, host: str, listener: str) -> None:
+    """That a line says who has not logged in and why, and no secret."""
+    assert (line["event"], line["outcome"], line["host"]) == ("login", "failed", host)
+    assert "principal" not in line, "nobody has shown who it is"
+    assert why in line["reason"]
+    assert line["listener"] == listener
+    shown = json.dumps(line)
+    assert "what-was-tried" not in shown, "no password"
+    assert "eyJ" not in shown, "no token"
+
+
 @pytest.mark.parametrize(
-    "column", [one if one in OF_EVERY_RUN else pytest.param(one, marks=pytest.mark.ci) for one in COLUMNS]
+    "column", [one if one in OF_EVERY_RUN else pytest.param(one, marks=pytest.mark.ci) for one in NO_LOGINS]
 )
 async def test_a_stranger_is_served_nothing_and_each_attempt_is_one_line(tmp_path: Path, column: str) -> None:
     async with strangers(tmp_path) as one:
         heard = Heard(one.context.audit)
         ids = one.ids
         before = state_of(one)
-        send, why = COLUMNS[column]
+        send, why = NO_LOGINS[column]
         for key, version, message in requests(ids):
             async with one.plainly() as client:
-                await send(one, client)
-                if key is ApiKey.PRODUCE:
-                    name = one.ids[SEEN] if version >= 13 else SEEN
-                    client.send_produce(version, [(name, [(0, batch())])])
-                else:
-                    client.send(key, version, message)
-                answers = await client.reader.read()
+                answers = await tried(client, lambda client: send(one.issuer, client), key, version, message, ids)
             assert len(answers) < 600, f"{key.name} was answered"
-            line = heard.take_one()
-            assert (line["event"], line["outcome"], line["host"]) == ("login", "failed", "127.0.0.1"), key
-            assert "principal" not in line, "nobody has shown who it is"
-            assert why in line["reason"], key
-            assert line["listener"] == "SASL_PLAINTEXT"
-            shown = json.dumps(line)
-            assert "what-was-tried" not in shown, "no password"
-            assert "eyJ" not in shown, "no token"
+            check_login_line(heard.take_one(), why, "127.0.0.1", "SASL_PLAINTEXT")
             assert state_of(one) == before, key
         assert one.broker.log(SEEN).log_end_offset == 0
 
@@ -416,7 +448,7 @@ async def test_a_token_is_told_although_its_client_leaves_before_it_is_refused(t
         heard = Heard(one.context.audit)
         async with one.plainly() as client:
             await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("OAUTHBEARER"))
-            message = f"n,,\x01auth=Bearer {one.token('alg none')}\x01\x01".encode()
+            message = f"n,,\x01auth=Bearer {one.issuer.token('alg none')}\x01\x01".encode()
             answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(message))
             assert answer.error_code == 0, "the client is told by a message first"
         assert "algorithm 'none'" in heard.take_one()["reason"]
@@ -449,7 +481,7 @@ async def test_the_strangers_are_served_once_they_are_none(tmp_path: Path) -> No
         heard = Heard(one.context.audit)
         for mechanism, token in (
             ("PLAIN", plain_message("alice", "alice-secret")),
-            ("OAUTHBEARER", f"n,,\x01auth=Bearer {one.token('')}\x01\x01".encode()),
+            ("OAUTHBEARER", f"n,,\x01auth=Bearer {one.issuer.token('')}\x01\x01".encode()),
         ):
             async with one.plainly() as client:
                 await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism))
