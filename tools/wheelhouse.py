@@ -68,7 +68,7 @@ class Contents:
     """Folders of infra/."""
 
 
-BROKER: Final = Contents("firn-wheelhouse", frozenset({"redis"}), 36, copied=("bootstrap", "systemd"))
+BROKER: Final = Contents("firn-wheelhouse", frozenset({"redis", "security"}), 36, copied=("bootstrap", "systemd"))
 """For Debian 12, whose glibc is 2.36, with what a broker may be told to use in its settings."""
 SPARK: Final = Contents("firn-spark", frozenset({"spark"}), 34, there=frozenset({"pyspark"}))
 """For Amazon Linux 2023, whose glibc is 2.34, and all that is newer."""

@@ -1,23 +1,28 @@
-"""``firn tls``: an authority and certificates for a trial."""
+"""``firn tls``: an authority and certificates for a trial, and what is in a certificate."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.cli.session import Json
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate
+    from cryptography.x509 import Certificate, GeneralName
 
-app = typer.Typer(help="Make certificates for a trial.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make certificates for a trial, and show what is in one.", no_args_is_help=True, rich_markup_mode=None
+)
 
 DAYS: Final = 365
 NAME_BYTES_MAX: Final = 64
@@ -25,7 +30,7 @@ NAME_BYTES_MAX: Final = 64
 
 @app.callback()
 def _family() -> None:
-    """Make certificates for a trial."""
+    """Make certificates for a trial, and show what is in one."""
 
 
 @app.command()
@@ -63,6 +68,83 @@ def init(
     return 0
 
 
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="PEM file with a certificate, with or without its key.")],
+    as_json: Json = False,
+) -> int:
+    """Show the first certificate of a file: the principal that brokers make of it, its names, and its end.
+
+    Of a file with a private key it is checked that the key is that of the certificate.
+    """
+    from app.cli.output import print_json
+
+    found = _read(file)
+    if as_json:
+        print_json(found)
+        return 0
+    rows = [
+        ("Principal", f"User:{found['subject']}"),
+        ("Names", ", ".join(found["names"]) or "none"),
+        ("Issuer", found["issuer"]),
+        ("Valid until", found["not_after"]),
+        ("Private key", "in the file" if found["key"] else "not in the file"),
+    ]
+    for name, text in rows:
+        print(f"{name:<13} {text}")  # noqa: T201
+    return 0
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a PEM file has. Raises: ConfigError."""
+    x509 = _x509()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+    from app.security.names import rfc2253, subject_of
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from None
+    try:
+        certificate = x509.load_pem_x509_certificates(data)[0]
+    except ValueError:
+        raise ConfigError(f"{file} has no certificate in PEM that can be read.") from None
+    begin = data.find(b"-----BEGIN ")
+    while begin >= 0 and b"PRIVATE KEY-----" not in data[begin : data.find(b"\n", begin)]:
+        begin = data.find(b"-----BEGIN ", begin + 1)
+    if begin >= 0:
+        try:
+            key = load_pem_private_key(data[begin:], password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            why = "has a password" if isinstance(error, TypeError) else "cannot be read"
+            raise ConfigError(f"The private key of {file} {why}.") from None
+        if key.public_key() != certificate.public_key():
+            raise ConfigError(f"The private key of {file} is not that of its first certificate.")
+    names: list[str] = []
+    with suppress(x509.ExtensionNotFound):
+        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names += alternatives.get_values_for_type(x509.DNSName)
+        names += [str(one) for one in alternatives.get_values_for_type(x509.IPAddress)]
+    return {
+        "subject": rfc2253(subject_of(certificate.public_bytes(Encoding.DER))),
+        "names": names,
+        "issuer": certificate.issuer.rfc4514_string(),
+        "not_after": certificate.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "key": begin >= 0,
+    }
+
+
+def _x509() -> ModuleType:
+    """Raises: ConfigError if the package that makes and reads certificates is not there."""
+    try:
+        from cryptography import x509
+    except ImportError:
+        raise ConfigError("firn tls needs the package cryptography: run pip install 'firn-broker[security]'.") from None
+    return x509
+
+
 def _now() -> datetime:
     from app.machine.runtime import SystemClock
 
@@ -74,10 +156,7 @@ def issue(directory: Path, *, hosts: list[str], clients: list[str], now: datetim
 
     Raises: ConfigError.
     """
-    try:
-        from cryptography import x509
-    except ImportError:
-        raise ConfigError("firn tls needs the package cryptography: run pip install 'firn-broker[security]'.") from None
+    x509 = _x509()
     from cryptography.hazmat.primitives.asymmetric import ec
 
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +168,7 @@ def issue(directory: Path, *, hosts: list[str], clients: list[str], now: datetim
     ]
     for name in ("broker", *clients):
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives: list[x509.GeneralName] = []
+        alternatives: list[GeneralName] = []
         for host in hosts if name == "broker" else []:
             try:
                 alternatives.append(x509.IPAddress(ipaddress.ip_address(host)))

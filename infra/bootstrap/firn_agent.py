@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
+from firn_security import BROKERS_PORT, OWN_CLIENT
 from firn_settings import DRAIN_S_MAX, SETTINGS, Refused, Settings, read_settings
 
 LOOK_S: Final = 2.0
@@ -174,7 +175,7 @@ class Agent:
         environment = {"AWS_REGION": settings.region, "AWS_DEFAULT_REGION": settings.region}
         if "imds" in settings.endpoints:
             environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = settings.endpoints["imds"]
-        command = ("/opt/firn/current/bin/firn", "drain", "--data-dir", "/var/lib/firn/data")
+        command = ("/opt/firn/current/bin/firn", "drain", *self._broker(environment))
         running = self._surroundings.begin((*command, "--timeout", f"{notice.budget_s:.0f}"), environment)
         spot_end_s = begun_s + notice.budget_s + RESERVE_S
         while (code := running.ended()) is None:
@@ -198,6 +199,13 @@ class Agent:
         else:
             what = f"`firn drain` failed with exit code {code}: what was not tiered is on the data volume only."
         self._surroundings.say(what)
+
+    def _broker(self, environment: dict[str, str]) -> tuple[str, ...]:
+        """How the command finds this machine's broker, and what it needs for that."""
+        if self._settings.security is None:
+            return ("--data-dir", "/var/lib/firn/data")
+        environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
+        return ("--bootstrap", f"{self._metadata.need('meta-data/local-hostname')}:{BROKERS_PORT}")
 
     def _complete(self) -> None:
         lifecycle = self._settings.lifecycle

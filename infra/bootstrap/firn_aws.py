@@ -315,6 +315,26 @@ class Aws:
             return False
         raise _error_of(response)
 
+    def secret(self, arn: str) -> str:
+        """The present text of a secret of Secrets Manager. Raises: Unreachable, AwsError; no text of an answer is in either."""
+        service = "secretsmanager"
+        url = self._endpoints.get(service, f"https://{service}.{self.region}.amazonaws.com").rstrip("/") + "/"
+        headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": f"{service}.GetSecretValue"}
+        response = self._send("POST", url, headers, json.dumps({"SecretId": arn}).encode(), service, self.region)
+        try:
+            found = json.loads(response.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Unreachable(f"{url} answers GetSecretValue with something that is no JSON (status {response.status})")
+        if response.status != 200:
+            code = str(found.get("__type", "")).rpartition("#")[2]
+            raise AwsError(response.status, code, str(found.get("message") or found.get("Message") or ""))
+        text = found.get("SecretString")
+        if not isinstance(text, str):
+            raise AwsError(200, "", "the secret holds bytes and no text")
+        return text
+
     def _object_url(self, bucket: str, key: str, region: str, endpoint: str) -> str:
         path = quote(key, safe="/-_.~")
         endpoint = self._endpoints.get("s3", endpoint)

@@ -1,6 +1,6 @@
 """From a machine that has just booted to a broker that serves: settings, volume, release, node id, start.
 
-    python3 firn_bootstrap.py --settings /etc/firn/bootstrap.json [--wheelhouse DIR]
+    python3 firn_bootstrap.py --settings /etc/firn/bootstrap.json [--wheelhouse DIR] [--secret]
 
 The user data starts it on the first boot, `firn-bootstrap.service` on every later one. Each step looks at what is there before
 it does anything, so a second run changes nothing. Each step is one line in the journal. Whatever stops the boot is one line
@@ -33,6 +33,26 @@ from typing import Any, Final
 
 from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
 from firn_machine import Commands, Disk, Done, Machine, bake, disks, install, write_units, write_whole
+from firn_security import (
+    APPLIED,
+    AUTHORITY,
+    BROKERS,
+    BROKERS_PORT,
+    FOLDER,
+    HTTP_CLIENT,
+    KEYSTORE,
+    METRICS,
+    METRICS_PASSWORD,
+    NEXT_KEYSTORE,
+    OWN_CLIENT,
+    Secret,
+    check_certificate,
+    http_client,
+    listeners,
+    own_client,
+    parse_secret,
+    secured,
+)
 from firn_settings import AUTO, DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
 
 USER: Final = "firn"
@@ -93,7 +113,10 @@ class Boot:
         self._wheelhouse = wheelhouse
         self._instance_id = ""
         self._address = ""
-        """Of this machine in its network; asked for only if clients are told it."""
+        """Of this machine in its network, or its name if there is TLS; asked for only if others are told it."""
+        self._secret: Secret | None = None
+        self._principal = ""
+        """Of the brokers, by their certificate."""
         self._rack = settings.zone
         self._beat_s = machine.clock.monotonic_s()
         self._begun_s = self._beat_s
@@ -107,6 +130,7 @@ class Boot:
         self.check_place()
         if self._settings.role == "broker":
             self.check_bucket()
+            self.read_secret()
         release = self.begin_release()
         if self._settings.role == "broker":
             if self._data.kind == "root":
@@ -118,8 +142,10 @@ class Boot:
             self.claim_bucket()
         self.finish_release(release)
         self.install_units(release)
+        self.write_keys()
         self.write_settings()
         if self._settings.role == "broker":
+            self.leave_users(release)
             unit = "firn.service"
             force = not self._settings.without_disk and self.must_take_over()
             self.examine()
@@ -128,6 +154,7 @@ class Boot:
             unit, force = "firn-http.service", False
         self.start(unit, force=force)
         if self._settings.role == "broker":
+            self.let_metrics_be_read(release)
             self.say_where(release)
         else:
             self.wait_until_healthy()
@@ -151,12 +178,16 @@ class Boot:
                 )
             # The id of a zone means the same zone in every account, and its name does not: clients may be in another account.
             self._rack = self._metadata.need("meta-data/placement/availability-zone-id")
-            self._address = self._metadata.need("meta-data/local-ipv4")
+            if self._settings.security is None:
+                self._address = self._metadata.need("meta-data/local-ipv4")
         elif zone != self._settings.zone:
             raise Refused(
                 f"This machine is in zone {zone}. Node {self._settings.node_id} belongs in zone {self._settings.zone}: "
                 "correct the subnets of its auto-scaling group."
             )
+        if self._settings.security is not None and self._settings.role == "broker":
+            # Certificates have names: one with a star is for all machines, and no certificate could have the address of each.
+            self._address = self._metadata.need("meta-data/local-hostname")
         self._say(f"Cluster {self._settings.cluster}, {self._who()}: boots on {self._instance_id} in {zone}.")
 
     def check_bucket(self) -> None:
@@ -195,6 +226,24 @@ class Boot:
                 "Give each cluster a bucket or a prefix of its own. No disk was touched."
             )
         return cluster
+
+    def read_secret(self) -> None:
+        """What only brokers may know. Raises: Refused."""
+        security = self._settings.security
+        if security is None:
+            return
+        try:
+            text = self._aws.secret(security.secret)
+        except Unreachable as error:
+            raise Refused(
+                f"Secrets Manager cannot be reached: {error}. Check its interface endpoint, or the route. No disk was touched."
+            ) from error
+        except AwsError as error:
+            raise Refused(
+                f"Secrets Manager does not give the secret {security.secret} ({error}). Check the role's policy, the policy of the "
+                "secret's key, and that the secret has a value. No disk was touched."
+            ) from error
+        self._secret = parse_secret(text)
 
     def claim_bucket(self) -> None:
         """Write the cluster's name into a bucket that has none. A race with another broker is decided by the bucket."""
@@ -539,6 +588,110 @@ class Boot:
         if done.code != 0:
             raise Refused(f"User {USER} cannot be made: {done.last_words}")
 
+    def write_keys(self) -> None:
+        """Key, certificates and passwords of this machine, if it has any, and which principal the brokers are. Raises: Refused."""
+        security = self._settings.security
+        if security is None:
+            return
+        self._machine.path(FOLDER).mkdir(parents=True, exist_ok=True)
+        self._keep(AUTHORITY, security.authority, 0o644)
+        if self._secret is None:
+            self._keep(HTTP_CLIENT, properties_text(http_client()), 0o644)
+            return
+        self._keep(NEXT_KEYSTORE, self._secret.keystore, 0o640)
+        try:
+            self._principal = self._principal_of(NEXT_KEYSTORE)
+        finally:
+            self._machine.path(NEXT_KEYSTORE).unlink()
+        self._keep(KEYSTORE, self._secret.keystore, 0o640)
+        self._keep(OWN_CLIENT, properties_text(own_client()), 0o644)
+        self._keep(METRICS_PASSWORD, self._secret.users[METRICS], 0o600)
+
+    def _keep(self, place: str, text: str, mode: int) -> None:
+        """Write a file unless it has the text already; the broker may read it if its group may."""
+        path = self._machine.path(place)
+        if write_whole(path, text, mode) and mode & 0o070:
+            self._machine.own(path, "root", USER)
+
+    def _principal_of(self, keystore: str) -> str:
+        """Raises: Refused if clients would not take the certificate."""
+        assert self._commands is not None, "finish_release has begun them"
+        done = self._commands.run("tls", "show", str(self._machine.path(keystore)), "--json")
+        found = _json_object(done.out)
+        if done.code != 0 or found is None:
+            raise Refused(f"The keystore in the secret cannot be used: {done.last_words}")
+        own = (self._address,) if self._settings.without_disk else (self._settings.advertised_host, self._address)
+        return check_certificate(found, own)
+
+    def leave_users(self, release: Path) -> None:
+        """Users for the broker to make at its start, unless they have been made with these passwords. Raises: Refused."""
+        if self._secret is None or self._is_active("firn.service"):
+            return  # `refresh` tells a broker that serves
+        self._give_passwords(release, "--offline", "--data-dir", "/var/lib/firn/data")
+        self._keep(APPLIED, self._secret.text, 0o600)
+
+    def _give_passwords(self, release: Path, *how: str) -> list[str]:
+        """Make users, and change passwords, that are new in the secret. Returns: their names. Raises: Refused."""
+        assert self._secret is not None, "it was read"
+        applied = self._applied()
+        given = []
+        for name, password in self._secret.users.items():
+            if applied is None or applied.users.get(name) != password:
+                # Not on a command line, which everybody on the machine can read.
+                done = self._firn(release, "user", "add", name, *how, FIRN_CLIENT_NEW_PASSWORD=password)
+                if done.code != 0:
+                    raise Refused(f"User {name} cannot be given the password in the secret: {done.last_words}")
+                given.append(name)
+        return given
+
+    def _applied(self) -> Secret | None:
+        """The secret that this machine has put in force."""
+        path = self._machine.path(APPLIED)
+        try:
+            return parse_secret(path.read_text())
+        except (FileNotFoundError, Refused):
+            return None
+
+    def _is_active(self, unit: str) -> bool:
+        return self._machine.run("systemctl", "is-active", "--quiet", unit).code == 0
+
+    def let_metrics_be_read(self, release: Path) -> None:
+        """Give the user that reads metrics the right to. The machine serves without it, so a failure is told only."""
+        if self._secret is None:
+            return
+        rule = ("--allow", f"User:{METRICS}", "--operation", "describe", "--cluster")
+        done = self._firn(release, "acl", "add", *rule, "--bootstrap", self._own_listener)
+        if done.code != 0:
+            self._say(f"Nobody can read metrics here: {done.last_words}")
+
+    def refresh(self) -> None:
+        """Put a changed secret in force while the broker serves. Raises: Refused, Unreachable, AwsError, OSError."""
+        if self._settings.security is None or self._settings.role != "broker":
+            return
+        self._address = self._metadata.need("meta-data/local-hostname")
+        self.read_secret()
+        applied = self._applied()
+        assert self._secret is not None, "a broker has one"
+        if applied == self._secret:
+            return
+        release = self._machine.path("/opt/firn/current")
+        self._begin_commands(release)
+        before = self._principal_of(KEYSTORE)
+        self.write_keys()
+        if self._principal != before:
+            self._say(f"Brokers are {self._principal} by the new certificate, and were {before}: replace the machines.")
+        if given := self._give_passwords(release, "--bootstrap", self._own_listener):
+            self._say(f"The password is new of: {', '.join(given)}.")
+        if applied is None or applied.settings != self._secret.settings:
+            self._say("Settings of the secret have changed: they count from the next boot of this machine.")
+        self._keep(APPLIED, self._secret.text, 0o600)
+        self._say("The secret has changed, and is in force.")
+
+    @property
+    def _own_listener(self) -> str:
+        """Where commands on this machine reach the broker if there is TLS."""
+        return f"{self._address}:{BROKERS_PORT}"
+
     def write_settings(self) -> None:
         settings = self._settings
         environment = self._environment
@@ -552,9 +705,14 @@ class Boot:
                 )
                 if settings.broker.get(name)
             ]
+            if settings.security is not None:
+                environment["FIRN_CLIENT_CONFIG"] = HTTP_CLIENT
+                flags.append("--plain-credentials")  # the load balancer in front encrypts
             environment["FIRN_HTTP_FLAGS"] = " ".join(flags)
         else:
             told = broker_settings(settings, self._instance_id, address=self._address, rack=self._rack)
+            if self._secret is not None:
+                told = secured_settings(told, self._secret, self._principal, self._address)
             text = properties_text(told)
             write_whole(self._machine.path("/etc/firn/firn.properties"), text, 0o640)
             self._machine.own(self._machine.path("/etc/firn/firn.properties"), "root", USER)
@@ -657,6 +815,8 @@ class Boot:
             order.unlink(missing_ok=True)
         if self._settings.lifecycle is not None or self._settings.role == "broker":
             self._systemctl("start", "--no-block", "firn-agent.service")
+        if self._secret is not None:
+            self._systemctl("start", "--no-block", "firn-secret.timer")
 
     def _wait_until_active(self, unit: str) -> None:
         clock = self._machine.clock
@@ -694,8 +854,9 @@ class Boot:
         """Up to which offset the broker is back, by partition."""
         took_s = self._machine.clock.monotonic_s() - self._begun_s
         ready = f"{self._who()[0].upper()}{self._who()[1:]} serves {took_s:.1f} s after the boot began"
-        # By its directory: nobody reaches it yet by the address that a load balancer will serve.
-        done = self._firn(release, "tier", "status", "--json", "--data-dir", "/var/lib/firn/data")
+        # By its directory or its own name: nobody reaches it yet by the address that a load balancer will serve.
+        by = ("--data-dir", "/var/lib/firn/data") if self._secret is None else ("--bootstrap", self._own_listener)
+        done = self._firn(release, "tier", "status", "--json", *by)
         try:
             rows = json.loads(done.out)
             ends = [(row["topic"], row["partition"], row["log_end_offset"]) for row in rows]
@@ -785,9 +946,11 @@ class Boot:
     def _say(self, text: str) -> None:
         self._machine.say(text)
 
-    def _firn(self, release: Path, *arguments: str) -> Done:
+    def _firn(self, release: Path, *arguments: str, **more: str) -> Done:
+        """Run a command of the release, with ``more`` in its environment."""
         program = str(release / "bin" / "firn")
-        return self._machine.run(program, *arguments, user=USER, environment=self._environment)
+        own = {} if self._secret is None else {"FIRN_CLIENT_CONFIG": OWN_CLIENT}
+        return self._machine.run(program, *arguments, user=USER, environment=self._environment | own | more)
 
     def _begin_commands(self, release: Path) -> None:
         """Begin the process that asks for the node's place and examines the machine: its imports take as long as a disk."""
@@ -901,6 +1064,16 @@ def broker_settings(settings: Settings, instance_id: str, *, address: str, rack:
     }
 
 
+def secured_settings(plain: Mapping[str, str], secret: Secret, principal: str, name: str) -> dict[str, str]:
+    """The same of a broker with TLS, logins and rules. ``name``: of this machine, for other brokers."""
+    _, _, address = plain["advertised.listeners"].partition("://")
+    return {
+        **secured(secret, principal, plain),
+        "listeners": listeners(KAFKA_PORT),
+        "advertised.listeners": f"SASL_SSL://{address},{BROKERS}://{name}:{BROKERS_PORT}",
+    }
+
+
 def properties_text(values: Mapping[str, str]) -> str:
     """A Java properties file of these values."""
     return "# Written at every boot from the launch template. Change it there.\n" + "".join(
@@ -951,8 +1124,9 @@ def _quoted(value: str) -> str:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
-    """Everything, with one line for whatever stops it. Returns the exit code."""
+def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine, *, secret_only: bool = False) -> int:
+    """Everything, or what `refresh` does, with one line for whatever stops it. Returns the exit code."""
+    ends = "The secret is not in force" if secret_only else "Firn does not start"
     lock_path = machine.path("/run/firn-bootstrap.lock")
     lock_path.parent.mkdir(parents=True, exist_ok=True)
     with lock_path.open("w") as lock:
@@ -968,15 +1142,15 @@ def boot(settings_path: Path, wheelhouse: Path | None, machine: Machine) -> int:
             metadata = Metadata(http, machine.clock, settings.endpoints.get("imds", METADATA))
             aws = Aws(http, machine.clock, metadata, settings.region, settings.endpoints)
             one = Boot(settings, machine, http, metadata, aws, wheelhouse)
-            one.run()
+            one.refresh() if secret_only else one.run()
         except Refused as error:
-            machine.say(f"Firn does not start: {error}", failed=True)
+            machine.say(f"{ends}: {error}", failed=True)
             return 1
         except (Unreachable, AwsError, OSError, tarfile.TarError) as error:
-            machine.say(f"Firn does not start: {type(error).__name__}: {error}", failed=True)
+            machine.say(f"{ends}: {type(error).__name__}: {error}", failed=True)
             return 1
         except Exception as error:  # noqa: BLE001 - whatever it is, it is one line in the journal
-            machine.say(f"Firn does not start: {_unexpected(error)}", failed=True)
+            machine.say(f"{ends}: {_unexpected(error)}", failed=True)
             return 1
         finally:
             if one is not None:
@@ -1000,10 +1174,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--wheelhouse", type=Path, help="an unpacked wheelhouse, for a release that is not installed yet"
     )
     parser.add_argument("--bake", type=Path, metavar="ARCHIVE", help="install this wheelhouse into an image, and end")
+    parser.add_argument("--secret", action="store_true", help="put a changed secret in force while the broker serves")
     options = parser.parse_args(arguments)
     machine = Machine()
     if options.bake is None:
-        return boot(options.settings, options.wheelhouse, machine)
+        return boot(options.settings, options.wheelhouse, machine, secret_only=options.secret)
     try:
         machine.say(f"Release {bake(machine, options.bake)} is baked.")
     except (Refused, OSError, tarfile.TarError) as error:

@@ -247,7 +247,8 @@ def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
 def write_units(machine: Machine, release: Path) -> tuple[bool, list[Path]]:
     """Put a release's units and kernel settings in place. Returns whether a unit was changed, and the files of kernel settings."""
     changed = False
-    for unit in sorted((release / "systemd").glob("*.service")):
+    units = (one for pattern in ("*.service", "*.timer") for one in (release / "systemd").glob(pattern))
+    for unit in sorted(units):
         changed |= write_whole(machine.path(f"/etc/systemd/system/{unit.name}"), unit.read_text(), 0o644)
     kernel = []
     for conf in sorted((release / "systemd").glob("*.conf")):

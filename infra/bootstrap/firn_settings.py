@@ -39,7 +39,25 @@ EFFECT_OF_BOOTSTRAP: Final = {
     "firn.spot.notice.endpoint": "the instance metadata",
 }
 """Settings of the broker that the first boot decides, and from what. They may not be among ``settings``."""
+EFFECT_OF_SECURITY: Final = (
+    "listener.security.protocol.map",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "authorizer.class.name",
+    "firn.http.ssl.keystore.location",
+)
+"""Further ones that the first boot decides if there is ``security``."""
 
+
+ENDPOINTS: Final = ("imds", "ec2", "s3", "autoscaling", "secretsmanager")
+"""What a rehearsal has substitutes for."""
 
 DRAIN_S_MAX: Final = 12_000.0
 """How long the auto-scaling group can hold a machine that drains: AWS ends a hook after 100 times its heartbeat time-out, 120 s.
@@ -79,6 +97,16 @@ class Lifecycle:
 
 
 @dataclass(frozen=True, slots=True)
+class Security:
+    """TLS, logins and rules."""
+
+    secret: str
+    """ARN of the secret of Secrets Manager with the brokers' key and first users; empty for ``http``, which needs no secret."""
+    authority: str
+    """PEM of the certificates that brokers are known by."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreUrl:
     """``s3://bucket/prefix?region=…&endpoint=…``"""
 
@@ -114,6 +142,8 @@ class Settings:
     broker: Mapping[str, str]
     lifecycle: Lifecycle | None
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    security: Security | None = None
+    """None: everybody who reaches the broker may do everything."""
     without_disk: bool = False
     """Whether ``node_id`` is ``auto``: whatever is on this machine may be lost with it."""
 
@@ -155,13 +185,13 @@ def parse_settings(text: str) -> Settings:
     data = top.optional_object("data")
     lifecycle = top.optional_object("lifecycle")
     advertised = top.optional_object("advertised")
+    # A launch template of before has no such field.
+    security = top.optional_object("security") if top.has("security") else None
     web = top.object("http")
     endpoints = top.strings("endpoints")
     for name, url in endpoints.items():
-        if name not in ("imds", "ec2", "s3", "autoscaling") or not re.fullmatch(r"https?://[^\s/]+", url):
-            raise SettingsError(
-                f"bootstrap.json: endpoints.{name} must be imds, ec2, s3 or autoscaling, and an http URL"
-            )
+        if name not in ENDPOINTS or not re.fullmatch(r"https?://[^\s/]+", url):
+            raise SettingsError(f"bootstrap.json: endpoints.{name} must be {' or '.join(ENDPOINTS)}, and an http URL")
     without_disk = broker_role and top.says("node_id", AUTO)
     node_id = -1 if without_disk else top.integer("node_id", 0, (1 << 31) - 1, optional=not broker_role)
     settings = Settings(
@@ -196,9 +226,17 @@ def parse_settings(text: str) -> Settings:
             lifecycle.integer("heartbeat_s", 1, 7200),
         ),
         endpoints=endpoints,
+        security=None
+        if security is None
+        else Security(
+            security.text("secret", r"arn:[a-z-]+:secretsmanager:[a-z0-9-]+:\d{12}:secret:\S+")
+            if broker_role
+            else security.nothing("secret"),
+            security.text("ca_pem", r"-----BEGIN CERTIFICATE-----\n[\x20-\x7e\n]+"),
+        ),
         without_disk=without_disk,
     )
-    for fields in (top, wheelhouse, data, lifecycle, advertised, web):
+    for fields in (top, wheelhouse, data, lifecycle, advertised, security, web):
         if fields is not None:
             fields.nothing_else()
     _check_together(settings)
@@ -248,9 +286,17 @@ def _check_together(settings: Settings) -> None:
             "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "
             "with its machine; set accept_loss_of_untiered, or use an EBS volume"
         )
+    check_free("settings", settings.broker, secured=settings.security is not None)
+
+
+def check_free(where: str, values: Mapping[str, str], *, secured: bool) -> None:
+    """Raises: SettingsError if settings of a broker have one that the first boot decides."""
     for name, owner in EFFECT_OF_BOOTSTRAP.items():
-        if name in settings.broker:
-            raise SettingsError(f"bootstrap.json: settings must not have {name}; it comes from {owner}")
+        if name in values:
+            raise SettingsError(f"bootstrap.json: {where} must not have {name}; it comes from {owner}")
+    for name in values if secured else ():
+        if name in EFFECT_OF_SECURITY or name.startswith("listener.name.brokers."):
+            raise SettingsError(f"bootstrap.json: {where} must not have {name}; it comes from security")
 
 
 HTTP_SETTINGS: Final = ("bootstrap.servers", "firn.http.allowed.hosts", "firn.http.allowed.origins")
@@ -280,6 +326,9 @@ class _Fields:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise SettingsError(f"bootstrap.json: {self._where}{name} is {json.dumps(value)}, which is not allowed")
         return value
+
+    def has(self, name: str) -> bool:
+        return name in self._raw
 
     def says(self, name: str, value: str) -> bool:
         """Whether a field has this value. It may have another one."""

@@ -31,6 +31,7 @@ class Instance:
     zone: str = "eu-central-1a"
     zone_id: str = "euc1-az2"
     local_ipv4: str = "10.42.0.5"
+    local_hostname: str = "ip-10-42-0-5.eu-central-1.compute.internal"
     instance_type: str = "i8g.large"
     role: str = "firn-broker"
     user_data: bytes | None = None
@@ -56,6 +57,7 @@ class Instance:
             "meta-data/placement/availability-zone-id": self.zone_id,
             "meta-data/placement/region": region,
             "meta-data/local-ipv4": self.local_ipv4,
+            "meta-data/local-hostname": self.local_hostname,
             "meta-data/iam/security-credentials/": self.role,
             f"meta-data/iam/security-credentials/{self.role}": dumps(
                 {

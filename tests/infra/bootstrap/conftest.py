@@ -63,6 +63,8 @@ class FakeMachine(Machine):
     def __init__(self, root: Path) -> None:
         super().__init__(root, FakeClock())
         self.ran: list[tuple[str, ...]] = []
+        self.environments: list[Mapping[str, str]] = []
+        """Of each of them."""
         self.lines: list[str] = []
         self.failures: list[str] = []
         self.mounted: str | None = None
@@ -75,7 +77,7 @@ class FakeMachine(Machine):
         return self.clock
 
     def run(self, *command: str, user: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
-        del environment
+        self.environments.append(dict(environment or {}))
         short = (Path(command[0]).name, *command[1:])
         self.ran.append((f"{user}:{short[0]}" if user else short[0], *short[1:]))
         if short[0] == "mount":
@@ -101,6 +103,7 @@ class FakeMachine(Machine):
 
         self.open_commands += 1
         self.ran.append((f"{user}:commands",))
+        self.environments.append(environment)
         return Fake()
 
     def say(self, text: str, *, failed: bool = False) -> None:
@@ -283,7 +286,11 @@ def world(
     volume_id = ec2.create_volume(AvailabilityZone=ZONE, Size=20)["VolumeId"]
     settings["store"] = f"s3://{bucket}/firn?region={REGION}"
     settings["data"]["volume_id"] = volume_id
-    settings["endpoints"] = {"imds": metadata.url, "s3": moto_endpoint, "ec2": moto_endpoint, "autoscaling": hooks.url}
+    settings["endpoints"] = {
+        "imds": metadata.url,
+        **dict.fromkeys(("s3", "ec2", "secretsmanager"), moto_endpoint),
+        "autoscaling": hooks.url,
+    }
     machine = FakeMachine(tmp_path / "root")
     release = machine.path(f"/opt/firn/releases/{SHA256}")
     (release / "systemd").mkdir(parents=True)
