@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from firn_aws import METADATA, Aws, AwsError, Clock, Metadata, SystemClock, Unreachable, UrllibHttp
-from firn_security import BROKERS_PORT, OWN_CLIENT
+from firn_security import OWN_CLIENT
 from firn_settings import DRAIN_S_MAX, SETTINGS, Refused, Settings, read_settings
 
 LOOK_S: Final = 2.0
@@ -94,13 +95,21 @@ class Agent:
     """Looks, and acts once. ``run`` returns when the machine is ready to end."""
 
     def __init__(
-        self, settings: Settings, metadata: Metadata, aws: Aws, clock: Clock, surroundings: Surroundings
+        self,
+        settings: Settings,
+        metadata: Metadata,
+        aws: Aws,
+        clock: Clock,
+        surroundings: Surroundings,
+        own_listener: str = "",
     ) -> None:
+        """``own_listener``: where this machine's broker lets commands in that show its certificate, if it has one."""
         self._settings = settings
         self._metadata = metadata
         self._aws = aws
         self._clock = clock
         self._surroundings = surroundings
+        self._own_listener = own_listener
         self._rebalance_told = False
         self._unreachable_told = False
 
@@ -205,7 +214,7 @@ class Agent:
         if self._settings.security is None:
             return ("--data-dir", "/var/lib/firn/data")
         environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
-        return ("--bootstrap", f"{self._metadata.need('meta-data/local-hostname')}:{BROKERS_PORT}")
+        return ("--bootstrap", self._own_listener)
 
     def _complete(self) -> None:
         lifecycle = self._settings.lifecycle
@@ -246,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     metadata = Metadata(http, clock, settings.endpoints.get("imds", METADATA))
     aws = Aws(http, clock, metadata, settings.region, settings.endpoints)
     try:
-        Agent(settings, metadata, aws, clock, surroundings).run()
+        Agent(settings, metadata, aws, clock, surroundings, os.environ.get("FIRN_BOOTSTRAP", "")).run()
     except Exception as error:  # noqa: BLE001 - one line; systemd starts the agent again
         surroundings.say(f"The agent stops: this should not happen: {type(error).__name__}: {error}. Please report it.")
         return 1

@@ -45,11 +45,13 @@ from firn_security import (
     METRICS_PASSWORD,
     NEXT_KEYSTORE,
     OWN_CLIENT,
+    OWN_ENVIRONMENT,
     Secret,
     check_certificate,
     http_client,
     listeners,
     own_client,
+    own_environment,
     parse_secret,
     secured,
 )
@@ -605,6 +607,7 @@ class Boot:
             self._machine.path(NEXT_KEYSTORE).unlink()
         self._keep(KEYSTORE, self._secret.keystore, 0o640)
         self._keep(OWN_CLIENT, properties_text(own_client()), 0o644)
+        self._keep(OWN_ENVIRONMENT, own_environment(self._address), 0o644)
         self._keep(METRICS_PASSWORD, self._secret.users[METRICS], 0o600)
 
     def _keep(self, place: str, text: str, mode: int) -> None:

@@ -34,6 +34,8 @@ APPLIED: Final = f"{FOLDER}/secret.json"
 """The secret whose files and users are in force, so that a change is seen; nobody but root may read it."""
 OWN_CLIENT: Final = "/etc/firn/machine.properties"
 """Client settings of commands on this machine."""
+OWN_ENVIRONMENT: Final = "/etc/firn/machine.env"
+"""Which broker they ask, and those settings, as environment variables."""
 HTTP_CLIENT: Final = "/etc/firn/http.properties"
 """Client settings of a machine that serves HTTP alone."""
 
@@ -77,10 +79,7 @@ def parse_secret(text: str) -> Secret:
     keystore = raw.get("keystore")
     if not isinstance(keystore, str) or "PRIVATE KEY-----" not in keystore or "BEGIN CERTIFICATE-----" not in keystore:
         raise _wrong("has no keystore with a private key and a certificate, both PEM")
-    users, settings = raw.get("users"), raw.get("settings", {})
-    for name, value in (("users", users), ("settings", settings)):
-        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise _wrong(f"has no {name} that are an object of texts")
+    users, settings = _texts(raw, "users"), _texts({"settings": {}} | raw, "settings")
     for name in (ADMIN, METRICS):
         if name not in users:
             raise _wrong(f"has no user {name}")
@@ -100,7 +99,15 @@ def parse_secret(text: str) -> Secret:
         check_free("settings of the secret", settings, secured=True)
     except SettingsError as error:
         raise Refused(str(error)) from None
-    return Secret(keystore, dict(users), dict(settings))
+    return Secret(keystore, users, settings)
+
+
+def _texts(raw: Mapping[str, object], name: str) -> dict[str, str]:
+    """Raises: Refused."""
+    value = raw.get(name)
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise _wrong(f"has no {name} that are an object of texts")
+    return dict(value)
 
 
 def _wrong(what: str) -> Refused:
@@ -168,6 +175,10 @@ def _stores(keystore: str = "") -> dict[str, str]:
 
 def own_client() -> dict[str, str]:
     return {"security.protocol": "SSL", **_stores(KEYSTORE)}
+
+
+def own_environment(name: str) -> str:
+    return f"FIRN_BOOTSTRAP={name}:{BROKERS_PORT}\nFIRN_CLIENT_CONFIG={OWN_CLIENT}\n"
 
 
 def http_client() -> dict[str, str]:

@@ -117,7 +117,7 @@ data "aws_subnet" "existing" {
 
     postcondition {
       condition     = !self.map_public_ip_on_launch
-      error_message = "Subnet ${each.value} assigns public addresses to machines. Firn has no authentication yet: name a private subnet."
+      error_message = "Subnet ${each.value} assigns public addresses to machines. Brokers are not for the internet: name a private subnet."
     }
   }
 }

@@ -25,11 +25,14 @@ locals {
   interface_service = sort(concat(
     var.fleet == null ? ["ec2"] : [], # the boot asks EC2 for volumes and machines
     ["autoscaling", "ec2messages", "kms", "logs", "monitoring", "ssm", "ssmmessages"],
-    var.create_secret ? ["secretsmanager"] : [],
+    var.create_secret || var.security != null ? ["secretsmanager"] : [],
   ))
 
   # Where a broker listens on its machine (infra/bootstrap); kafka_port is the load balancer's.
   machine_kafka_port = 9092
+  brokers_port       = var.security == null ? null : 9094 # for each other
+
+  secret_arn = try(coalesce(try(var.security.secret_arn, null), one(aws_secretsmanager_secret.broker[*].arn)), null)
 
   # Brokers close idle connections before the load balancer drops them (350 s) without notice to either side.
   # A record has one copy until it is tiered, and a machine that fails loses its page cache. So a record is synced to the volume before it is acknowledged.
@@ -69,6 +72,7 @@ module "network" {
   interface_endpoints  = local.interface_service
   client_cidrs         = var.client_cidrs
   kafka_port           = local.machine_kafka_port
+  brokers_port         = local.brokers_port
   kafka_listener_ports = local.listener_ports
   http_port            = var.http_port
   http_enabled         = var.http != null
@@ -103,6 +107,7 @@ module "observability" {
   log_retention_days        = var.log_retention_days
   alarm_actions             = var.alarm_actions
   http_port                 = var.http_port
+  certificate_host          = var.security == null ? null : module.broker.host
   brokers                   = merge({ for node_id, broker in var.brokers : node_id => broker.running }, { for fleet in var.fleet[*] : "fleet" => true })
   by_node_id                = var.fleet == null
   scheduled                 = var.scale_to_zero != null
@@ -145,7 +150,8 @@ module "broker" {
   http_port                = var.http_port
   dns                      = var.dns
   deletion_protection      = var.deletion_protection
-  secret_arn               = one(aws_secretsmanager_secret.broker[*].arn)
+  secret_arn               = local.secret_arn
+  security                 = var.security == null ? null : { ca_pem = var.security.ca_pem, secret_arn = local.secret_arn }
   log_group_arn            = module.observability.log_group_arn
   metrics_log_group_arn    = module.observability.metrics_log_group_arn
   agent_config_parameter   = module.observability.agent_config_parameter
@@ -175,6 +181,7 @@ module "http" {
   dns_zone_id            = var.http.dns_zone_id
   port                   = var.http_port
   bootstrap_servers      = join(",", values(module.broker.addresses))
+  ca_pem                 = try(var.security.ca_pem, null)
   bucket_arn             = module.storage.bucket_arn
   store_url              = module.storage.store_url
   wheelhouse             = var.wheelhouse
@@ -214,9 +221,9 @@ module "spark" {
   bootstrap_servers  = join(",", values(module.broker.addresses))
 }
 
-# --- what a cluster of brokers will want -----------------------------------------------------------------------------------------
+# --- what several brokers share ----------------------------------------------------------------------------------------------------
 
-# Heartbeats only, so its loss loses no data. It uses TLS, and only brokers can reach it.
+# Quotas of a whole cluster, and signs of life of a broker with a volume: its loss loses no data. It uses TLS, and only brokers can reach it.
 resource "aws_elasticache_subnet_group" "valkey" {
   count = var.redis == null ? 0 : 1
 
@@ -230,7 +237,7 @@ resource "aws_elasticache_replication_group" "valkey" {
   count = var.redis == null ? 0 : 1
 
   replication_group_id       = "${var.cluster_name}-valkey"
-  description                = "Heartbeats of the brokers of ${var.cluster_name}"
+  description                = "Quotas and signs of life of the brokers of ${var.cluster_name}"
   engine                     = "valkey"
   engine_version             = "8.0"
   node_type                  = var.redis.node_type
@@ -247,7 +254,7 @@ resource "aws_elasticache_replication_group" "valkey" {
 }
 
 resource "aws_secretsmanager_secret" "broker" {
-  # checkov:skip=CKV2_AWS_57: what will lie here (TLS keys, SCRAM users) is changed together with clients, by a person
+  # checkov:skip=CKV2_AWS_57: what lies here (the brokers' key, passwords) is changed together with clients, by a person
   count = var.create_secret ? 1 : 0
 
   name                    = "firn/${var.cluster_name}/broker"

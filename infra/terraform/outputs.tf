@@ -1,3 +1,13 @@
+locals {
+  kcat_login = var.security == null ? "" : "-X security.protocol=SASL_SSL -X ssl.ca.location=ca.pem -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=admin -X sasl.password=PASSWORD "
+
+  # With security, commands on a machine show its certificate (infra/bootstrap writes machine.env).
+  drain = (var.security == null
+    ? "/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data"
+    : "set -a && . /etc/firn/machine.env && /opt/firn/current/bin/firn drain --bootstrap $FIRN_BOOTSTRAP"
+  )
+}
+
 output "bootstrap_servers" {
   description = "Value of a client's bootstrap.servers."
   value       = join(",", [for key in sort(keys(module.broker.addresses)) : module.broker.addresses[key]])
@@ -10,10 +20,16 @@ output "broker_addresses" {
 
 output "client_properties" {
   description = "Client settings to paste into a file. The load balancer drops connections that are idle for 350 s, so clients close or probe them earlier."
-  value       = <<-EOT
+  value = <<-EOT
     # Java clients, and Kafka's command-line tools
     bootstrap.servers=${join(",", values(module.broker.addresses))}
-    security.protocol=PLAINTEXT
+    ${join("\n    ", var.security == null ? ["security.protocol=PLAINTEXT"] : [
+  "security.protocol=SASL_SSL",
+  "sasl.mechanism=SCRAM-SHA-512",
+  "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username=\"NAME\" password=\"PASSWORD\";",
+  "ssl.truststore.type=PEM",
+  "ssl.truststore.location=ca.pem",
+])}
     connections.max.idle.ms=240000
     # librdkafka (confluent-kafka, kcat) needs this one besides
     # socket.keepalive.enable=true
@@ -23,8 +39,8 @@ output "client_properties" {
 output "try_it" {
   description = "Commands to try the broker on a machine in client_cidrs."
   value       = <<-EOT
-    echo hello | kcat -b ${local.first_address} -t greetings -P
-    kcat -b ${local.first_address} -t greetings -C -e -q
+    echo hello | kcat -b ${local.first_address} ${local.kcat_login}-t greetings -P
+    kcat -b ${local.first_address} ${local.kcat_login}-t greetings -C -e -q
   EOT
 }
 
@@ -66,7 +82,7 @@ output "drain_commands" {
       "--targets Key=tag:aws:autoscaling:groupName,Values=${group}",
       # Session Manager ends a command after an hour unless executionTimeout says otherwise; --timeout-seconds is for its delivery.
       "--parameters '${jsonencode({
-        commands         = ["/opt/firn/current/bin/firn drain --data-dir /var/lib/firn/data --timeout ${var.drain_timeout_s}"]
+        commands         = ["${local.drain} --timeout ${var.drain_timeout_s}"]
         executionTimeout = [tostring(var.drain_timeout_s + 120)]
       })}'",
       "--timeout-seconds 60",
@@ -118,8 +134,8 @@ output "kms_key_arn" {
 }
 
 output "secret_arn" {
-  description = "The secret of the brokers; null without create_secret."
-  value       = one(aws_secretsmanager_secret.broker[*].arn)
+  description = "The secret of the brokers; null without create_secret and security."
+  value       = local.secret_arn
 }
 
 output "vpc_id" {

@@ -48,7 +48,7 @@ variable "brokers" {
     One entry for each node id. `zone`: where the broker and its volume lie; a volume cannot leave its zone, so it never changes.
     `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id. Drain it first, and end its machine before you apply:
     machines are protected from scale-in (infra/README.md, "Day by day").
-    Firn is one broker today, so one entry is allowed unless preview_cluster is true. Empty with fleet.
+    One entry is allowed unless preview_cluster is true: several brokers are a fleet. Empty with fleet.
   EOT
   type = map(object({
     zone    = string
@@ -78,7 +78,7 @@ variable "brokers" {
 
   validation {
     condition     = length(var.brokers) <= 1 || var.preview_cluster
-    error_message = "brokers names several node ids, but Firn is one broker today. Keep one entry. preview_cluster = true only helps to plan a future cluster."
+    error_message = "brokers names several node ids, and these modules run one broker with a volume. Keep one entry, or use fleet for several brokers."
   }
 
   validation {
@@ -134,7 +134,7 @@ variable "fleet" {
 }
 
 variable "preview_cluster" {
-  description = "Allow several brokers, to plan a future cluster. Firn does not replicate yet: never apply such a plan."
+  description = "Allow several brokers with volumes in a plan. Never apply such a plan: nothing has tried these modules with it. Several brokers are a fleet."
   type        = bool
   default     = false
 }
@@ -164,6 +164,15 @@ variable "settings" {
       "firn.instance.id", "firn.take.over", "firn.redis.url", "firn.ephemeral", "firn.spot.notice.endpoint",
     ])) == 0
     error_message = "settings names a setting that comes from another variable or from the machine (node id, listeners, addresses, directories, rack, store, HTTP, instance, take-over, Redis). Remove it."
+  }
+
+  validation {
+    condition = var.security == null || length(setintersection(keys(var.settings), [
+      "listener.security.protocol.map", "inter.broker.listener.name", "security.inter.broker.protocol", "ssl.keystore.type",
+      "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.type", "ssl.truststore.location",
+      "ssl.truststore.certificates", "authorizer.class.name", "firn.http.ssl.keystore.location",
+    ])) == 0
+    error_message = "settings names a setting that security decides (listeners, certificates, authorizer). Remove it. Users with all rights are added by super.users."
   }
 
   validation {
@@ -439,7 +448,7 @@ variable "egress" {
 }
 
 variable "client_cidrs" {
-  description = "Address blocks that may reach Kafka and HTTP. Firn has no authentication yet: everybody who reaches the port can read and write everything."
+  description = "Address blocks that may reach Kafka and HTTP. Without security everybody who reaches the port can read and write everything."
   type        = list(string)
 
   validation {
@@ -454,7 +463,7 @@ variable "client_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in var.client_cidrs : try(tonumber(split("/", cidr)[1]) >= 8, false)])
-    error_message = "client_cidrs has a block wider than a /8, such as 0.0.0.0/0. Firn has no authentication yet: name only the address blocks of your clients."
+    error_message = "client_cidrs has a block wider than a /8, such as 0.0.0.0/0. Brokers are not for the whole internet: name only the address blocks of your clients."
   }
 }
 
@@ -480,8 +489,8 @@ variable "http_port" {
   }
 
   validation {
-    condition     = var.http_port != 9092
-    error_message = "http_port is 9092, but the machine's broker listens there. Choose another port."
+    condition     = !contains([9092, 9094], var.http_port)
+    error_message = "http_port is 9092 or 9094, but the machine's broker listens there. Choose another port."
   }
 }
 
@@ -581,13 +590,46 @@ variable "kms_key_arn" {
 }
 
 variable "create_secret" {
-  description = "Make a secret in Secrets Manager that only brokers may read. Firn does not read it yet; it will hold TLS keys and SCRAM users."
+  description = "Make a secret in Secrets Manager, without a value, that only brokers may read: for security."
   type        = bool
   default     = false
 }
 
+variable "security" {
+  description = <<-EOT
+    TLS, logins and rules. `ca_pem`: the certificate (PEM) of the authority that signed the brokers'; machines for HTTP trust it, and clients must. `secret_arn`:
+    the secret with the brokers' key and first users; null: the one of create_secret. infra/README.md, "Who may do what", says how to make both.
+    null: everybody who reaches the brokers can read and write everything.
+  EOT
+  type = object({
+    ca_pem     = string
+    secret_arn = optional(string)
+  })
+  default = null
+
+  validation {
+    condition     = var.security == null || can(regex("^-----BEGIN CERTIFICATE-----\n[ -~\n]+-----END CERTIFICATE-----\n?$", var.security.ca_pem))
+    error_message = "security.ca_pem is not a certificate in PEM. Write file(\"ca.pem\"), and no private key."
+  }
+
+  validation {
+    condition     = var.security == null || try(length(var.security.ca_pem) <= 6000, false)
+    error_message = "security.ca_pem is longer than the user data of a machine can hold. Write the certificates of one or two authorities only, of keys of elliptic curves."
+  }
+
+  validation {
+    condition     = try(var.security.secret_arn, null) == null ? true : can(regex("^arn:[a-z-]+:secretsmanager:${var.region}:[0-9]{12}:secret:\\S+$", var.security.secret_arn))
+    error_message = "security.secret_arn is not the ARN of a secret in ${var.region}. Write the ARN that Secrets Manager shows, in the region of the cluster."
+  }
+
+  validation {
+    condition     = var.security == null || try(var.security.secret_arn, null) != null || var.create_secret
+    error_message = "security names no secret with the brokers' key and users. Set security.secret_arn, or create_secret = true."
+  }
+}
+
 variable "redis" {
-  description = "Make a small Valkey for heartbeats between brokers. One broker needs none; a cluster will need it. null: none."
+  description = "Make a small Valkey. It has the quotas of a whole cluster (firn.quota.scope = cluster), and signs of life of a broker with a volume. null: none."
   type = object({
     node_type = optional(string, "cache.t4g.small")
   })

@@ -438,3 +438,74 @@ run "brokers_without_disks_lose_nothing_and_are_told_no_address_of_their_own" {
     error_message = "The commands are ${jsonencode(output.fleet_commands)}"
   }
 }
+
+# --- security -----------------------------------------------------------------------------------------------------------------
+
+run "without_security_nothing_of_it_is_planned" {
+  command = plan
+
+  assert {
+    condition     = !can(jsondecode(output.bootstrap_json["0"]).security) && output.secret_arn == null
+    error_message = "The boot of an older release would refuse ${output.bootstrap_json["0"]}"
+  }
+
+  assert {
+    condition     = strcontains(output.client_properties, "security.protocol=PLAINTEXT") && strcontains(output.drain_commands["0"], "--data-dir")
+    error_message = "Clients are told ${output.client_properties}"
+  }
+}
+
+run "with_security_machines_know_the_authority_and_brokers_the_secret" {
+  command = plan
+
+  variables {
+    zones = ["eu-central-1a", "eu-central-1b"]
+    security = {
+      ca_pem     = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+      secret_arn = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"
+    }
+    http = {
+      certificate_arn = "arn:aws:acm:eu-central-1:123456789012:certificate/11111111-2222-3333-4444-555555555555"
+      host            = "firn.example.com"
+    }
+  }
+
+  assert {
+    condition = jsondecode(output.bootstrap_json["0"]).security == {
+      secret = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"
+      ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    }
+    error_message = "The boot of a broker reads ${output.bootstrap_json["0"]}"
+  }
+
+  assert {
+    condition     = alltrue([for text in values(output.http_bootstrap_json) : jsondecode(text).security == { secret = null, ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n" }])
+    error_message = "Machines for HTTP get the secret, or do not know the authority."
+  }
+
+  assert {
+    condition     = strcontains(output.client_properties, "security.protocol=SASL_SSL") && strcontains(output.client_properties, "ssl.truststore.location=ca.pem")
+    error_message = "Clients are told ${output.client_properties}"
+  }
+
+  assert {
+    condition     = strcontains(output.drain_commands["0"], "machine.env") && !strcontains(output.drain_commands["0"], "--data-dir")
+    error_message = "The broker is drained by ${output.drain_commands["0"]}"
+  }
+}
+
+run "a_fleet_is_secured_in_the_same_way" {
+  command = plan
+
+  variables {
+    brokers       = {}
+    fleet         = { min = 1, max = 3 }
+    create_secret = true
+    security      = { ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n" }
+  }
+
+  assert {
+    condition     = jsondecode(output.bootstrap_json["fleet"]).security.secret == output.secret_arn
+    error_message = "The boot of a machine reads ${output.bootstrap_json["fleet"]}"
+  }
+}

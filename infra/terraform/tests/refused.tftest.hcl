@@ -136,6 +136,63 @@ run "a_setting_that_the_modules_derive_is_refused" {
   expect_failures = [var.settings]
 }
 
+run "a_setting_that_security_decides_is_refused_with_it" {
+  command = plan
+
+  variables {
+    create_secret = true
+    security      = { ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n" }
+    settings      = { "authorizer.class.name" = "org.apache.kafka.metadata.authorizer.StandardAuthorizer" }
+  }
+
+  expect_failures = [var.settings]
+}
+
+run "an_authority_that_is_a_path_is_refused" {
+  command = plan
+
+  variables {
+    create_secret = true
+    security      = { ca_pem = "ca.pem" }
+  }
+
+  expect_failures = [var.security]
+}
+
+run "an_authority_too_long_for_user_data_is_refused" {
+  command = plan
+
+  variables {
+    create_secret = true
+    security      = { ca_pem = "-----BEGIN CERTIFICATE-----\n${join("\n", [for _ in range(100) : "MIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIBMIIB"])}\n-----END CERTIFICATE-----\n" }
+  }
+
+  expect_failures = [var.security]
+}
+
+run "a_secret_of_another_region_is_refused" {
+  command = plan
+
+  variables {
+    security = {
+      ca_pem     = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+      secret_arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:firn-AbCdEf"
+    }
+  }
+
+  expect_failures = [var.security]
+}
+
+run "security_without_a_secret_is_refused" {
+  command = plan
+
+  variables {
+    security = { ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n" }
+  }
+
+  expect_failures = [var.security]
+}
+
 run "a_setting_that_is_no_name_is_refused" {
   command = plan
 

@@ -41,12 +41,14 @@ class Around:
     def __init__(self, clock: FakeClock) -> None:
         self.lines: list[str] = []
         self.commands: list[Sequence[str]] = []
+        self.environments: list[Mapping[str, str]] = []
         self.takes: tuple[float | None, int] = (5.0, DRAINED)
         self.drains: list[Drain] = []
         self._clock = clock
 
     def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Drain:
         assert environment["AWS_REGION"] == REGION
+        self.environments.append(environment)
         self.commands.append(command)
         self.drains.append(Drain(self._clock, *self.takes))
         return self.drains[-1]
@@ -75,7 +77,8 @@ def agent_of(settings: dict[str, Any], metadata: MetadataServer, hooks: Lifecycl
         clock.s = datetime.now(UTC).timestamp()
         client = Metadata(http, clock, metadata.url)
         around = Around(clock)
-        return Agent(read, client, Aws(http, clock, client, REGION, read.endpoints), clock, around), around, clock
+        aws = Aws(http, clock, client, REGION, read.endpoints)
+        return Agent(read, client, aws, clock, around, f"{metadata.instance.local_hostname}:9094"), around, clock
 
     return make
 
@@ -90,6 +93,22 @@ def after_looks(metadata: MetadataServer, looks: int, change: Callable[[], None]
             change()
 
     return slept
+
+
+def test_a_broker_with_a_certificate_is_drained_by_whoever_shows_it(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    arn = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn-AbCdEf"
+    authority = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    agent, around, clock = agent_of(security={"secret": arn, "ca_pem": authority})
+    hooks.begin("firn-0", "drain", INSTANCE)
+    clock.on_sleep = after_looks(metadata, 1, lambda: setattr(metadata.instance, "lifecycle_state", "Terminated"))
+    agent.run()
+    [command] = around.commands
+    assert command[1:4] == ("drain", "--bootstrap", "ip-10-42-0-5.eu-central-1.compute.internal:9094")
+    [environment] = around.environments
+    assert environment["FIRN_CLIENT_CONFIG"] == "/etc/firn/machine.properties"
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
 
 
 def test_a_machine_that_stays_is_left_alone(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:

@@ -21,6 +21,7 @@ module "firn" {
 
   ami_id        = var.ami_id
   client_cidrs  = var.client_cidrs
+  security      = var.security
   wheelhouse    = var.wheelhouse
   alarm_actions = var.alarm_actions
 }

@@ -16,7 +16,7 @@ variable "ami_id" {
 }
 
 variable "client_cidrs" {
-  description = "Address blocks that may reach Kafka. Firn has no authentication yet."
+  description = "Address blocks that may reach Kafka."
   type        = list(string)
 }
 
@@ -26,6 +26,15 @@ variable "wheelhouse" {
     bucket = string
     key    = string
     sha256 = string
+  })
+  default = null
+}
+
+variable "security" {
+  description = "TLS, logins and rules: ca_pem and secret_arn, as infra/README.md, \"Who may do what\", makes them. null: whoever reaches the brokers may do everything."
+  type = object({
+    ca_pem     = string
+    secret_arn = string
   })
   default = null
 }

@@ -10,5 +10,6 @@ module "firn" {
 
   ami_id       = var.ami_id
   client_cidrs = var.client_cidrs
+  security     = var.security
   wheelhouse   = var.wheelhouse
 }

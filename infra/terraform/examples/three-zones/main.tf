@@ -13,6 +13,7 @@ module "firn" {
   instance_type = "m7g.2xlarge"
   data_disk     = { size_gib = 500, iops = 4000, throughput_mibs = 500 }
   client_cidrs  = var.client_cidrs
+  security      = var.security
   wheelhouse    = var.wheelhouse
 
   http          = var.http

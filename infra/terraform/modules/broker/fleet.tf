@@ -8,7 +8,7 @@ locals {
   fleet_name = "${var.name}-fleet"
 
   fleet_bootstrap = {
-    for key in [for _ in local.fleet : "fleet"] : key => {
+    for key in [for _ in local.fleet : "fleet"] : key => merge(local.security, {
       version                 = 1
       role                    = "broker"
       cluster                 = var.name
@@ -29,7 +29,7 @@ locals {
         heartbeat_s       = local.heartbeat_s
       }
       endpoints = {}
-    }
+    })
   }
 
   fleet_user_data = {

@@ -14,9 +14,12 @@ locals {
 
   host = var.dns == null ? aws_lb.kafka.dns_name : var.dns.name
 
+  # Only with security: an older release of Firn refuses a field that it does not know.
+  security = merge([for one in var.security[*] : { security = { secret = one.secret_arn, ca_pem = one.ca_pem } }]...)
+
   # The fields are fixed: infra/bootstrap reads them with strict checks.
   bootstrap = {
-    for node_id, broker in var.brokers : node_id => {
+    for node_id, broker in var.brokers : node_id => merge(local.security, {
       version    = 1
       role       = "broker"
       cluster    = var.name
@@ -47,7 +50,7 @@ locals {
         heartbeat_s       = local.heartbeat_s
       }
       endpoints = {}
-    }
+    })
   }
 
   user_data = {
@@ -252,7 +255,7 @@ resource "aws_lb" "kafka" {
   # checkov:skip=CKV_AWS_91: network load balancers log TLS listeners only, and these listeners are TCP
   name                             = "${var.name}-kafka"
   load_balancer_type               = "network"
-  internal                         = true # Firn has no authentication yet
+  internal                         = true
   subnets                          = values(var.subnet_ids)
   security_groups                  = [var.lb_security_group_id]
   enable_cross_zone_load_balancing = true # clients of all zones reach the one target of a port
@@ -284,7 +287,7 @@ resource "aws_lb_target_group" "broker" {
   }
 }
 
-# TCP, not TLS: TLS and mTLS will pass through to the broker.
+# TCP, not TLS: with security TLS passes through to the broker, which has the key.
 resource "aws_lb_listener" "broker" {
   for_each = var.brokers
 

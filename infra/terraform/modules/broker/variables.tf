@@ -184,6 +184,15 @@ variable "secret_arn" {
   type        = string
 }
 
+variable "security" {
+  description = "TLS, logins and rules, with the key and the first users in the secret; null: none."
+  type = object({
+    ca_pem     = string
+    secret_arn = string
+  })
+  default = null
+}
+
 variable "log_group_arn" {
   description = "Log group that machines write to."
   type        = string

@@ -5,9 +5,12 @@ locals {
   name   = "${var.name}-http"
   groups = { for zone in keys(var.subnet_ids) : zone => "${var.name}-http-${zone}" }
 
+  # Callers log in to the brokers with their own user, so these machines need no secret.
+  security = merge([for pem in var.ca_pem[*] : { security = { secret = null, ca_pem = pem } }]...)
+
   # The shape of infra/bootstrap. A machine that serves HTTP alone has no node id and no disk.
   bootstrap = {
-    for zone, group in local.groups : zone => {
+    for zone, group in local.groups : zone => merge(local.security, {
       version                 = 1
       role                    = "http"
       cluster                 = var.name
@@ -34,7 +37,7 @@ locals {
         heartbeat_s       = 60
       }
       endpoints = {}
-    }
+    })
   }
 
   user_data = { for zone, bootstrap in local.bootstrap : zone => templatefile(var.user_data_template, { bootstrap = jsonencode(bootstrap) }) }
@@ -229,7 +232,7 @@ resource "aws_lb" "http" {
   # checkov:skip=CKV_AWS_91: requests are counted by route in the metrics of the HTTP processes; a bucket of access logs is a choice of the account
   name                       = local.name
   load_balancer_type         = "application"
-  internal                   = true # Firn has no authentication yet
+  internal                   = true
   subnets                    = values(var.subnet_ids)
   security_groups            = [var.lb_security_group_id]
   drop_invalid_header_fields = true

@@ -78,6 +78,12 @@ variable "bootstrap_servers" {
   type        = string
 }
 
+variable "ca_pem" {
+  description = "PEM of the authority that the brokers' certificates are signed by; null: brokers have no TLS."
+  type        = string
+  default     = null
+}
+
 variable "store_url" {
   description = "URL of the store. These machines get its name, but must not reach the store."
   type        = string

@@ -173,6 +173,30 @@ resource "aws_vpc_security_group_ingress_rule" "brokers_from_kafka_lb" {
   to_port                      = var.kafka_port
 }
 
+# --- brokers → brokers, each by its certificate ---------------------------------------------------------------------------------
+
+resource "aws_vpc_security_group_ingress_rule" "brokers" {
+  count = var.brokers_port == null ? 0 : 1
+
+  security_group_id            = aws_security_group.broker.id
+  description                  = "The brokers' own listener"
+  referenced_security_group_id = aws_security_group.broker.id
+  ip_protocol                  = "tcp"
+  from_port                    = var.brokers_port
+  to_port                      = var.brokers_port
+}
+
+resource "aws_vpc_security_group_egress_rule" "brokers" {
+  count = var.brokers_port == null ? 0 : 1
+
+  security_group_id            = aws_security_group.broker.id
+  description                  = "The brokers' own listener"
+  referenced_security_group_id = aws_security_group.broker.id
+  ip_protocol                  = "tcp"
+  from_port                    = var.brokers_port
+  to_port                      = var.brokers_port
+}
+
 # --- clients and machines → brokers without disks ------------------------------------------------------------------------------------
 
 # The load balancer gives such a broker's address away, and from then on clients connect to the machine itself.

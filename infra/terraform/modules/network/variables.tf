@@ -44,6 +44,12 @@ variable "client_cidrs" {
   type        = list(string)
 }
 
+variable "brokers_port" {
+  description = "Port where brokers listen for each other; null: they use kafka_port."
+  type        = number
+  default     = null
+}
+
 variable "kafka_port" {
   description = "Port of Kafka's protocol on the machines."
   type        = number

@@ -48,7 +48,7 @@ locals {
 
   prometheus = yamlencode({
     global = { scrape_interval = "60s", scrape_timeout = "30s" }
-    scrape_configs = [{
+    scrape_configs = [merge({
       job_name       = "firn"
       static_configs = [{ targets = ["localhost:${var.http_port}"], labels = { cluster = var.name } }]
       metric_relabel_configs = [
@@ -56,8 +56,14 @@ locals {
         { source_labels = ["partition"], regex = ".+", action = "drop" },
         { source_labels = ["topic"], regex = ".+", action = "drop" },
       ]
-    }]
+    }, local.login)]
   })
+  # The first boot writes these files (infra/bootstrap). The agent reads them as root.
+  login = merge([for host in var.certificate_host[*] : {
+    scheme     = "https"
+    tls_config = { ca_file = "/etc/firn/tls/ca.pem", server_name = host }
+    basic_auth = { username = "metrics", password_file = "/etc/firn/tls/metrics.password" }
+  }]...)
 
   agent = {
     agent = { metrics_collection_interval = 60, run_as_user = "root" }

@@ -28,6 +28,12 @@ variable "http_port" {
   type        = number
 }
 
+variable "certificate_host" {
+  description = "A name in the certificate of the brokers, by which /metrics is read with a login; null: plain HTTP, without one."
+  type        = string
+  default     = null
+}
+
 variable "brokers" {
   description = "Whether each node id is meant to run."
   type        = map(bool)

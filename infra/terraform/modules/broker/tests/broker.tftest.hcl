@@ -199,3 +199,28 @@ run "user_data_that_ec2_does_not_take_is_refused" {
 
   expect_failures = [aws_launch_template.broker]
 }
+
+run "the_role_may_read_its_secret_and_the_boot_is_told_which" {
+  command = plan
+
+  variables {
+    secret_arn = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"
+    security = {
+      ca_pem     = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+      secret_arn = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"
+    }
+  }
+
+  assert {
+    condition = [
+      for statement in jsondecode(aws_iam_role_policy.machine["0"].policy).Statement : statement.Resource
+      if statement.Action == "secretsmanager:GetSecretValue"
+    ] == ["arn:aws:secretsmanager:eu-central-1:123456789012:secret:firn/prod/broker-AbCdEf"]
+    error_message = "The role reads other secrets, or not its own: ${aws_iam_role_policy.machine["0"].policy}"
+  }
+
+  assert {
+    condition     = alltrue([for text in values(output.bootstrap) : jsondecode(text).security.secret == var.secret_arn])
+    error_message = "The boot does not know the secret."
+  }
+}

@@ -79,6 +79,31 @@ run "clients_reach_the_load_balancers_ports_and_nothing_else" {
   }
 }
 
+run "only_brokers_reach_the_brokers_own_listener" {
+  command = apply # ids of groups are not known before
+
+  variables {
+    brokers_port = 9094
+  }
+
+  assert {
+    condition = alltrue([
+      for rule in concat(aws_vpc_security_group_ingress_rule.brokers, aws_vpc_security_group_egress_rule.brokers) :
+      rule.from_port == 9094 && rule.to_port == 9094 && rule.cidr_ipv4 == null && rule.referenced_security_group_id == rule.security_group_id
+    ]) && length(aws_vpc_security_group_ingress_rule.brokers) == 1 && length(aws_vpc_security_group_egress_rule.brokers) == 1
+    error_message = "Others than brokers reach the listener of brokers, or brokers do not."
+  }
+}
+
+run "without_security_there_is_no_listener_of_brokers" {
+  command = plan
+
+  assert {
+    condition     = length(aws_vpc_security_group_ingress_rule.brokers) == 0 && length(aws_vpc_security_group_egress_rule.brokers) == 0
+    error_message = "A port is open at which nothing listens."
+  }
+}
+
 run "brokers_http_and_spark_reach_every_broker_by_its_address" {
   command = plan
 

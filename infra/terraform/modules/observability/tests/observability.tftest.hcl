@@ -120,3 +120,26 @@ run "brokers_that_come_and_go_make_no_new_metrics" {
     error_message = "Each machine is a metric more."
   }
 }
+
+run "metrics_are_read_with_a_login_if_brokers_have_a_certificate" {
+  command = plan
+
+  variables {
+    certificate_host = "kafka.example.com"
+  }
+
+  assert {
+    condition = alltrue([for part in ["scheme\": \"https", "server_name\": \"kafka.example.com", "password_file\": \"/etc/firn/tls/metrics.password"] :
+    strcontains(join("\n", jsondecode(aws_ssm_document.watch.content).mainSteps[0].inputs.runCommand), part)])
+    error_message = "Metrics are read by ${aws_ssm_document.watch.content}"
+  }
+}
+
+run "metrics_are_read_without_a_login_if_brokers_have_no_certificate" {
+  command = plan
+
+  assert {
+    condition     = !strcontains(aws_ssm_document.watch.content, "basic_auth") && !strcontains(aws_ssm_document.watch.content, "https")
+    error_message = "Metrics are read by ${aws_ssm_document.watch.content}"
+  }
+}
