@@ -79,7 +79,7 @@ def show(
     """
     from app.cli.output import print_json
 
-    found = _read(file)
+    found = certificate_of(file)
     if as_json:
         print_json(found)
         return 0
@@ -95,7 +95,7 @@ def show(
     return 0
 
 
-def _read(file: Path) -> dict[str, Any]:
+def certificate_of(file: Path) -> dict[str, Any]:
     """What a PEM file has. Raises: ConfigError."""
     x509 = _x509()
     from cryptography.exceptions import UnsupportedAlgorithm

@@ -22,7 +22,7 @@ from firn_machine import Done
 from firn_security import APPLIED, AUTHORITY, HTTP_CLIENT, KEYSTORE, METRICS_PASSWORD, OWN_CLIENT, parse_secret
 from firn_settings import Refused, SettingsError, parse_settings
 
-from app.cli.tls import _read, issue
+from app.cli.tls import certificate_of, issue
 from app.configs.properties import parse_properties
 from tests.infra.bootstrap.conftest import REGION, World
 from tests.infra.bootstrap.test_boot import refused, without_disk
@@ -73,7 +73,7 @@ def secured(world: World, secrets: Secrets, secret: dict[str, Any], made: Path) 
     """The same node with TLS, logins and rules. Certificates are read as the program reads them."""
     secrets.put(secret)
     world.settings["security"] = {"secret": secrets.arn, "ca_pem": (made / "ca.pem").read_text()}
-    world.machine.answers["firn tls show"] = lambda command: Done(0, json.dumps(_read(Path(command[-2]))), "")
+    world.machine.answers["firn tls show"] = lambda command: Done(0, json.dumps(certificate_of(Path(command[-2]))), "")
     world.machine.answers["systemctl is-active"] = Done(3, "", "")
     return world
 

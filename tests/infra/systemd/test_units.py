@@ -22,8 +22,8 @@ EXPOSURE_MAX = {
     "firn-secret.service": 55,
     "firn-bootstrap.service": 90,
 }
-"""Tenths of systemd's exposure level. The bootstrap formats, mounts and installs as root: it cannot be harmless. For a new secret root
-writes files, and runs commands as the broker's user."""
+"""Tenths of systemd's exposure level. The bootstrap formats, mounts and installs as root: it cannot be harmless. For a new
+secret root writes files, and runs commands as the broker's user."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 

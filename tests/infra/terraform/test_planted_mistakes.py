@@ -97,6 +97,14 @@ MISTAKES = (
     ),
     # Tests and linters
     Mistake(
+        "a listener of brokers at another port than the boot's",
+        "ports",
+        "terraform/main.tf",
+        r"(brokers_port +=[^\n]*) 9094",
+        r"\1 9095",
+        "brokers_port is 9095",
+    ),
+    Mistake(
         "a refusal that refuses nothing",
         "test",
         "terraform/variables.tf",

@@ -64,3 +64,18 @@ run "http_has_no_access_to_the_bucket" {
     error_message = "HTTP machines may do more than answer hooks, read their configuration and send logs."
   }
 }
+
+run "machines_trust_the_brokers_authority_and_are_told_no_secret" {
+  command = plan
+
+  variables {
+    ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+  }
+
+  assert {
+    condition = length(output.bootstrap) > 0 && alltrue([
+      for text in values(output.bootstrap) : jsondecode(text).security == { secret = null, ca_pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n" }
+    ])
+    error_message = "A machine that faces all callers is told where the brokers' key is, or does not know their authority."
+  }
+}
