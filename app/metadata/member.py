@@ -892,7 +892,11 @@ class ClusterMember(Elsewhere):
             self._log_line("the controller has not let this broker stop; it stops all the same")
         else:
             if led and self._may_stop.is_set():
-                await asyncio.sleep(LINGER_S)
+                await self.linger()
+
+    async def linger(self) -> None:
+        """Clients are answered a little longer."""
+        await asyncio.sleep(LINGER_S)
 
     def _leads_any(self) -> bool:
         mine = self._view.identity.broker_id

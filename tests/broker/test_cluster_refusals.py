@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -85,10 +86,10 @@ async def test_a_controller_that_a_new_broker_cannot_reach_is_named(
                 pass
 
         starting = asyncio.create_task(second())
-        await until(lambda: any("waits to be registered" in line for line in lines))
+        what = f"waits to be registered: the controller, broker 1, does not answer at 127.0.0.1:{port}"
+        await until(lambda: any(what in line for line in lines))
         starting.cancel()
         await asyncio.wait([starting])
-        assert f"the controller, broker 1, does not answer at 127.0.0.1:{port}" in "".join(lines)
         assert first.node.cluster.image.brokers.keys() == {1}
 
 
@@ -108,9 +109,10 @@ async def test_clocks_an_hour_apart_are_told_with_the_figure_and_nothing_rests_o
             return [line for line in first.lines if "the clock of broker 3" in line]
 
         await until(told)
-        assert " 3,600 s ahead of the clock of the controller, broker 1: set both by NTP" in told()[0] or (
-            " 3,599 s ahead" in told()[0]
-        )
+        found = re.search(r" (3,\d{3}) s ahead of the clock of the controller, broker 1: set both by NTP", told()[0])
+        assert found is not None, told()[0]
+        # What a heartbeat takes on its way counts against the clock that it tells.
+        assert 3_000 < int(found[1].replace(",", "")) <= 3_600
         assert not [line for line in first.lines if "the clock of broker 2" in line]
         await first.node.membership.controller.create_topic("t", 3, {}, 3)
         await until(lambda: all(one.node.cluster.image.topic("t") for one in (first, second, third)))

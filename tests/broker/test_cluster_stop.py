@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from app.broker.tier_views import TierViews
 from app.errors import ErrorCode
 from app.metadata.cluster import ClusterImage, ImageDelta
+from app.metadata.member import ClusterMember
 from app.units import PartitionIndex, TopicIdPartition
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
@@ -152,7 +153,15 @@ async def test_leaders_move_in_one_change_before_their_broker_stops(tmp_path: Pa
 async def test_a_broker_that_stops_tells_its_clients_who_leads_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.metadata.member.LINGER_S", 3.0)
+    lingers, answered = asyncio.Event(), asyncio.Event()
+    linger = ClusterMember.linger
+
+    async def until_answered(member: ClusterMember) -> None:
+        lingers.set()
+        await answered.wait()
+        await linger(member)
+
+    monkeypatch.setattr(ClusterMember, "linger", until_answered)
     async with broker_on(tmp_path, "a") as first, AsyncExitStack() as stopping:
         second = await stopping.enter_async_context(broker_on(tmp_path, "b"))
         await until(lambda: len(unfenced(first)) == len(unfenced(second)) == 2)
@@ -176,10 +185,11 @@ async def test_a_broker_that_stops_tells_its_clients_who_leads_now(
             await until(lambda: not led())
             while (answer := await written()).error_code == ErrorCode.NONE:
                 await asyncio.sleep(0)  # it has not heard of it yet
-            await asyncio.sleep(1.0)  # long after it may stop
+            await until(lingers.is_set)  # it may stop
             answer = await written()
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert answer.current_leader.leader_id == first.node.config.node_id
+            answered.set()
             assert await client.closed()
             await stop
 

@@ -297,20 +297,32 @@ async def test_half_open_handshakes_never_fill_a_small_broker(tmp_path: Path, fo
         assert await handshakes(broker, folder)
 
 
+async def shaken(port: int, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, End]:
+    """A client that is through its handshake. One that a slow machine has made too late for it tries again."""
+    async with asyncio.timeout(60):
+        while True:
+            end = End(context)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(end.opening())
+            with suppress(ConnectionError):
+                while not end.shaken and (came := await reader.read(65_536)):
+                    writer.write(end.take(came))
+            if end.shaken:
+                return reader, writer, end
+            writer.transport.abort()
+
+
 @pytest.mark.parametrize("part", ["handshake", "login"])
 async def test_who_sends_byte_by_byte_gets_no_more_time_to_be_known(tmp_path: Path, folder: Path, part: str) -> None:
     settings = security(listener("SASL_SSL", folder)) | {"security": {"firn.authentication.timeout.ms": "500"}}
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     async with running_broker(tmp_path, **settings) as broker:
-        port, end = broker.node.port, End(context)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        opening = end.opening()
-        slowly = [bytes([byte]) for byte in opening]
         if part == "login":
-            writer.write(opening)
-            while not end.shaken:
-                writer.write(end.take(await reader.read(65_536)))
+            reader, writer, end = await shaken(broker.node.port, context)
             slowly = [end.seal(bytes([byte])) for byte in (2000).to_bytes(4, "big") + bytes(600)]
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.node.port)
+            slowly = [bytes([byte]) for byte in End(context).opening()]
         sent = 0
         ended = asyncio.ensure_future(reader.read())
         while not ended.done() and sent < len(slowly):

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,9 @@ async def make_topic(client: Talk, name: str, **configs: str) -> None:
 
 async def gone(process: psutil.Process) -> None:
     async with asyncio.timeout(60):
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.02)
+        with suppress(psutil.NoSuchProcess):  # it has gone between the two questions
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                await asyncio.sleep(0.02)
 
 
 @pytest.mark.ci

@@ -93,6 +93,14 @@ class Cluster:
         leads = self.brokers[node_id - 1].node.partitions.table
         await until(lambda: leads.led(topic, 0) is not None)
 
+    async def configure(self, **configs: str) -> None:
+        """Settings of the group, with ``_`` for ``.``. All brokers know them then."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        changes = [ConfigChange(name, Operation.SET, value) for name, value in named.items()]
+        await self.brokers[0].node.membership.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
+        for broker in self.brokers:
+            await until(lambda b=broker: named.items() <= b.node.cluster.image.group_configs.get(GROUP, {}).items())
+
     async def spread(self) -> None:
         """The topic is led by broker 1, the progress is kept by broker 2, the group is coordinated by broker 3."""
         for topic, node_id in (("t", 1), (STATE, 2), (OFFSETS, 3)):
@@ -303,6 +311,7 @@ async def test_what_is_held_too_long_goes_to_another(tmp_path: Path) -> None:
     async with cluster(tmp_path, group_share_record_lock_duration_ms=1000) as made, workers(made, "a", "b") as (a, b):
         await made.produce(2)
         assert await a.wait_for() == [(0, 1, 1)]
+        await made.configure(share_record_lock_duration_ms="60000")  # the second has time enough
         assert await b.wait_for() == [(0, 1, 2)]
         assert await a.say(0, 1, ACCEPT) is ErrorCode.INVALID_RECORD_STATE
         assert await b.say(0, 1, ACCEPT) is ErrorCode.NONE

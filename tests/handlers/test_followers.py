@@ -634,7 +634,8 @@ async def test_v9_beside_records_in_sync_a_move_waits_until_it_has_a_share(led, 
     [cached], session = plan.partitions, plan.followed
     assert session is not None
     loop = asyncio.get_running_loop()
-    session.in_sync_ms = session.moves_ms = int(loop.time() * 1000)
+    session.moves_ms = int(loop.time() * 1000)
+    session.in_sync_ms = session.moves_ms + 3_600_000  # it stays beside them, however long a turn takes
     session.moves_bytes = -2_000_000  # a tenth of a second
     send(client, VERSION, led.incremental(full.session_id, 2, 2, wait_ms=1_000_000))
     await until(lambda: session.moving)

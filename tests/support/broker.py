@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, NodeLink, Surroundings
@@ -34,6 +34,9 @@ from app.objectstore.directory import DirectoryStore
 from app.seams import Clock
 from app.tiering.store_work import InlineStoreWork
 
+STOOD_STILL: Final = "this broker stood still for"
+"""What a broker says in the loop of a test if the test's process was given no time."""
+
 
 class RunningBroker:
     """What a test is given."""
@@ -42,7 +45,7 @@ class RunningBroker:
         self.node = node
         self.store = store
         self.lines = lines
-        """Notices for the operator."""
+        """Notices for the operator, but for those of a machine whose time went elsewhere."""
         self.fenced: FencedError | None = None
         self.ended = asyncio.Event()
         """Set when the broker serves no more."""
@@ -111,6 +114,10 @@ async def running_broker(
         object_path = lambda key: str(path / "store" / key)  # noqa: E731
     lines: list[str] = []
 
+    def note(line: str) -> None:
+        if not line.startswith(STOOD_STILL):
+            lines.append(line)
+
     async def store_samples() -> Sequence[Sample]:
         return store_registry.samples() if store_registry is not None else ()
 
@@ -124,7 +131,7 @@ async def running_broker(
     )
     config = await with_node_id(
         config, store=store, fs=fs, pool=pool, rng=rng, clock=clock or SystemClock(), link=new_link(),
-        log_line=log_line or lines.append,
+        log_line=log_line or note,
     )  # fmt: skip
     node = Node(
         config,
@@ -135,7 +142,7 @@ async def running_broker(
             fs=fs,
             store=store,
             work=InlineStoreWork(store, fs, pool, rng, object_path=object_path),
-            log_line=log_line or lines.append,
+            log_line=log_line or note,
             descriptors_max=descriptors_max,
             store_samples=store_samples,
             places=places or KafkaPlaces(),
