@@ -77,7 +77,7 @@ async def mutate(broker: RunningBroker, seed: int) -> None:
             client.writer.write_eof()
             assert await client.closed()
     # What was begun for a client that left (making a coordinator's topic, a group's first rebalance) ends by itself.
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while server._connections or server._tasks:
             await asyncio.sleep(0.01)
     assert told == []

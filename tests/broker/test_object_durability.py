@@ -401,7 +401,7 @@ async def test_a_change_that_nobody_answers_and_that_is_taken_back_leaves_the_pa
                 while (await produce(client, 1))[0] is not ErrorCode.NONE:
                     await asyncio.sleep(0.05)
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await written()
 
 

@@ -148,7 +148,7 @@ async def test_partitions_that_come_later_or_read_in_another_order_get_theirs_an
             for each in wanted[:stop_after]:
                 assert bytes(await read(each)) == batch(each.number)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(
             go_on(up, count, late=False),
             go_on(up[::-1], count, late=False),

@@ -64,17 +64,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def round_trip(settings: dict[str, Any], count: int = 20) -> list[bytes | None]:
     """Produce and consume with librdkafka."""
-    producer = Producer({**settings, "message.timeout.ms": 15_000})
+    producer = Producer({**settings, "message.timeout.ms": 60_000})
     for number in range(count):
         producer.produce("t", value=b"%d" % number * 1000)
-    left = producer.flush(20)
+    left = producer.flush(60)
     assert left == 0
     consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe(["t"])
     try:
         got: list[bytes | None] = []
         while len(got) < count:
-            message = consumer.poll(15)
+            message = consumer.poll(60)
             assert message is not None, f"only {len(got)} records came"
             assert message.error() is None, message.error()
             got.append(message.value())

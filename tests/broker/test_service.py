@@ -24,7 +24,7 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(30)
+        self.socket.settimeout(60)
         self.told: list[dict[str, str]] = []
 
     def next(self) -> dict[str, str]:

@@ -108,7 +108,7 @@ class Cluster:
                 await self.move(topic, node_id)
 
     async def produce(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 client = await self.to(self.leader("t"))
                 answer = await client.produce(9, [("t", [(0, batch(count))])])
@@ -118,7 +118,7 @@ class Cluster:
 
     async def asked(self, topic: str, key: ApiKey, version: int, request: Any, code: Any) -> Any:
         """Ask the leader of an internal topic until the answer's code, as ``code`` finds it, is not a passing one."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = await (await self.to(self.leader(topic))).ask(key, version, request)
                 if code(answer) not in NOW_NOT:
@@ -146,7 +146,7 @@ class Cluster:
 
     async def until_start_is(self, start: int, *, lag: int) -> None:
         """Until the group coordinator, which may be a follower of ``t``, says so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (found := await self.start_of()) != (start, lag):
                 assert found[0] == start, found
                 await asyncio.sleep(0.05)

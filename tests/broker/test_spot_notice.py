@@ -100,5 +100,5 @@ async def test_a_broker_without_a_disk_stops_in_order_when_its_machine_is_taken_
     async with server, broker_on(tmp_path, "a", **SETTINGS, firn_spot_notice_endpoint=url) as broker:
         await in_cluster(broker)
         metadata.notice = NOTICE
-        await asyncio.wait_for(broker.ended.wait(), 20)
+        await asyncio.wait_for(broker.ended.wait(), 60)
         assert [line for line in broker.lines if "taken away" in line]

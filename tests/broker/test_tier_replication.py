@@ -186,7 +186,7 @@ async def test_t3_a_follower_without_entries_drops_nothing(tmp_path: Path, monke
             return await manifests(*args)
 
         monkeypatch.setattr(link, "manifests", hold)
-        await asyncio.wait_for(held.wait(), 20)
+        await asyncio.wait_for(held.wait(), 60)
         await fill(leader, "t")
         await tier(found, "t")
         await until(lambda: leader.log("t").local_log_start_offset == END)
@@ -573,7 +573,7 @@ async def test_a_follower_reads_what_is_in_the_tier_only(tmp_path: Path) -> None
                 assert isinstance(read.lacks, Awaited)
                 woken = asyncio.Event()
                 read.lacks.add(woken.set)
-                await asyncio.wait_for(woken.wait(), 20)
+                await asyncio.wait_for(woken.wait(), 60)
                 continue
             at = read.end_offset
             data += await reads.take(read)
@@ -673,7 +673,7 @@ class Away:
 
     async def asked(self) -> None:
         """Wait until it was asked and has not answered."""
-        await asyncio.wait_for(self._met.wait(), 20)
+        await asyncio.wait_for(self._met.wait(), 60)
 
     def over(self) -> None:
         self._over = True

@@ -641,7 +641,7 @@ async def test_v9_beside_records_in_sync_a_move_waits_until_it_has_a_share(led, 
     await until(lambda: session.moving)
     assert list(session.moving) == [cached]
     epoch = 2
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         # While leaders change a fetch waits until a moment that it shares with others, which may come before.
         while not (answer := (await client.answer(FETCH, VERSION))[1]).responses:
             epoch += 1

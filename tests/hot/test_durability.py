@@ -181,7 +181,7 @@ async def test_what_nobody_waits_for_is_stored_too_even_if_it_came_during_a_sync
         assert log.syncing
         log.request_stored(append(log))
         pool.gate.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await moved.wait()
         assert not log.syncing
 
@@ -210,7 +210,7 @@ async def test_a_sync_that_cannot_begin_is_begun_again_with_all_that_it_was_to_d
         monkeypatch.undo()
         fs.trace = []
         await manager.tick()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.gather(*[one for one in stored if one is not None])
         synced = [(call, path) for call, path in fs.trace if call in ("fsync_dir", "fdatasync")]
         assert {("fsync_dir", DATA), ("fsync_dir", f"{DATA}/t-0"), ("fdatasync", LOG_PATH)} <= set(synced)

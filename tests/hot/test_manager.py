@@ -377,7 +377,7 @@ async def test_time_passes_however_much_there_is_to_do_besides(monkeypatch: pyte
         log = new_log(manager, firn_tier_max_lag_ms=60_000)
         log.append_as_leader(batch(), now_ms=clock.now)
         clock.now += 60_000
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(log.segments()) == 1:
                 manager.log_directory.housekeeping.set()
                 await asyncio.sleep(0)

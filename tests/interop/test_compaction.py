@@ -44,8 +44,8 @@ def read_all(firn: Served, topic: str, isolation: str) -> list[tuple[bytes | Non
         consumer.assign([TopicPartition(topic, 0, 0)])
         found = []
         while True:
-            message = consumer.poll(20)
-            assert message is not None, "no message and no end within 20 s"
+            message = consumer.poll(60)
+            assert message is not None, "no message and no end within 60 s"
             error = message.error()
             if error is not None:
                 if error.name() == "_PARTITION_EOF":
@@ -62,7 +62,7 @@ def test_clients_read_the_newest_record_of_every_key_of_a_compacted_topic(firn: 
     producer = Producer(
         {"bootstrap.servers": firn.bootstrap, "transactional.id": "writer", "compression.type": "lz4", "linger.ms": 5}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     rng = random.Random(1)
     table: dict[bytes, bytes] = {}
     written = 0
@@ -76,9 +76,9 @@ def test_clients_read_the_newest_record_of_every_key_of_a_compacted_topic(firn: 
             changes[key] = value
             written += 1
         if number % 4 == 3:
-            producer.abort_transaction(30)
+            producer.abort_transaction(60)
             continue
-        producer.commit_transaction(30)
+        producer.commit_transaction(60)
         table.update({key: value for key, value in changes.items() if value is not None})
         for key in [key for key, value in changes.items() if value is None]:
             table.pop(key, None)
@@ -101,12 +101,12 @@ def newest_by_java(firn: Served, topic: str, count: int) -> dict[bytes, bytes]:
         [
             *("java", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
             *("--bootstrap-server", firn.bootstrap, "--topic", topic, "--partition", "0", "--offset", "earliest"),
-            *("--timeout-ms", "20000", "--max-messages", str(count), "--isolation-level", "read_committed"),
+            *("--timeout-ms", "60000", "--max-messages", str(count), "--isolation-level", "read_committed"),
             *("--formatter-property", "null.literal=NULL"),
             *("--formatter-property", "print.key=true", "--formatter-property", "key.separator=|"),
         ],
         capture_output=True,
-        timeout=120,
+        timeout=180,
         check=False,
         cwd=Path(libs),
     )
@@ -126,5 +126,5 @@ def test_a_producer_is_told_that_a_compacted_topic_needs_keys(firn: Served) -> N
     told = []
     producer = Producer({"bootstrap.servers": firn.bootstrap})
     producer.produce("keys", b"value", on_delivery=lambda error, _: told.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert [error.name() for error in told] == ["INVALID_RECORD"]

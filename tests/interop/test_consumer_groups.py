@@ -133,7 +133,7 @@ def produce(firn: Served, topic: str, partitions: int, values: Sequence[str]) ->
     producer = Producer({"bootstrap.servers": firn.bootstrap})
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % partitions)
-    assert producer.flush(10) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def settle(readers: Sequence[Reader], sizes: Sequence[int], places: int) -> None:

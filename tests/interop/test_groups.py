@@ -59,6 +59,7 @@ class Member:
     def __init__(self, firn: Served, group: str, topic: str, **settings: object) -> None:
         self.values: list[int] = []
         self.assigned: set[int] = set()
+        """Never changed but replaced: another thread reads it."""
         self.revoked = 0
         self.error: BaseException | None = None
         self.consumer = Consumer(
@@ -78,10 +79,10 @@ class Member:
         self._thread.start()
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.assigned |= {partition.partition for partition in partitions}
+        self.assigned = self.assigned | {partition.partition for partition in partitions}
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.assigned -= {partition.partition for partition in partitions}
+        self.assigned = self.assigned - {partition.partition for partition in partitions}
         self.revoked += len(partitions)
 
     def _run(self) -> None:
@@ -322,7 +323,7 @@ def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Serv
 
 @pytest.mark.ci
 def test_the_java_client_reads_in_a_group_and_goes_on(tools: Tools, topic: str) -> None:
-    arguments = ("--topic", topic, "--group", "java", "--from-beginning", "--timeout-ms", 8000)
+    arguments = ("--topic", topic, "--group", "java", "--from-beginning", "--timeout-ms", 1000 * DEADLINE_S)
     out = tools(CONSUMER, *arguments, "--max-messages", RECORDS)
     assert Counter(map(int, out.split())) == Counter(range(RECORDS))
     producer = Producer({"bootstrap.servers": tools.firn.bootstrap})

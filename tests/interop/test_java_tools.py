@@ -48,7 +48,7 @@ def consumed(tools: Tools, topic: str, offset: int | str, count: int, *more: obj
     return tools(
         CONSUMER,
         *("--topic", topic, "--partition", partition, "--offset", offset),
-        *("--max-messages", count, "--timeout-ms", 15000, *more),
+        *("--max-messages", count, "--timeout-ms", 60000, *more),
     )
 
 

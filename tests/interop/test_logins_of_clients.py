@@ -43,7 +43,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider as Tokens  # noqa: E402
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_python_leftovers")]
 
-WAIT_S = 30
+WAIT_S = 60
 USER, PASSWORD = "alice", "alice-secret"
 LISTENERS = {"CLEAR": "SASL_PLAINTEXT", "SECURE": "SASL_SSL", "CERTIFIED": "SSL"}
 JAAS = "org.apache.kafka.common.security.{}LoginModule required"

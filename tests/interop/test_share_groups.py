@@ -116,7 +116,7 @@ def produce(firn: Served, topic: str, values: Sequence[str], partitions: int = 1
     producer = Producer({"bootstrap.servers": firn.bootstrap})
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % partitions)
-    assert producer.flush(10) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 @pytest.mark.ci
@@ -159,12 +159,12 @@ def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java
     create_topic(firn.port, "decided", 1)
     configure(firn, "careful", share_auto_offset_reset="earliest", share_isolation_level="read_committed")
     producer = Producer({"bootstrap.servers": firn.bootstrap, "transactional.id": "shared"})
-    producer.init_transactions(10)
+    producer.init_transactions(DEADLINE_S)
     for end in ("abort", "commit", "abort", "commit"):
         producer.begin_transaction()
         producer.produce("decided", f"{end}-ed".encode())
-        producer.flush(10)
-        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(10)
+        producer.flush(DEADLINE_S)
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(DEADLINE_S)
     worker = Worker(java, firn, "careful", "decided")
     assert worker.take(2) == ["commit-ed:1", "commit-ed:1"]
     produce(firn, "decided", ["plain"])

@@ -79,5 +79,5 @@ async def test_who_waits_is_woken_by_an_entry() -> None:
     waiting = asyncio.create_task(entries.wait(60))
     await asyncio.sleep(0)
     entries.add(A, 0, b"")
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     await entries.wait(0)

@@ -79,7 +79,7 @@ async def refusal_of(request: Awaitable[object]) -> ErrorCode | None:
 
 
 async def settle(world: World) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await world.settled():
             await asyncio.sleep(0.01)
 
