@@ -180,7 +180,11 @@ async def cluster(path: Path, **settings: Any) -> AsyncIterator[Cluster]:
 
 
 async def _find_group(made: Cluster) -> None:
-    await (await made.to(1)).ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
+    """Have the topic of the group's coordinator made."""
+    client = await made.to(1)
+    async with asyncio.timeout(60):
+        while (await client.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))).error_code:
+            await asyncio.sleep(0.02)
 
 
 class Worker:

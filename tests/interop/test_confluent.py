@@ -302,7 +302,7 @@ def test_all_topics_are_listed(quiet: Served, admin: AdminClient) -> None:
 
 
 def test_topics_are_made_grown_described_and_deleted(quiet: Served, admin: AdminClient) -> None:
-    done(admin.create_topics([NewTopic("life", 2, 1, config={"retention.ms": "5000"})], operation_timeout=5))
+    done(admin.create_topics([NewTopic("life", 2, 1, config={"retention.ms": "5000"})], operation_timeout=60))
     assert code_of(lambda: done(admin.create_topics([NewTopic("life", 1)]))) == KafkaError.TOPIC_ALREADY_EXISTS
     done(admin.create_partitions([NewPartitions("life", 5)]))
     assert code_of(lambda: done(admin.create_partitions([NewPartitions("life", 5)]))) == KafkaError.INVALID_PARTITIONS
