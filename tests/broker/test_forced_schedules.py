@@ -3,6 +3,7 @@ epoch by now (ADR 0023, M5; ADR 0024, R5 and A5). Each is held with the rule, an
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.broker.control_link import KafkaControlLink
-from app.errors import FirnError
+from app.errors import FirnError, RequestRejected
 from app.metadata.cluster import PartitionImage
 from app.metadata.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent
 from app.units import TimestampMs
@@ -110,12 +111,24 @@ async def schedule(path: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[Sched
             await made.cut.late.close()
 
 
+async def arrives(send: Callable[[], Awaitable[object]]) -> None:
+    """Send something until the controller answers it. After a pause it is unsure of itself for a moment, and refuses everything."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await send()
+            except RequestRejected:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
 async def late_heartbeat(run: Schedule) -> list[str]:
     run.cut.off("heartbeat")
     await until(lambda: unfenced(run.first) == [1, 2])
     beat = Heartbeat(3, run.older_epoch, int(run.image.sequence), False)
     for number in range(ANSWERS):
-        await run.cut.late.heartbeat(run.image.brokers[1], beat)
+        await arrives(lambda: run.cut.late.heartbeat(run.image.brokers[1], beat))
         await run.first.node.membership.controller.create_topic(f"other{number}", 1, {}, 1)
     return ["member: broker 3 is unfenced by a heartbeat of before"] if 3 in unfenced(run.first) else []
 
@@ -129,7 +142,7 @@ async def late_proposal(run: Schedule) -> list[str]:
     )
     asked = InSyncAsked(run.image.topic("t").topic_id, 0, int(found.leader_epoch), found.partition_epoch, members)
     me = run.image.brokers[1]
-    await run.cut.late.alter_in_sync(me, 1, me.broker_epoch, [asked])
+    await arrives(lambda: run.cut.late.alter_in_sync(me, 1, me.broker_epoch, [asked]))
     await run.settles()
     return run.broken()
 
