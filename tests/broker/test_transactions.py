@@ -89,7 +89,13 @@ class Cluster:
     async def create(self, name: str, partitions: int, **configs: str) -> None:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         any_broker = next(iter(self.brokers.values()))
-        await any_broker.node.membership.controller.create_topic(name, partitions, named, replication_factor=3)
+        while name not in any_broker.node.cluster.image.topics_by_name:
+            try:
+                await any_broker.node.membership.controller.create_topic(name, partitions, named, replication_factor=3)
+            except RequestRejected as error:  # of a process that stood still, the controller may change
+                if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    raise
+                await asyncio.sleep(0.05)
         topic_id = any_broker.node.cluster.image.topics_by_name[name].topic_id
         for broker in self.brokers.values():
             await until(lambda broker=broker: topic_id in broker.node.cluster.image.topics_by_id)
