@@ -182,4 +182,5 @@ def own_environment(name: str) -> str:
 
 
 def http_client() -> dict[str, str]:
-    return {"security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM, **_stores()}
+    # No mechanism: it would name a user of this machine, and each caller is one of its own.
+    return {"security.protocol": "SASL_SSL", **_stores()}

@@ -24,6 +24,8 @@ from firn_settings import Refused, SettingsError, parse_settings
 
 from app.cli.tls import certificate_of, issue
 from app.configs.properties import parse_properties
+from app.http.callers import check_reach
+from app.http.gateway import HttpSettings
 from tests.infra.bootstrap.conftest import REGION, World
 from tests.infra.bootstrap.test_boot import refused, without_disk
 from tests.support.ports import free_port
@@ -196,12 +198,13 @@ def test_a_machine_for_http_needs_no_secret(secured: World) -> None:
     environment = secured.machine.path("/etc/firn/firn.env").read_text()
     assert f'FIRN_CLIENT_CONFIG="{HTTP_CLIENT}"' in environment
     assert "--plain-credentials" in environment
-    assert properties(secured, HTTP_CLIENT) == {
+    told = properties(secured, HTTP_CLIENT)
+    assert told == {
         "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-512",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": AUTHORITY,
     }
+    check_reach(HttpSettings(bootstrap=(("kafka.prod", 9092),), client=told))
     assert not secured.machine.path(KEYSTORE).exists()
 
 
