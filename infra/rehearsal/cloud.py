@@ -1,4 +1,4 @@
-"""Substitutes for AWS: moto is S3 and EC2, ``tests.infra.imds`` is instance metadata and Auto Scaling's lifecycle actions.
+"""Substitutes for AWS: moto is S3, EC2 and Secrets Manager, and ``tests.infra.imds`` is instance metadata and lifecycle actions.
 
 All servers listen in the rehearsal's own network namespace, so they use no port of this machine. Metadata is at 169.254.169.254,
 and the rest at ``HOST``, where machines with a network of their own reach it, too.
@@ -30,6 +30,11 @@ LAUNCH_HOOK: Final = "firn-launch"
 TERMINATE_HOOK: Final = "firn-drain"
 
 
+def name_of(address: str) -> str:
+    """The private name that EC2 gives a machine with this address."""
+    return f"ip-{address.replace('.', '-')}.{REGION}.compute.internal"
+
+
 class Cloud:
     """One account for one rehearsal. ``close`` ends every server of it."""
 
@@ -52,6 +57,7 @@ class Cloud:
         config = Config(retries={"max_attempts": 5})
         self.s3: Any = boto3.client("s3", endpoint_url=self.endpoint, config=config, **keys)
         self.ec2: Any = boto3.client("ec2", endpoint_url=self.endpoint, config=config, **keys)
+        self._secrets: Any = boto3.client("secretsmanager", endpoint_url=self.endpoint, config=config, **keys)
         for bucket in (BUCKET, ARTIFACTS):
             self.s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
 
@@ -72,6 +78,13 @@ class Cloud:
         key = f"firn/{archive.parent.name}/{archive.name}"
         self.s3.upload_file(str(archive), ARTIFACTS, key)
         return key
+
+    def new_secret(self, name: str, text: str) -> str:
+        """Returns: its ARN."""
+        return str(self._secrets.create_secret(Name=name, SecretString=text)["ARN"])
+
+    def change_secret(self, arn: str, text: str) -> None:
+        self._secrets.put_secret_value(SecretId=arn, SecretString=text)
 
     def new_volume(self) -> str:
         return str(self.ec2.create_volume(AvailabilityZone=ZONE, Size=20, VolumeType="gp3")["VolumeId"])

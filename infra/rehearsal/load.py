@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -70,10 +70,12 @@ class Load:
 
     rounds: int = 0
     bootstrap: str = BOOTSTRAP
+    login: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of clients that must show who they are."""
 
     @property
     def _quiet(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **self.login}
 
     def create_topics(self) -> None:
         tiered = {"segment.bytes": "1048576"}
@@ -90,7 +92,7 @@ class Load:
         admin = AdminClient(self._quiet)  # its requests end with it
         for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result(120)
-        producer = self._producer()
+        producer = self.producer()
         for partition in range(partitions):
             producer.produce(name, f"first of {partition}".encode(), partition=partition)
         _flush(producer)
@@ -99,7 +101,7 @@ class Load:
         """Records of every kind: some segments of them roll and are tiered, the last of each partition is not."""
         self.rounds += 1
         body = b"." * (RECORD_BYTES - 40)
-        producer = self._producer()
+        producer = self.producer()
         for number in range(orders):
             text = f"{self.rounds}/{number} ".encode()
             producer.produce(ORDERS, text + body, key=str(number).encode(), partition=number % 3)
@@ -108,7 +110,7 @@ class Load:
         for number in range(200):
             producer.produce(CUSTOMERS, f"round {self.rounds}".encode(), key=f"customer {number % 50}".encode())
         _flush(producer)
-        writer = self._producer(**{"transactional.id": TRANSACTIONAL_ID})
+        writer = self.producer(**{"transactional.id": TRANSACTIONAL_ID})
         writer.init_transactions(30)
         for ending in (writer.commit_transaction, writer.abort_transaction, writer.commit_transaction):
             writer.begin_transaction()
@@ -236,7 +238,7 @@ class Load:
         finally:
             consumer.close()
 
-    def _producer(self, **more: object) -> Producer:
+    def producer(self, **more: object) -> Producer:
         return Producer({**self._quiet, "acks": "all", "enable.idempotence": True, "linger.ms": 5, **more})
 
     def _consumer(self, group: str) -> Consumer:

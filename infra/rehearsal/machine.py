@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra.rehearsal.cloud import HOST, Cloud
+from infra.rehearsal.cloud import HOST, Cloud, name_of
 from tests.infra.imds import Instance
 
 VOLUME_BYTES = 20 << 30
@@ -90,7 +90,7 @@ class Machine:
         )
         self.address = address
         if address is not None:
-            self.instance.local_ipv4 = address
+            self.instance.local_ipv4, self.instance.local_hostname = address, name_of(address)
         self._folder = work / self.instance_id
         self._image = image
         self._root = self._folder / "root"
@@ -105,6 +105,7 @@ class Machine:
             (self._folder / name).mkdir(parents=True)
         options = f"lowerdir={self._image},upperdir={self._folder}/upper,workdir={self._folder}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(self._root)], check=True)
+        shutil.copy("/etc/hosts", self._root / "etc/hosts")
         if self.address is not None:
             self._connect(self.address)
         self._watcher = threading.Thread(target=self._show_disks, daemon=True)

@@ -16,18 +16,31 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 
-from infra.rehearsal.cloud import ARTIFACTS, BUCKET, GROUP, HOST, LAUNCH_HOOK, REGION, TERMINATE_HOOK, ZONE, Cloud
+from infra.rehearsal.cloud import (
+    ARTIFACTS,
+    BUCKET,
+    GROUP,
+    HOST,
+    LAUNCH_HOOK,
+    REGION,
+    TERMINATE_HOOK,
+    ZONE,
+    Cloud,
+    name_of,
+)
+from infra.rehearsal.keys import Keys, check_refused, watched_command_lines
 from infra.rehearsal.load import BOOTSTRAP, ORDERS, Load, State
 from infra.rehearsal.machine import BRIDGE, Failed, Machine, Volume, detach_leftovers, machine
 from infra.rehearsal.wheelhouses import Wheelhouses
+from tests.infra.imds import Instance
 
 TEMPLATE: Final = Path(__file__).parents[1] / "bootstrap" / "user_data.py.tftpl"
 BOOT_S_MAX: Final = 300.0
@@ -37,6 +50,11 @@ STOP_S_MAX: Final = 5.0
 """How long a broker without a disk may take from the notice that ends its machine until it has stopped."""
 SHARE_S_MAX: Final = 10.0
 """How long it may take until a new broker without a disk leads its share."""
+ADDRESSES: Final = [f"10.42.0.{last}" for last in range(11, 255)]
+"""For machines with a network of their own."""
+ADVERTISED: Final = "broker-0.firn.test"
+"""What clients connect to if there is TLS: certificates have names."""
+FIRN: Final = "/opt/firn/current/bin/firn"
 
 
 @dataclass
@@ -59,7 +77,7 @@ class Stage:
     volume: Volume
     load: Load = field(default_factory=Load)
     rows: list[Row] = field(default_factory=list)
-    addresses: Iterator[str] = field(default_factory=lambda: (f"10.42.0.{last}" for last in range(11, 255)))
+    addresses: Iterator[str] = field(default_factory=lambda: iter(ADDRESSES))
 
     def close(self) -> None:
         self.volume.close()
@@ -92,6 +110,7 @@ class Stage:
                 "ec2": self.cloud.endpoint,
                 "s3": self.cloud.endpoint,
                 "autoscaling": self.cloud.hooks.url,
+                "secretsmanager": self.cloud.endpoint,
             },
         }
 
@@ -112,7 +131,7 @@ class Stage:
             self.cloud.terminate(one.instance_id, volume.volume_id)
 
     @contextmanager
-    def booted_without_disk(self, prefix: str) -> Iterator[Machine]:
+    def booted_without_disk(self, prefix: str, security: Mapping[str, Any] | None = None) -> Iterator[Machine]:
         """A machine whose data directory is on its root disk, which is new, and gone with it. It has a network of its own."""
         settings = {
             **self.settings(prefix=prefix),
@@ -121,6 +140,7 @@ class Stage:
             "wheelhouse": None,
             "data": {"kind": "root", "volume_id": None, "filesystem": "xfs"},
             "advertised": None,
+            "security": security,
         }
         text = base64.b64encode(json.dumps(settings).encode()).decode()
         user_data = TEMPLATE.read_text().replace("${base64encode(bootstrap)}", text)
@@ -432,8 +452,15 @@ def to_zero_without_disks_and_back(stage: Stage) -> None:
 
 def wait_for_launch(stage: Stage, one: Machine) -> None:
     """Until the machine's boot has completed the launch hook."""
+    end_s = time.monotonic() + BOOT_S_MAX
     with _told_refusals(one):
-        stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, BOOT_S_MAX)
+        while True:
+            with suppress(TimeoutError):
+                stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, 1)
+                return
+            one.check_hope()
+            if time.monotonic() > end_s:
+                raise Failed(f"{one.instance_id} is not in service after {BOOT_S_MAX:.0f} s")
 
 
 def wait_for_share(load: Load, one: Machine) -> float:
@@ -487,6 +514,168 @@ def http_machine(stage: Stage) -> None:
                 if answer.status != 200:
                     raise Failed(f"/readyz of the http machine returned status {answer.status}")
             stage.row("machine for HTTP alone: kernel to in service", took_s, "it reaches the broker")
+
+
+def secured_broker(stage: Stage) -> None:
+    """TLS, logins and rules: strangers stay out, a changed secret counts at once, and the next machine has everything."""
+    keys = Keys(stage.work / "keys", ADVERTISED, f"*.{name_of('').partition('.')[2]}")
+    arn = stage.cloud.new_secret("firn/secured", keys.secret)
+    security = {"secret": arn, "ca_pem": keys.authority.read_text()}
+    volume = Volume(stage.cloud, stage.work)
+    settings = {**stage.settings(volume, "secured"), "wheelhouse": None, "security": security}
+    settings["advertised"] = {"host": ADVERTISED, "port": 9092}
+    load = Load(bootstrap=f"{ADVERTISED}:9092", login=keys.login("admin"))
+    try:
+        with watched_command_lines() as seen, stage.booted(settings, volume) as one:
+            acknowledged_s = stage.serve(one, load)
+            stage.row("TLS and logins: kernel to first acknowledged record", acknowledged_s - one.started_s)
+            load.create_topics()
+            load.write()
+            check_strangers(keys)
+            check_keys_on_disk(one)
+            secrets_known = keys.words
+            change_secret(stage, one, arn, keys, load)
+            secrets_known |= {f"{what}, new": word for what, word in keys.words.items()}
+            before = load.state()
+            took_s = stage.end_by_group(one)
+            stage.row("… the group's request to the completed hook (drain with the certificate)", took_s)
+            found = {what for what, word in secrets_known.items() for line in one.journal() if word in line.text}
+        if found or seen.holds(secrets_known):
+            raise Failed(f"the journal shows {sorted(found)}, command lines {seen.holds(secrets_known)}")
+        known_s = time.time()
+        with stage.booted(settings, volume) as one:
+            acknowledged_s = stage.serve(one, load)
+            note = stage.same(before, load.state())
+            stage.row("… next machine: launch to first acknowledged record", acknowledged_s - known_s, note)
+            check_strangers(keys)
+            http_with_logins(stage, settings, keys)
+    finally:
+        volume.close()
+
+
+def check_strangers(keys: Keys) -> None:
+    """Who shows nothing, or something wrong, gets nothing. Raises: Failed."""
+    servers = {"bootstrap.servers": f"{ADVERTISED}:9092"}
+    check_refused(servers, "a client without TLS")
+    check_refused(servers | keys.no_login(), "a client without a login")
+    check_refused(servers | keys.login("admin", "not the password"), "a client with a wrong password")
+    between = servers | {"bootstrap.servers": f"{ADVERTISED}:9094"}
+    check_refused(between | keys.no_login(), "a client without a certificate at the listener of brokers")
+    metrics = f"https://{ADVERTISED}:8082/metrics"
+    told = [keys.ask(metrics, user)[0] for user in ("metrics", "admin", "")]
+    if told != [200, 200, 401]:
+        raise Failed(f"/metrics gave metrics, admin and nobody {told}")
+    status, _ = keys.ask(f"https://{ADVERTISED}:8082/v3/clusters")
+    if status != 401:
+        raise Failed(f"/v3/clusters gave status {status} to nobody")
+
+
+def check_keys_on_disk(one: Machine) -> None:
+    """Raises: Failed if somebody but root and the broker can read what is secret."""
+    folder = "/etc/firn/tls"
+    names = sorted(one.run("ls", "-A", folder).split())
+    found = one.run("stat", "--format=%a %U:%G %n", folder, *(f"{folder}/{name}" for name in names)).splitlines()
+    wanted = [
+        f"755 root:root {folder}",
+        f"640 root:firn {folder}/broker.pem",
+        f"644 root:firn {folder}/ca.pem",
+        f"600 root:root {folder}/metrics.password",
+        f"600 root:root {folder}/secret.json",
+    ]
+    if found != wanted:
+        raise Failed(f"files of keys are {found}")
+
+
+def change_secret(stage: Stage, one: Machine, arn: str, keys: Keys, load: Load) -> None:
+    """Another certificate, another password of the administrator, and one more user, while a client is connected."""
+    old = keys.users["admin"]
+    connected = load.producer()
+    write_one(connected)
+    keys.renew("app")
+    stage.cloud.change_secret(arn, keys.secret)
+    one.run("systemctl", "is-active", "firn-secret.timer")
+    begun_s = time.time()
+    one.run("systemctl", "start", "firn-secret.service")
+    one.wait_until_said("The secret has changed, and is in force", 1)
+    end_s = time.monotonic() + 60
+    while {keys.shown_certificate(ADVERTISED, port) for port in (9092, 8082)} != {keys.certificate}:
+        if time.monotonic() > end_s:
+            raise Failed(f"new connections are shown the old certificate.\n{one.last_words()}")
+        time.sleep(0.2)
+    took_s = time.time() - begun_s
+    servers = {"bootstrap.servers": load.bootstrap}
+    check_refused(servers | keys.login("admin", old), "a client with the old password")
+    write_one(connected)  # whose password is the old one: it has the same connection as before
+    load.login = keys.login("admin")
+    write_one(load.producer())
+    one.run("env", "FIRN_CLIENT_CONFIG=/etc/firn/machine.properties", FIRN, "user", "list", "--bootstrap", own_of(one))
+    stage.row("… a changed secret: unit's start to the new certificate", took_s, "open connections go on")
+
+
+def own_of(one: Machine) -> str:
+    """Where commands on a machine with TLS reach its broker."""
+    return f"{one.instance.local_hostname}:9094"
+
+
+def write_one(producer: Producer) -> None:
+    """Raises: Failed unless a record is acknowledged."""
+    told: list[bool] = []
+    producer.produce(ORDERS, b"one more", partition=0, on_delivery=lambda error, _: told.append(error is None))
+    producer.flush(30)
+    if told != [True]:
+        raise Failed("a client that may write was not acknowledged")
+
+
+def http_with_logins(stage: Stage, broker: Mapping[str, Any], keys: Keys) -> None:
+    """A machine that serves HTTP alone logs in as its callers do, and needs no secret."""
+    settings = {**broker, "role": "http", "node_id": None, "store": None, "data": None, "advertised": None}
+    settings |= {"http": {"enabled": True, "port": 8083}, "settings": {"bootstrap.servers": f"{ADVERTISED}:9092"}}
+    settings["lifecycle"] = {**settings["lifecycle"], "terminate_hook": None}
+    settings["security"] = {**broker["security"], "secret": None}
+    with stage.booted(settings) as one:
+        wait_for_launch(stage, one)
+        took_s = time.time() - one.started_s
+        told = [keys.ask("http://127.0.0.1:8083/v3/clusters", user)[0] for user in ("admin", "")]
+        if told != [200, 401]:
+            raise Failed(f"/v3/clusters of the machine for HTTP gave admin and nobody {told}.\n{one.last_words()}")
+        stage.row("… machine for HTTP alone, with logins: kernel to in service", took_s)
+
+
+def secured_brokers_without_disks(stage: Stage) -> None:
+    """Two machines show each other their certificate. The group ends the first one, and the second one has everything."""
+    keys = Keys(stage.work / "fleet-keys", f"*.{name_of('').partition('.')[2]}")
+    arn = stage.cloud.new_secret("firn/fleet", keys.secret)
+    security = {"secret": arn, "ca_pem": keys.authority.read_text()}
+    prefix = "secured-fleet"
+    with stage.booted_without_disk(prefix, security) as first:
+        load = Load(bootstrap=f"{first.instance.local_hostname}:9092", login=keys.login("admin"))
+        acknowledged_s = stage.serve(first, load)
+        stage.row("TLS without a disk: kernel to first acknowledged record", acknowledged_s - first.started_s)
+        load.create_topics()
+        load.write()
+        with stage.booted_without_disk(prefix, security) as second:
+            wait_for_launch(stage, second)
+            wait_for_share(load, second)
+            for number, one in enumerate((first, second)):
+                # One of the two is the controller, and the other one forwards the request.
+                web = f"https://{one.instance.local_hostname}:8082/v3/clusters"
+                _, body = keys.ask(web, "admin")
+                cluster = json.loads(body)["data"][0]["cluster_id"]
+                topic = {"topic_name": f"through-{number}", "partitions_count": 1}
+                status, body = keys.ask(f"{web}/{cluster}/topics", "admin", topic)
+                if status != 201:
+                    raise Failed(f"a topic through {one.instance_id}: status {status}, {body!r}.\n{one.last_words()}")
+            load.write()
+            before = load.state()
+            begun_s = time.time()
+            stage.cloud.hooks.begin(GROUP, TERMINATE_HOOK, first.instance_id)
+            first.instance.lifecycle_state = "Terminated"
+            stage.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, first.instance_id, 120)
+            first.wait_until_said("Stopped in", 10)
+            stage.row("… the group's request to the completed hook", time.time() - begun_s)
+            first.power_off()
+            load.bootstrap = f"{second.instance.local_hostname}:9092"
+            stage.row("… and on the machine that stays", None, stage.same(before, load.state()))
 
 
 def refusals(stage: Stage) -> None:
@@ -553,13 +742,15 @@ STEPS: Final[dict[str, Callable[[Stage], None]]] = {
     "http": http_machine,
     "object-durability": brokers_without_disks,
     "scale-to-zero": to_zero_without_disks_and_back,
+    "secured": secured_broker,
+    "secured-fleet": secured_brokers_without_disks,
     "refusals": refusals,
     "upgrade": upgrade,
 }
 
 
-ALONE: Final = frozenset({"object-durability", "scale-to-zero"})
-"""Steps that need no machine with a volume before them."""
+ALONE: Final = frozenset({"object-durability", "scale-to-zero", "secured", "secured-fleet"})
+"""Steps that need no machine with the shared volume before them."""
 
 
 # --- the whole ---------------------------------------------------------------------------------------------------
@@ -573,9 +764,11 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     detach_leftovers(work.parent)
+    (work / "hosts").write_text(hosts())
     for command in (
         ["mount", "--make-rprivate", "/"],
         ["mount", "-t", "tmpfs", "tmpfs", "/run"],
+        ["mount", "--bind", str(work / "hosts"), "/etc/hosts"],
         ["mkdir", "-p", "/run/systemd/nspawn"],
         ["ip", "link", "set", "lo", "up"],
         ["ip", "address", "add", "169.254.169.254/32", "dev", "lo"],
@@ -616,6 +809,12 @@ def rehearse(houses: Wheelhouses, work: Path, only: frozenset[str], *, limits: b
     if stage is not None:
         print_table(stage.rows, time.monotonic() - begun_s)
     return code
+
+
+def hosts() -> str:
+    """In place of the names that a VPC resolves: ``/etc/hosts`` of machines and clients."""
+    lines = [f"127.0.0.1 localhost {ADVERTISED} {Instance().local_hostname}"]
+    return "".join(f"{line}\n" for line in [*lines, *(f"{address} {name_of(address)}" for address in ADDRESSES)])
 
 
 def print_table(rows: list[Row], took_s: float) -> None:

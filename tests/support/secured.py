@@ -56,8 +56,7 @@ def add_certificate(folder: Path, name: str, *hosts: str, subject: str = "") -> 
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)  # type: ignore[arg-type]
     )
     if hosts:
-        names = [x509.IPAddress(ipaddress.ip_address(host)) for host in hosts]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
     certificate = builder.sign(authority_key, hashes.SHA256())  # type: ignore[arg-type]
     path = folder / f"{name}.pem"
     path.write_bytes(
@@ -67,6 +66,12 @@ def add_certificate(folder: Path, name: str, *hosts: str, subject: str = "") -> 
     )
     path.chmod(0o600)
     return path
+
+
+def _name(host: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host))
+    return x509.DNSName(host)
 
 
 def revocations(folder: Path, *names: str, days: int = 1) -> bytes:

@@ -18,13 +18,16 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from firn_security import check_certificate, parse_secret
 
 from app.client.firn_api import PartitionTierStatus
 from infra.rehearsal.__main__ import TOOLS, check_tools
+from infra.rehearsal.cloud import name_of
+from infra.rehearsal.keys import Keys, watched_command_lines
 from infra.rehearsal.load import State
 from infra.rehearsal.machine import Failed, Line, Machine
 from infra.rehearsal.root import NotPossible, mirror
-from infra.rehearsal.scenario import Stage, lost_machine_same_volume, reboot
+from infra.rehearsal.scenario import ADVERTISED, Stage, lost_machine_same_volume, reboot
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 120.0
@@ -132,6 +135,39 @@ def test_a_machine_with_a_tail_on_its_volume_only_is_ended() -> None:
 
 def test_the_rehearsal_asks_for_fields_that_the_tier_status_has() -> None:
     assert {"log_end_offset", "tiered_end_offset"} <= set(PartitionTierStatus.__struct_fields__)
+
+
+def test_a_secret_that_is_renewed_has_another_certificate_of_the_same_subject(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys", ADVERTISED, "*.eu-central-1.compute.internal")
+    first, certificate, words = parse_secret(keys.secret), keys.certificate, keys.words
+    keys.renew("app")
+    renewed = parse_secret(keys.secret)
+    assert keys.certificate != certificate
+    assert {name for name in first.users if first.users[name] != renewed.users[name]} == {"admin"}
+    assert set(renewed.users) == {"admin", "metrics", "app"}
+    assert set(words.values()) & set(keys.words.values()) == {first.users["metrics"]}
+    principals = {principal_of(tmp_path, secret.keystore) for secret in (first, renewed)}
+    assert principals == {"User:CN=broker"}
+
+
+def principal_of(folder: Path, keystore: str) -> str:
+    (folder / "shown.pem").write_text(keystore)
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "tls", "show", str(folder / "shown.pem"), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    return check_certificate(json.loads(done.stdout), (ADVERTISED, name_of("10.42.0.11")))
+
+
+def test_what_stands_on_a_command_line_is_seen() -> None:
+    with watched_command_lines() as seen, subprocess.Popen(["sleep", "1000.0625"]) as process:
+        try:
+            until(lambda: seen.holds({"how long": "1000.0625"}), "the command line was seen")
+        finally:
+            process.kill()
+    assert seen.holds({"something else": "1000.0626"}) == []
 
 
 def test_the_mirror_is_that_of_this_machines_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
