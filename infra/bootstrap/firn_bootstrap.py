@@ -48,6 +48,7 @@ from firn_security import (
     OWN_ENVIRONMENT,
     Secret,
     check_certificate,
+    check_trust,
     http_client,
     listeners,
     own_client,
@@ -601,11 +602,13 @@ class Boot:
             self._keep(HTTP_CLIENT, properties_text(http_client()), 0o644)
             return
         self._keep(NEXT_KEYSTORE, self._secret.keystore, 0o640)
+        following = self._machine.path(NEXT_KEYSTORE)
         try:
             self._principal = self._principal_of(NEXT_KEYSTORE)
+            check_trust(following, self._machine.path(AUTHORITY), self._address)
+            following.replace(self._machine.path(KEYSTORE))  # the broker may read it at any time
         finally:
-            self._machine.path(NEXT_KEYSTORE).unlink()
-        self._keep(KEYSTORE, self._secret.keystore, 0o640)
+            following.unlink(missing_ok=True)
         self._keep(OWN_CLIENT, properties_text(own_client()), 0o644)
         self._keep(OWN_ENVIRONMENT, own_environment(self._address), 0o644)
         self._keep(METRICS_PASSWORD, self._secret.users[METRICS], 0o600)
@@ -613,7 +616,8 @@ class Boot:
     def _keep(self, place: str, text: str, mode: int) -> None:
         """Write a file unless it has the text already; the broker may read it if its group may."""
         path = self._machine.path(place)
-        if write_whole(path, text, mode) and mode & 0o070:
+        write_whole(path, text, mode)
+        if mode & 0o070:  # also if an earlier boot ended before it came to that
             self._machine.own(path, "root", USER)
 
     def _principal_of(self, keystore: str) -> str:

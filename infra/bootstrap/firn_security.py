@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from firn_settings import Refused, SettingsError, check_free
@@ -46,6 +49,8 @@ MECHANISM: Final = "SCRAM-SHA-512"
 ADMIN: Final = "admin"
 METRICS: Final = "metrics"
 PASSWORD_CHARS_MIN: Final = 12
+FLIGHTS_MAX: Final = 10
+"""Of a handshake, by either side: TLS 1.2 has two."""
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -137,6 +142,33 @@ def check_certificate(found: Mapping[str, object], needed: tuple[str, ...]) -> s
     if not found.get("key"):
         raise Refused("The keystore in the secret has no private key that is its first certificate's.")
     return f"User:{found['subject']}"
+
+
+def check_trust(keystore: Path, authority: Path, name: str) -> None:
+    """Have two ends shake hands in memory, as clients and brokers will, each of which shows this certificate.
+
+    Raises: Refused, if one of them would not take it.
+    """
+    try:
+        client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.verify_mode = ssl.CERT_REQUIRED
+        for context in (client, server):
+            context.load_verify_locations(authority)
+            context.load_cert_chain(keystore, password="")  # nobody is there to be asked for one
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [client.wrap_bio(back, there, server_hostname=name), server.wrap_bio(there, back, server_side=True)]
+        for _ in range(FLIGHTS_MAX):
+            for end in tuple(ends):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                    ends.remove(end)
+        assert not ends, "a handshake has fewer flights"
+    except ssl.SSLError as error:
+        why = getattr(error, "verify_message", "") or error.reason or "it cannot be read"
+        raise Refused(
+            f"The certificate in the secret is none that security.ca_pem of the launch template vouches for ({why}). Clients and "
+            "other brokers would refuse it. Have that authority sign one that is valid now, or correct ca_pem."
+        ) from None
 
 
 def _covers(pattern: str, name: str) -> bool:

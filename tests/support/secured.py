@@ -37,21 +37,26 @@ def certificates(directory: Path, *clients: str) -> Path:
     return directory
 
 
-def add_certificate(folder: Path, name: str, *hosts: str, subject: str = "") -> Path:
-    """Have the authority of a folder sign one more, for ``subject``, or else ``name``, at these addresses. Returns: its file."""
+def add_certificate(
+    folder: Path, name: str, *hosts: str, subject: str = "", days: int = 1, for_both: bool = True
+) -> Path:
+    """Have the authority of a folder sign one more, for ``subject``, or else ``name``, at these addresses. Returns: its file.
+
+    ``days`` are the days until it ends, which may be past. Unless ``for_both`` it is for servers only.
+    """
     now = datetime.now(UTC)
     authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     authority_key = load_pem_private_key((folder / "ca.key.pem").read_bytes(), None)
     key = ec.generate_private_key(ec.SECP256R1())
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if for_both else [])]
     builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject or name)]))
         .issuer_name(authority.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(minutes=5, days=2 if days < 0 else 0))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)  # type: ignore[arg-type]
     )

@@ -19,7 +19,16 @@ import httpx
 import pytest
 from firn_bootstrap import properties_text
 from firn_machine import Done
-from firn_security import APPLIED, AUTHORITY, HTTP_CLIENT, KEYSTORE, METRICS_PASSWORD, OWN_CLIENT, parse_secret
+from firn_security import (
+    APPLIED,
+    AUTHORITY,
+    HTTP_CLIENT,
+    KEYSTORE,
+    METRICS_PASSWORD,
+    NEXT_KEYSTORE,
+    OWN_CLIENT,
+    parse_secret,
+)
 from firn_settings import Refused, SettingsError, parse_settings
 
 from app.cli.tls import certificate_of, issue
@@ -29,6 +38,7 @@ from app.http.gateway import HttpSettings
 from tests.infra.bootstrap.conftest import REGION, World
 from tests.infra.bootstrap.test_boot import refused, without_disk
 from tests.support.ports import free_port
+from tests.support.secured import add_certificate
 
 ADVERTISED, OWN = "broker-0.prod.internal", "ip-10-42-0-5.eu-central-1.compute.internal"
 PASSWORDS = {"admin": "admin-of-the-tests", "metrics": "metrics-of-the-tests"}
@@ -259,6 +269,30 @@ def test_a_certificate_without_the_names_that_clients_ask_for_stops_the_boot(
 
 
 @pytest.mark.parametrize(
+    ("days", "by_another", "why"),
+    [(1, True, "unable to get|self-signed"), (-1, False, "has expired"), (1, False, "unsuitable certificate purpose")],
+)
+def test_a_certificate_that_clients_and_brokers_would_not_trust_stops_the_boot(
+    secured: World,
+    secrets: Secrets,
+    secret: dict[str, Any],
+    tmp_path: Path,
+    made: Path,
+    days: int,
+    by_another: bool,
+    why: str,
+) -> None:
+    folder = certificates(tmp_path / "other", ADVERTISED) if by_another else made
+    for_both = "unsuitable" not in why
+    other = add_certificate(folder, "other", ADVERTISED, OWN, subject="broker", days=days, for_both=for_both)
+    secrets.put({**secret, "keystore": other.read_text()})
+    with pytest.raises(Refused, match=f"none that security.ca_pem of the launch template vouches for .*({why})"):
+        secured.boot().run()
+    assert not secured.machine.path(KEYSTORE).exists(), "nothing serves with it"
+    assert not secured.machine.path(NEXT_KEYSTORE).exists()
+
+
+@pytest.mark.parametrize(
     "field", [{"secret": "firn/prod"}, {"ca_pem": "/etc/ca.pem"}, {"secret": None}, {"password": "x"}]
 )
 def test_a_launch_template_with_a_wrong_field_of_security_is_refused(secured: World, field: dict[str, Any]) -> None:
@@ -287,7 +321,7 @@ def refresh(world: World) -> None:
 
 
 def test_a_changed_secret_is_in_force_while_the_broker_serves(
-    secured: World, secrets: Secrets, secret: dict[str, Any], tmp_path: Path
+    secured: World, secrets: Secrets, secret: dict[str, Any], made: Path
 ) -> None:
     secured.boot().run()
     secured.machine.answers["systemctl is-active"] = Done(0, "", "")
@@ -295,7 +329,7 @@ def test_a_changed_secret_is_in_force_while_the_broker_serves(
     secured.machine.environments.clear()
     refresh(secured)
     assert secured.machine.ran == [], "nothing has changed"
-    renewed = certificates(tmp_path / "renewed", ADVERTISED, OWN) / "broker.pem"
+    renewed = add_certificate(made, "renewed", ADVERTISED, OWN, subject="broker")
     secret |= {
         "keystore": renewed.read_text(),
         "users": {**PASSWORDS, "metrics": "another of metrics", "app": "new of the app"},
