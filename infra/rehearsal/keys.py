@@ -33,14 +33,14 @@ class Keys:
 
     def __init__(self, folder: Path, *hosts: str) -> None:
         self._folder = folder
-        self._hosts = hosts
+        self.hosts = hosts
         self._keystore = folder / "broker.pem"
         issue(folder, hosts=list(hosts), clients=[], now=datetime.now(UTC))
         self.users = {name: secrets.token_urlsafe(18) for name in ("admin", "metrics")}
 
     def renew(self, *users: str) -> None:
         """Another key and certificate of the same subject, another password of the administrator, and further users."""
-        self._keystore = add_certificate(self._folder, "renewed", *self._hosts, subject="broker")
+        self._keystore = add_certificate(self._folder, "renewed", *self.hosts, subject="broker")
         self.users |= {name: secrets.token_urlsafe(18) for name in ("admin", *users)}
 
     @property
