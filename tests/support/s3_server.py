@@ -17,7 +17,8 @@ import pytest
 
 from loadtests.s3_servers import SERVERS, ServerMissing, make_bucket
 from loadtests.start_up import S3_ENVIRONMENT
-from loadtests.system import ROOT, free_port
+from loadtests.system import ROOT
+from tests.support.ports import free_port
 
 MOTO = Path(__file__).parents[1] / "objectstore" / "moto_server.py"
 BUCKET = "bench"
