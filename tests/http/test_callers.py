@@ -27,7 +27,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
-from app.http.callers import BUSY, CallerLimits, Callers, network_of
+from app.http.callers import BUSY, Caller, CallerLimits, Callers, network_of
 from app.http.credentials import Basic, Bearer, Credential, NotACredential, digest_of, read_authorization
 from app.http.gateway import Gateway, HttpSettings
 from app.http.server import run
@@ -167,7 +167,7 @@ async def secured(
         )
         settings = HttpSettings(
             bootstrap=(("127.0.0.1", broker.node.ports[door.name]),),
-            retry_budget_ms=300,
+            retry_budget_ms=60_000,
             linger_ms=0,
             client={"security.protocol": door.protocol.value} if client is None else client,
             **more,
@@ -483,14 +483,27 @@ async def test_a_caller_whose_connection_must_be_opened_again_after_its_removal_
 
 
 @pytest.mark.ci
-async def test_who_has_left_is_forgotten_and_its_connections_close(tmp_path: Path) -> None:
+async def test_who_has_left_is_forgotten_and_its_connections_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Caller] = []
+
+    class Noted(Caller):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr("app.http.callers.Caller", Noted)
     async with secured(tmp_path, limits=CallerLimits(idle_s=0.05)) as http:
         await http.add_user("carol")
         assert (await http.ask("carol", "/v3/clusters")).status_code == 200
-        [caller] = http.callers._known.values()
-        while http.callers._known:
-            await asyncio.sleep(0.01)
-        await until_closed(caller)
+        async with asyncio.timeout(60):
+            while http.callers._known:
+                await asyncio.sleep(0.01)
+        assert made
+        for caller in made:
+            assert caller.ended
+            await until_closed(caller)
 
 
 async def until_closed(caller: Any) -> None:
@@ -718,10 +731,15 @@ async def test_a_token_is_a_caller_until_it_expires(tmp_path: Path, folder: Path
         http.callers.end(caller)
         await until_closed(caller)
 
-        soon = bearer(time.time() + 3)
-        assert (await http.get(f"{http.cluster}/topics", **soon)).status_code == 200
+        loop = asyncio.get_running_loop()
+        for lasts_s in (3, 10, 30):  # a machine that stands still may find the first one at its end
+            began_s, soon = loop.time(), bearer(time.time() + lasts_s)
+            answer = await http.get(f"{http.cluster}/topics", **soon)
+            if answer.status_code == 200:
+                break
+        assert answer.status_code == 200, answer.text
         [caller] = http.callers._known.values()
-        assert 0 < caller.check_s - asyncio.get_running_loop().time() <= 3
+        assert began_s < caller.check_s <= loop.time() + lasts_s
         async with asyncio.timeout(60):
             while (answer := await http.get(f"{http.cluster}/topics", **soon)).status_code == 200:
                 await asyncio.sleep(0.05)
