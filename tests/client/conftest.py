@@ -41,7 +41,7 @@ def log(broker: ScriptedBroker) -> FakeLog:
 
 @pytest.fixture
 async def cluster(broker: ScriptedBroker) -> AsyncIterator[ClusterClient]:
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1), retry_budget_ms=2_000) as client:
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1), retry_budget_ms=60_000) as client:
         yield client
 
 

@@ -18,6 +18,7 @@ from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.header import RequestHeader
 from tests.client.scripted import NO_ANSWER, Cut, Raw, ScriptedBroker, scripted_broker
 from tests.support.cycles import kept_in_cycles
+from tests.support.ports import free_port
 
 
 async def connect(broker: ScriptedBroker, **options: Any) -> KafkaConnection:
@@ -285,10 +286,7 @@ async def test_whatever_else_listens_there_is_named_in_one_sentence(answer: byte
 
 
 async def test_an_address_where_nothing_listens_is_named() -> None:
-    server = await speak(b"")
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
+    port = free_port()
     with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port} cannot be reached: .*refused"):
         await open_connection("127.0.0.1", port)
 
