@@ -35,7 +35,7 @@ async def application(broker: RunningBroker) -> AsyncIterator[FastAPI]:
         bootstrap=(("127.0.0.1", broker.port),),
         record_bytes_max=4_000_000,
         receipts_ahead_max=10,
-        retry_budget_ms=60_000,
+        retry_budget_ms=300,
         allowed_hosts=("firn",),
         linger_ms=0,
     )

@@ -316,7 +316,6 @@ async def test_without_a_broker_it_is_alive_but_not_ready(
     await application.state.gateway.cluster.refresh()
     broker.node.request_stop()
     gateway = application.state.gateway
-    gateway.cluster.retry_budget_ms = 300
     for connection in list(gateway.cluster._connections.values()):
         await connection.close()
     assert (await http.get("/healthz")).status_code == 200

@@ -167,7 +167,7 @@ async def secured(
         )
         settings = HttpSettings(
             bootstrap=(("127.0.0.1", broker.node.ports[door.name]),),
-            retry_budget_ms=60_000,
+            retry_budget_ms=300,
             linger_ms=0,
             client={"security.protocol": door.protocol.value} if client is None else client,
             **more,

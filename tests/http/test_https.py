@@ -21,6 +21,7 @@ import uvicorn
 
 from app.errors import ConfigError
 from app.faults import Faults
+from app.http import connections
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
@@ -181,8 +182,9 @@ async def test_a_connection_whose_tls_breaks_is_let_go_and_counted(folder: Path)
         writer.close()
 
 
-async def test_who_is_still_sending_reads_the_last_answer(folder: Path) -> None:
+async def test_who_is_still_sending_reads_the_last_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is sent, and the rest of a body is thrown away, as without TLS."""
+    monkeypatch.setattr(connections, "LINGER_S", 120.0)  # a slow machine must not end it sooner than this client
     async with serving({"ssl.keystore.location": str(folder / "broker.pem")}) as served:
         reader, writer = await served.connect(folder / "ca.pem")
         # The host is refused before the body is read, and the connection closes.

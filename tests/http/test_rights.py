@@ -66,7 +66,7 @@ async def application(path: Path) -> AsyncIterator[tuple[RunningBroker, Any, htt
         async with talk(broker.port) as admin:
             await admin.produce(9, [(TOPIC, [(0, batch(value=VALUE))])])
         doorkeeper.principal = NOBODY  # type: ignore[attr-defined]
-        settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), retry_budget_ms=60_000, linger_ms=0)
+        settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), retry_budget_ms=300, linger_ms=0)
         app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
         async with (
             app.router.lifespan_context(app),
