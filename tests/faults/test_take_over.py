@@ -19,7 +19,7 @@ from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, s3_port, 
 
 __all__ = ["s3_port"]
 
-NOTICED_S_MAX = BEAT_INTERVAL_MS / 1000 + 10
+NOTICED_S_MAX = BEAT_INTERVAL_MS / 1000 + 60
 """A broker looks for a replacement with every sign of life; the rest is for a busy machine and for stopping."""
 FENCED = 1
 OFFLINE = ("--http", "off", "--listen", "127.0.0.1:0")

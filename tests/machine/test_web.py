@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,13 @@ async def test_a_server_is_known_by_its_certificate_and_its_name(tmp_path: Path)
             )
 
 
-async def test_nobody_who_answers_is_a_sentence() -> None:
+async def test_nobody_who_answers_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFetched, match="refused"):
         await get(f"http://127.0.0.1:{free_port()}/")
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # a resolver may be slow, and there may be none
     with pytest.raises(NotFetched, match="host is not known"):
         await get("http://no-such-host.invalid/")

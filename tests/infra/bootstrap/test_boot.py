@@ -21,6 +21,9 @@ from firn_settings import Refused
 from app.configs.properties import parse_properties
 from tests.infra.bootstrap.conftest import DIRECTORY, OTHER_DIRECTORY, REGION, SHA256, World
 
+WAIT_S = 60.0
+"""How long one of two threads may wait for the other."""
+
 
 def formatted(world: World) -> bool:
     return bool(world.machine.ran_any("mkfs.xfs") or world.machine.ran_any("mkfs.ext4"))
@@ -386,7 +389,7 @@ def test_the_release_is_installed_while_the_volume_is_made_ready(world: World) -
         return Done(0, "", "")
 
     def install() -> Done:
-        return Done(0, "", "") if mounted.wait(10) else Done(1, "", "nobody mounted the volume meanwhile")
+        return Done(0, "", "") if mounted.wait(WAIT_S) else Done(1, "", "nobody mounted the volume meanwhile")
 
     world.machine.answers["mount"] = mount
     without_a_release(world, install)
@@ -426,8 +429,8 @@ def test_an_installation_keeps_the_launch_hook_open(world: World) -> None:
         return Done(0, "", "")
 
     def install() -> Done:
-        end_s = time.monotonic() + 10
-        mounted.wait(10)  # the waits for the disk, which have heartbeats of their own, are over
+        end_s = time.monotonic() + WAIT_S
+        mounted.wait(WAIT_S)  # the waits for the disk, which have heartbeats of their own, are over
         world.machine.fake_clock.s += 61
         while not world.hooks.heartbeats and time.monotonic() < end_s:
             threading.Event().wait(0.01)
@@ -449,7 +452,7 @@ def test_a_release_that_cannot_be_installed_ends_the_wait_for_the_volume(world: 
         return Done(1, "", "Wheel a.whl has another SHA-256.")
 
     without_a_release(world, install)
-    world.machine.fake_clock.on_sleep = lambda: assert_true(failed.wait(10))
+    world.machine.fake_clock.on_sleep = lambda: assert_true(failed.wait(WAIT_S))
     world.machine.fake_clock.slept_s = 600.0
     assert "The release cannot be installed: Wheel a.whl" in refused(world)
 
@@ -462,7 +465,7 @@ def test_a_boot_that_is_refused_says_so_at_once_and_leaves_no_half_of_a_release(
     world.machine.answers["blkid"] = Done(0, "TYPE=ntfs\n", "")
 
     def install() -> Done:
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + WAIT_S
         while not world.machine.failures and time.monotonic() < end_s:
             threading.Event().wait(0.01)
         return Done(0, "", "") if world.machine.failures else Done(1, "", "the refusal was not said")
