@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ from tests.support.secured_cluster import (
     all_certificates,
     allow,
     connected,
+    knows_right,
     lets_in,
     refusal_of,
     shown_certificate,
@@ -47,8 +49,22 @@ from tests.support.secured_cluster import (
 
 pytestmark = pytest.mark.faults
 
+PATIENCE_MS = 60_000
+"""A connection is not given up because a machine stands still for a while: here each that ends counts."""
 READ_AGAIN = "has read its certificates again"
 GOES_ON = "goes on with its old certificates"
+
+
+def allow_to_write(brokers: Brokers, security: Security, user: str, topic: str) -> None:
+    """And wait until every broker knows that."""
+    allow(brokers.admin, topic, security.principal(user))
+    for address in brokers.addresses.values():
+        until(lambda address=address: knows_right(address, security, user, topic), f"{address} knows the rule")
+
+
+def patient_brokers(path: Path, security: Security) -> AbstractContextManager[Brokers]:
+    settings = SETTINGS | SHORT | {"broker_session_timeout_ms": 10_000}
+    return brokers_running(path, proxied=True, settings=settings, security=security, beat_ms=PATIENCE_MS)
 
 
 class Client:
@@ -57,7 +73,7 @@ class Client:
     def __init__(self, brokers: Brokers, user: str = "app", topic: str = "t") -> None:
         self._ends: dict[int, int] = {}
         self._nodes = {address: node for node, address in brokers.addresses.items()}
-        told = {"statistics.interval.ms": 100, "stats_cb": self._count}
+        told = {"statistics.interval.ms": 100, "stats_cb": self._count, "socket.timeout.ms": PATIENCE_MS}
         self._told = 0
         self.writing = Writing(brokers.bootstrap, topic, pace_s=0.01, client={**brokers.client_of(user), **told})
         self._brokers = brokers
@@ -162,10 +178,10 @@ def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: s
     both = tmp_path / "both.pem"
     both.write_bytes((security.folder / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes())
     security.authority = both
-    with brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers:
+    with patient_brokers(tmp_path, security) as brokers:
         admin = brokers.admin
         create_topics(admin, "t")
-        allow(admin, "t", security.principal("app"))
+        allow_to_write(brokers, security, "app", "t")
         client = Client(brokers)
         try:
             client.writing.wait_for_more()
@@ -237,13 +253,13 @@ def test_a_certificate_is_revoked_under_load(tmp_path: Path) -> None:
     security = Security(tmp_path / "tls", "app", "stolen", clients="SSL", between="SSL", revokes=True)
     assert security.revoked is not None
     with (
-        brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers,
+        patient_brokers(tmp_path, security) as brokers,
         asyncio.Runner() as runner,
     ):
         admin = brokers.admin
         create_topics(admin, "t", "u")
-        allow(admin, "t", security.principal("app"))
-        allow(admin, "u", security.principal("stolen"))
+        allow_to_write(brokers, security, "app", "t")
+        allow_to_write(brokers, security, "stolen", "u")
 
         def refusals(name: str) -> list[str]:
             """What each broker says to a new connection."""
@@ -303,7 +319,7 @@ def test_a_brokers_own_certificate_is_revoked_under_load(tmp_path: Path, of_cont
     with brokers_running(tmp_path, proxied=True, settings=SETTINGS | SHORT, security=security) as brokers:
         admin = brokers.admin
         create_topics(admin, "t")
-        allow(admin, "t", security.principal("app"))
+        allow_to_write(brokers, security, "app", "t")
         client = Client(brokers)
         try:
             client.writing.wait_for_more()

@@ -6,20 +6,17 @@ The faults and the clients are those of ``test_cluster.py``.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from redis import Redis
 
-from app.errors import ErrorCode
-from app.wire.apikeys import ApiKey
-from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.faults import every_load
 from tests.faults.every_load import RIGHTS, EveryLoad
 from tests.faults.http_load import CALLERS, HttpCallers
@@ -27,7 +24,7 @@ from tests.faults.strangers import STRANGER, Strangers
 from tests.support.cluster import NODES, Brokers, brokers_running, create_topics, until, wait_for_brokers
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
-from tests.support.secured_cluster import Right, Security, allow, connected, denied, give, give_quota
+from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota, knows_right
 
 pytestmark = pytest.mark.faults
 
@@ -49,20 +46,8 @@ def secured(path: Path, *users: str, between: str = "SASL_SSL") -> Iterator[tupl
 def wait_until_known(brokers: Brokers, security: Security) -> None:
     """Until each broker knows the last rules that were given. Whoever asks one that does not know them yet is refused."""
     user = [*RIGHTS][-1]
-    asked = MetadataRequest([MetadataRequestTopic(name="copy")], allow_auto_topic_creation=False)
-
-    async def told(address: str) -> int:
-        connection = await connected(address, security, user, security.passwords[user])
-        answer = await connection.request(ApiKey.METADATA, asked)
-        await connection.close()
-        [topic] = answer.topics
-        return int(topic.error_code)
-
     for address in brokers.addresses.values():
-        until(
-            lambda address=address: asyncio.run(told(address)) != ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            f"{address} knows all rules",
-        )
+        until(lambda address=address: knows_right(address, security, user, "copy"), f"{address} knows all rules")
 
 
 def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
@@ -150,6 +135,8 @@ def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path)
         create_topics(admin, *CALLERS.values())
         for user, topic in CALLERS.items():
             allow(admin, topic, security.principal(user))
+        for (user, topic), address in product(CALLERS.items(), brokers.addresses.values()):
+            until(lambda ask=(address, security, user, topic): knows_right(*ask), f"{address} knows all rules")
         callers = HttpCallers(tmp_path, brokers, security)
         faults = Faults(brokers, random.Random(4), [callers])
         try:

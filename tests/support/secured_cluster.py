@@ -40,6 +40,7 @@ from app.wire.apis.alter_client_quotas import (
     OpData,
 )
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.framing import request_frame
 from tests.support.secured import add_certificate, certificates, revocations
 
@@ -271,6 +272,21 @@ def lets_in(address: str, security: Security, user: str, secret: str) -> bool:
             return False
         await connection.close()
         return True
+
+    return asyncio.run(ask())
+
+
+def knows_right(address: str, security: Security, user: str, topic: str) -> bool:
+    """Whether a broker knows already that a user may do something with a topic. Who asks one that does not is refused."""
+    asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+    async def ask() -> bool:
+        secret = security.passwords[user]
+        connection = await connected(address, security, user, secret, protocol=security.clients)
+        answer = await connection.request(ApiKey.METADATA, asked)
+        await connection.close()
+        [found] = answer.topics
+        return bool(found.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     return asyncio.run(ask())
 
