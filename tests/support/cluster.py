@@ -45,7 +45,7 @@ class Brokers:
         proxied: bool,
         redis: str | None,
         security: Security | None,
-        beat_ms: int | None,
+        patience_ms: int | None,
     ) -> None:
         self.path = path
         self._stack = stack
@@ -58,7 +58,7 @@ class Brokers:
         self._security = security
         self.settings = settings
         self._redis = redis
-        self._beat_ms = beat_ms
+        self._patience_ms = patience_ms
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
         """Where clients reach each."""
@@ -86,8 +86,8 @@ class Brokers:
         more: dict[str, Any] = {"settings": settings}
         if self._redis is not None:
             more["redis"] = self._redis
-        if self._beat_ms is not None:
-            more["beat_ms"] = self._beat_ms
+        if self._patience_ms is not None:
+            more["patience_ms"] = self._patience_ms
         if self.links is not None:
             more["links"] = {
                 str(self.inner_ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
@@ -147,15 +147,15 @@ def brokers_running(
     settings: Mapping[str, Any] | None = None,
     redis: str | None = None,
     security: Security | None = None,
-    beat_ms: int | None = None,
+    patience_ms: int | None = None,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
     ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server. ``security``: what their listeners
-    ask for. ``beat_ms``: how long a broker waits for the answer to a sign of life before it opens another connection, if not as
+    ask for. ``patience_ms``: how long a broker waits for another to accept a connection, and to answer a sign of life, if not as
     long as usual."""
     with ExitStack() as stack:
         brokers = Brokers(
-            path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security, beat_ms=beat_ms
+            path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security, patience_ms=patience_ms
         )
         try:
             for node_id in nodes:

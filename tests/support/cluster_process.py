@@ -1,12 +1,12 @@
 """A broker of a cluster in a process of its own, to be killed, stopped, cut off and started again.
 
     python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…},
-        "properties": "…", "beat_ms": 2000}']
+        "properties": "…", "patience_ms": 2000}']
 
 The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
 exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports.
-``properties`` is a file of settings as for ``firn serve``. ``beat_ms`` is how long it waits for the answer to a sign of life before
-it opens another connection. SIGTERM stops it in order. It prints ``ready`` when it serves, and its notices.
+``properties`` is a file of settings as for ``firn serve``. ``patience_ms`` is how long it waits for another broker to accept a
+connection, and to answer a sign of life. SIGTERM stops it in order. It prints ``ready`` when it serves, and its notices.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if "beat_ms" in more:
-        control_link.BEAT_MS = more["beat_ms"]  # type: ignore[misc]
+    if "patience_ms" in more:
+        control_link.BEAT_MS = control_link.CONNECT_MS = more["patience_ms"]  # type: ignore[misc]
     pool = ThreadPool(4)
     store = DirectoryStore(path / "store", CutPool(pool, path / f"no-bucket-{node_id}"))
     await store.open()
