@@ -29,6 +29,12 @@ class Fault(Enum):
     """503 with S3's code."""
     FORBIDDEN = auto()
     """403."""
+    UNKNOWN_KEY = auto()
+    """The access key is not known any more."""
+    WRONG_SECRET = auto()
+    """The secret key is another one now."""
+    EXPIRED = auto()
+    """The session token counts no longer."""
     TRUNCATED = auto()
     """Of an object's bytes only the first half comes, then the connection ends."""
     FLIPPED = auto()
@@ -37,6 +43,16 @@ class Fault(Enum):
     """A write is applied; half of the time its answer is lost with the connection."""
     HELD_MANIFESTS = auto()
     """Once a segment's object is uploaded, what is written to manifests stays on the way until ``release`` is set."""
+
+
+REFUSALS = {
+    Fault.SLOW_DOWN: (b"503 Slow Down", b"SlowDown"),
+    Fault.FORBIDDEN: (b"403 Forbidden", b"AccessDenied"),
+    Fault.UNKNOWN_KEY: (b"403 Forbidden", b"InvalidAccessKeyId"),
+    Fault.WRONG_SECRET: (b"403 Forbidden", b"SignatureDoesNotMatch"),
+    Fault.EXPIRED: (b"400 Bad Request", b"ExpiredToken"),
+}
+"""Status and S3's code of the faults that are no more than an answer."""
 
 
 class _Message(NamedTuple):
@@ -52,10 +68,10 @@ class _Message(NamedTuple):
         return b"\r\n".join(head) + (self.body if body is None else body)
 
 
-def _error(status: bytes, code: bytes) -> bytes:
+def _error(status: bytes, code: bytes, *, without_body: bool = False) -> bytes:
     body = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>injected</Message></Error>' % code
     head = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n"
-    return head % (status, len(body)) + body
+    return head % (status, len(body)) + (b"" if without_body else body)
 
 
 @dataclass
@@ -118,12 +134,9 @@ class FaultyProxy:
             case Fault.SLOW:
                 self.done[fault] += 1
                 await asyncio.sleep(SLOW_S)
-            case Fault.SLOW_DOWN | Fault.FORBIDDEN:
+            case _ if fault in REFUSALS:
                 self.done[fault] += 1
-                slow_down = fault is Fault.SLOW_DOWN
-                writer.write(
-                    _error(b"503 Slow Down", b"SlowDown") if slow_down else _error(b"403 Forbidden", b"AccessDenied")
-                )
+                writer.write(_error(*REFUSALS[fault], without_body=method == b"HEAD"))
                 await writer.drain()
                 return True
             case Fault.HELD_MANIFESTS if method == b"PUT" and is_object:
