@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -31,21 +32,22 @@ class ServerMissing(Exception):
     """It is not installed, or did not start; the message says which."""
 
 
-def _moto(port: int, directory: Path) -> list[str]:
+def _moto(port: int, directory: Path, user: str = USER, password: str = PASSWORD) -> list[str]:
     return [sys.executable, "-m", "moto.server", "-p", str(port)]
 
 
-def _minio(port: int, directory: Path) -> list[str]:
+def _minio(port: int, directory: Path, user: str = USER, password: str = PASSWORD) -> list[str]:
     return [_program("minio"), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(directory)]
 
 
-def _s3s_fs(port: int, directory: Path) -> list[str]:
-    keys = ("--access-key", USER, "--secret-key", PASSWORD)
+def _s3s_fs(port: int, directory: Path, user: str = USER, password: str = PASSWORD) -> list[str]:
+    keys = ("--access-key", user, "--secret-key", password)
     return [_program("s3s-fs"), "--host", "127.0.0.1", "--port", str(port), *keys, str(directory)]
 
 
-SERVERS: dict[str, Callable[[int, Path], list[str]]] = {"moto": _moto, "MinIO": _minio, "s3s-fs": _s3s_fs}
-"""Name to the command that serves a directory on a port; moto keeps all in memory."""
+SERVERS: dict[str, Callable[..., list[str]]] = {"moto": _moto, "MinIO": _minio, "s3s-fs": _s3s_fs}
+"""Name to the command that serves a directory on a port, to who has certain keys; moto keeps all in memory, and MinIO takes its
+keys from its environment."""
 
 
 def _program(name: str) -> str:
@@ -71,16 +73,22 @@ def s3_server_running(name: str, directory: Path, *, pin: Sequence[str] = ()) ->
             server.terminate()
 
 
-def make_bucket(name: str, endpoint: str) -> None:
-    """Make the bucket ``bench`` as soon as the server ``name`` answers. Raises: ServerMissing."""
-    client = boto3.client(
+def client_of(endpoint: str, *, verify: str | None = None) -> Any:
+    """A client of one of these servers. ``verify``: the file of an authority that has signed its certificate."""
+    return boto3.client(
         "s3",
         endpoint_url=endpoint,
         region_name="us-east-1",
         aws_access_key_id=USER,
         aws_secret_access_key=PASSWORD,
+        verify=verify,
         config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
     )
+
+
+def make_bucket(name: str, endpoint: str, *, verify: str | None = None) -> None:
+    """Make the bucket ``bench`` as soon as the server ``name`` answers. ``verify``: as of ``client_of``. Raises: ServerMissing."""
+    client = client_of(endpoint, verify=verify)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         try:

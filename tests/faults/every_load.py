@@ -5,7 +5,8 @@ Each kind of client is a user of its own, who may do just what ``RIGHTS`` has, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
@@ -19,6 +20,7 @@ from tests.support.cluster import Brokers, Writing, create_topics
 from tests.support.cluster_faults import Load
 from tests.support.secured_cluster import Right
 
+TOPICS: Final = ("t", "txn", "copy", keyed_load.TOPIC)
 SHORT: Final = {
     "broker_heartbeat_interval_ms": 250,
     "broker_session_timeout_ms": 1_500,
@@ -66,12 +68,27 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
 
 
 class EveryLoad:
-    """On new topics. ``admin``, who may do everything, looks at what came of it."""
+    """On new topics. ``admin``, who may do everything, looks at what came of it.
 
-    def __init__(self, brokers: Brokers, seed: int) -> None:
-        create_topics(brokers.admin, "t")
-        create_topics(brokers.admin, "txn", "copy", partitions=transaction_load.PARTITIONS)
-        create_topics(brokers.admin, keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG)
+    ``config`` is of each topic, ``tiered`` of those that are not compacted, with ``_`` for ``.``.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        seed: int,
+        *,
+        config: Mapping[str, str] | None = None,
+        tiered: Mapping[str, str] | None = None,
+    ) -> None:
+        every = config or {}
+        plain = {**every, **(tiered or {})}
+        self.in_store: Collection[str] = TOPICS if every.get("firn_durability") == "object" else ()
+        """Topics whose records are on no disk."""
+        create = partial(create_topics, brokers.admin, in_store=self.in_store)
+        create("t", **plain)
+        create("txn", "copy", partitions=transaction_load.PARTITIONS, **plain)
+        create(keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG, **every)
         self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
         of = brokers.client_of
         self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=of("writer"))
@@ -82,6 +99,11 @@ class EveryLoad:
         )
         self._keyed = Keyed(brokers.bootstrap, seed, client=of("keeper"))
         self.loads: list[Load] = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
+
+    @property
+    def acknowledged(self) -> int:
+        """Records of the plain producer."""
+        return sum(len(found) for found in self._writing.acknowledged)
 
     def finish(self) -> None:
         """Write no more, and wait until all was written, read, acknowledged and copied."""

@@ -1,46 +1,149 @@
 """Broker processes of a secured cluster under clients: TLS and logins everywhere, a certificate for each broker, rules, a proven
-cluster log, a Redis with a password and TLS.
+cluster log, a Redis with a password and TLS, and a directory as the store, or an S3 server that takes TLS alone.
 
-The faults and the clients are those of ``test_cluster.py``.
+The faults and the clients are those of ``test_cluster.py``. Brokers on S3 are ``firn serve`` with all its processes. Their topics
+are tiered and soon leave the disks, so that what is read in the end comes from S3; and nothing that the brokers write, print or are
+started with has the secret of the S3 server's keys in it.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
+import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+import psutil
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
 from redis import Redis
 
 from tests.faults import every_load
 from tests.faults.every_load import RIGHTS, EveryLoad
 from tests.faults.http_load import CALLERS, HttpCallers
+from tests.faults.served import BUG, STORE_PROCESS
 from tests.faults.strangers import STRANGER, Strangers
-from tests.support.cluster import NODES, Brokers, brokers_running, create_topics, until, wait_for_brokers
+from tests.support.cluster import (
+    NODES,
+    PARTITIONS,
+    ROOT,
+    WAIT_S,
+    Brokers,
+    Bucket,
+    brokers_running,
+    create_topics,
+    until,
+    wait_for_brokers,
+)
 from tests.support.cluster_faults import Fault, Faults
+from tests.support.leaks import Commands, files_naming
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
+from tests.support.s3_server import BUCKET, S3Server, s3_server
+from tests.support.secured import certificates
 from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota, knows_right
 
 pytestmark = pytest.mark.faults
 
 RATE = 50_000_000.0
 """Of the quota: more than a writer of these tests takes."""
+TIERED: Final = {
+    "remote_storage_enable": "true",
+    "segment_ms": "3000",
+    "local_retention_ms": "2000",
+    "retention_ms": "-1",
+}
+"""Segments roll and leave the disk all the time."""
+ON_S3: Final = every_load.SETTINGS | {
+    "remote_log_manager_task_interval_ms": 200,
+    "firn_log_dir_free_bytes_min": 0,
+    # Twice as many processes share the machine, and moto is slow.
+    "broker_heartbeat_interval_ms": 500,
+    "broker_session_timeout_ms": 3_000,
+}
+OBJECTS: Final = 100
+"""So many of those that are not of the cluster log are searched for secrets: to get one takes moto some milliseconds."""
+Durability: TypeAlias = Literal["disk", "memory", "object"]
+Source: TypeAlias = Literal["environment", "file"]
+
+
+class Keys(NamedTuple):
+    """What lets brokers into a bucket, and how they are given it."""
+
+    source: Source
+    secret: str
+    token: str
+    file: Path
+
+    @classmethod
+    def made(cls, source: Source, file: Path) -> Keys:
+        return cls(source, secrets.token_urlsafe(30), secrets.token_urlsafe(60), file)
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        return self.secret, self.token
+
+    def environment(self, authority: Path | None) -> Mapping[str, str]:
+        """Of the brokers. ``authority``: who has signed the certificate of the S3 server."""
+        found = {"AWS_EC2_METADATA_DISABLED": "true"}
+        if authority is not None:
+            found["AWS_CA_BUNDLE"] = str(authority)
+        named = {
+            "aws_access_key_id": "firn",
+            "aws_secret_access_key": self.secret,
+            "aws_session_token": self.token,
+        }
+        if self.source == "environment":
+            return found | {name.upper(): text for name, text in named.items()}
+        self.file.write_text("[default]\n" + "".join(f"{name} = {text}\n" for name, text in named.items()))
+        self.file.chmod(0o600)
+        return found | {"AWS_SHARED_CREDENTIALS_FILE": str(self.file)}
+
+
+class Secured(NamedTuple):
+    """A secured cluster."""
+
+    brokers: Brokers
+    redis: RedisServer
+    """That the brokers share."""
+    security: Security
+    """What lets clients in."""
+    s3: OnS3 | None = None
+
+
+class OnS3(NamedTuple):
+    """The store of brokers that have no directory."""
+
+    server: S3Server
+    keys: Keys
+    commands: Commands
 
 
 @contextmanager
-def secured(path: Path, *users: str, between: str = "SASL_SSL") -> Iterator[tuple[Brokers, RedisServer, Security]]:
-    """Brokers, the Redis that they share, and what lets in."""
+def secured(path: Path, *users: str, between: str = "SASL_SSL", keys: Source | None = None) -> Iterator[Secured]:
+    """Brokers on a directory, or, with ``keys``, on S3."""
     security = Security(path / "tls", *users, between=between)
-    with redis_running(path, tls=security.folder) as redis:
+    with ExitStack() as stack:
+        redis = stack.enter_context(redis_running(path, tls=security.folder))
         security.redis = redis.url
-        with brokers_running(path, proxied=True, settings=every_load.SETTINGS, security=security) as brokers:
-            wait_for_brokers(brokers.admin)
-            yield brokers, redis, security
+        s3, bucket, settings = None, None, every_load.SETTINGS
+        if keys is not None:
+            commands = stack.enter_context(Commands())
+            server = stack.enter_context(s3_server("moto", path / "bucket", security.folder))
+            s3 = OnS3(server, Keys.made(keys, path / "credentials"), commands)
+            bucket = Bucket(server.store_at, server.port, s3.keys.environment(server.authority))
+            settings = ON_S3
+        brokers = stack.enter_context(
+            brokers_running(path, proxied=True, settings=settings, security=security, bucket=bucket)
+        )
+        wait_for_brokers(brokers.admin)
+        yield Secured(brokers, redis, security, s3)
 
 
 def wait_until_known(brokers: Brokers, security: Security) -> None:
@@ -58,27 +161,100 @@ def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
     security.brokers_are_super = False
 
 
+def local_starts(brokers: Brokers) -> list[int]:
+    """Where the oldest segment begins that a broker has on its disk, for each partition of each broker that is written to."""
+    found = []
+    for node_id in NODES:
+        for partition in range(PARTITIONS):
+            folder = brokers.path / f"broker-{node_id}" / "data" / f"t-{partition}"
+            found.append(min((int(path.stem) for path in folder.glob("*.log")), default=0))
+    return found
+
+
+def kill_the_store_process_of(brokers: Brokers, node_id: int) -> None:
+    for child in psutil.Process(brokers.processes[node_id].pid).children():
+        if STORE_PROCESS in child.cmdline():
+            child.send_signal(signal.SIGKILL)
+            return
+    raise AssertionError(f"broker {node_id} has no store process")
+
+
+def told_by_doctor(cluster: Secured, node_id: int, **environment: str) -> str:
+    """All that ``firn doctor`` prints for a broker."""
+    brokers = cluster.brokers
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "doctor", *brokers.flags(node_id)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**brokers.environment, **environment},
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert not BUG.search(done.stderr), done.stderr
+    return done.stdout + done.stderr
+
+
+def told_by_describe(brokers: Brokers) -> str:
+    """Every setting of every broker and of a topic."""
+    kinds = ConfigResource.Type
+    asked = [*(ConfigResource(kinds.BROKER, str(node_id)) for node_id in NODES), ConfigResource(kinds.TOPIC, "t")]
+    admin = brokers.admin
+    found = [one.result(WAIT_S) for each in asked for one in admin.describe_configs([each]).values()]
+    return repr([{name: entry.value for name, entry in one.items()} for one in found])
+
+
+def check_no_leak(cluster: Secured) -> None:
+    """The keys of the S3 server are where they have to be, and nowhere else."""
+    brokers, s3 = cluster.brokers, cluster.s3
+    assert s3 is not None
+    hidden = s3.keys.secrets
+    told = [told_by_describe(brokers), told_by_doctor(cluster, 1)]
+    assert "ok    store" in told[-1], told[-1]
+    stranger = certificates(brokers.path / "stranger") / "ca.pem"
+    told.append(told_by_doctor(cluster, 2, AWS_CA_BUNDLE=str(stranger)))
+    assert "FAIL  store" in told[-1], told[-1]
+    assert [text for text in told if any(one in text for one in hidden)] == []
+    assert files_naming(brokers.path, *hidden, but=[s3.keys.file]) == []
+    client = s3.server.client()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    others = [key for key in keys if "/cluster/" not in key]
+    looked_at = [key for key in keys if "/cluster/" in key] + random.Random(1).sample(others, OBJECTS)
+    for key in looked_at:
+        data = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        assert not any(one.encode() in data for one in hidden), key
+    assert len(s3.commands.of(STORE_PROCESS)) >= len(NODES)
+    assert s3.commands.naming(*hidden) == []
+    handed = s3.commands.handed(*hidden, but=["tests.support.cluster_served", STORE_PROCESS, "doctor"])
+    assert handed == [], "only those have the keys that open the store"
+    print(f"{len(looked_at)} of {len(keys)} objects, {len(s3.commands.of(STORE_PROCESS))} store processes")
+
+
 def hold_out(
-    brokers: Brokers,
-    redis: RedisServer,
-    security: Security,
+    cluster: Secured,
     kinds: Callable[[Faults], Sequence[Fault]],
     count: int,
     seed: int,
+    durability: Durability | None = None,
 ) -> None:
     """So many faults under clients of all kinds, and a stranger who tries to harm them. Everything that they were told is so."""
+    brokers, redis, security, s3 = cluster
     for user, rights in RIGHTS.items():
         give(brokers.admin, security.principal(user), *rights)
     wait_until_known(brokers, security)
     give_quota(brokers.bootstrap, security, "writer", RATE)
-    load = EveryLoad(brokers, seed)
+    config = {} if durability is None else {"firn_durability": durability}
+    load = EveryLoad(brokers, seed, config=config, tiered=TIERED if s3 is not None else None)
     strangers = Strangers(brokers, security)
-    faults = Faults(brokers, random.Random(seed), [*load.loads, strangers])
+    faults = Faults(brokers, random.Random(seed), [*load.loads, strangers], in_store=load.in_store)
     load.shares.book.phase = faults.phase
     try:
         faults.run(kinds(faults), count)
         with Redis.from_url(redis.url) as client:
             until(lambda: client.keys("firn:*:quota:*"), "brokers lease the quota from Redis")
+        if s3 is not None:
+            until(lambda: min(local_starts(brokers)) > 0, "what was written first has left all disks")
         load.finish()
     finally:
         strangers.stop()
@@ -90,23 +266,32 @@ def hold_out(
     refused = sum((denied(brokers.path / f"broker-{node}") for node in NODES), Counter())
     assert {*refused} <= {f"User:{STRANGER}", f"User:CN={STRANGER}"}, "each has the rights that it needs"
     assert refused
+    assert [line for line in said.splitlines() if BUG.search(line)] == []
+    if s3 is not None:
+        assert min(local_starts(brokers)) > 0, "what was read first came from S3"
+        check_no_leak(cluster)
+    print(f"{faults.count} faults, {load.acknowledged} records of one producer")
 
 
 @pytest.mark.ci
-def test_all_that_was_acknowledged_is_kept_where_nobody_may_do_more_than_it_needs(tmp_path: Path) -> None:
-    with secured(tmp_path, *RIGHTS, STRANGER) as (brokers, redis, security):
+@pytest.mark.parametrize(("keys", "durability"), [(None, None), ("environment", "disk"), ("file", "object")])
+def test_all_that_was_acknowledged_is_kept_where_nobody_may_do_more_than_it_needs(
+    tmp_path: Path, keys: Source | None, durability: Durability | None
+) -> None:
+    with secured(tmp_path, *RIGHTS, STRANGER, keys=keys) as cluster:
 
         def kinds(faults: Faults) -> Sequence[Fault]:
             return [faults.kill_the_controller]
 
-        hold_out(brokers, redis, security, kinds, 1, seed=1)
+        hold_out(cluster, kinds, 1, 1, durability)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("between", "seed"), [("SASL_SSL", 2), ("SSL", 3)])
 def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) -> None:
     """Brokers that reach each other by certificates are no superusers: they have a rule instead."""
-    with secured(tmp_path, *RIGHTS, STRANGER, between=between) as (brokers, redis, security):
+    with secured(tmp_path, *RIGHTS, STRANGER, between=between) as cluster:
+        brokers, redis, security, _ = cluster
         if between == "SSL":
             make_brokers_like_others(brokers, security)
 
@@ -125,12 +310,38 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
             others = [fault for fault in faults.all() if fault != faults.roll]
             return [faults.roll, *others, lose_redis, hang_redis]
 
-        hold_out(brokers, redis, security, kinds, 24, seed)
+        hold_out(cluster, kinds, 24, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "durability", "seed"), [("environment", "disk", 5), ("file", "memory", 6), ("environment", "object", 7)]
+)
+def test_a_secured_cluster_on_s3_holds_out(tmp_path: Path, keys: Source, durability: Durability, seed: int) -> None:
+    with secured(tmp_path, *RIGHTS, STRANGER, keys=keys) as cluster:
+        brokers = cluster.brokers
+
+        def kinds(faults: Faults) -> Sequence[Fault]:
+            def kill_a_store_process() -> None:
+                kill_the_store_process_of(brokers, faults.victim())
+                faults.go_on()
+
+            found = [fault for fault in faults.all() if fault != faults.roll]
+            if durability == "object":
+                # Producers wait for the bucket.
+                found = [
+                    one
+                    for one in found
+                    if one not in (faults.lose_the_bucket, faults.all_lose_the_bucket, faults.isolate)
+                ]
+            return [faults.roll, *found, kill_a_store_process, faults.kill]
+
+        hold_out(cluster, kinds, 24, seed, durability)
 
 
 @pytest.mark.slow
 def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path) -> None:
-    with secured(tmp_path, *CALLERS) as (brokers, _, security):
+    with secured(tmp_path, *CALLERS) as (brokers, _, security, _):
         admin = brokers.admin
         create_topics(admin, *CALLERS.values())
         for user, topic in CALLERS.items():

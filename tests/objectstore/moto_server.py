@@ -1,5 +1,5 @@
 """An S3 server for the tests: moto on an ephemeral port of the loopback, printed on the first line of standard output. An argument
-names another address to listen on.
+names another address to listen on, and a second one the file of a certificate and its key: then it takes TLS alone.
 
 Ends when its standard input does, so it never outlives the tests. Moto answers ``If-None-Match: *`` on PutObject and on
 CompleteMultipartUpload, but looks first and writes afterwards, on as many threads as there are requests: a lock makes the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import ssl
 import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -136,6 +137,12 @@ def main() -> None:
     host = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
     server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     server.daemon_threads = True
+    if len(sys.argv) > 2:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[2])
+        # Handshakes are for the threads of connections: one that nobody goes on with must not keep others from being accepted.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.ssl_context = context
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
     sys.stdin.read()

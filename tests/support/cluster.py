@@ -7,14 +7,16 @@ with brokers_running(path) as brokers:
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,27 @@ from tests.support.secured_cluster import Security
 
 ROOT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
+STORE = 0
+"""An S3 server, among the node ids of ``Brokers.links``."""
 PARTITIONS = 6
 WAIT_S = 90.0
 """How long anything may take before the test gives up. It says nothing of how fast it should be."""
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """One in an S3 server, for brokers that are ``firn serve`` with all its processes."""
+
+    url: Callable[[int], str]
+    """As ``--store`` takes it, by the port where a broker reaches the server."""
+    port: int
+    """Where the server is."""
+    environment: Mapping[str, str]
+    """Of the brokers: what lets them in."""
+
+
 class Brokers:
-    """Brokers on one bucket directory."""
+    """Brokers on one bucket directory, or on a ``Bucket``."""
 
     def __init__(
         self,
@@ -46,10 +62,14 @@ class Brokers:
         redis: str | None,
         security: Security | None,
         patience_ms: int | None,
+        bucket: Bucket | None,
     ) -> None:
+        assert bucket is None or security is not None, "only secured brokers are run as firn serve as yet"
         self.path = path
         self._stack = stack
-        (path / "store").mkdir()
+        self._bucket = bucket
+        if bucket is None:
+            (path / "store").mkdir()
         self.nodes = tuple(nodes)
         self.ports = {node_id: free_port() for node_id in nodes}
         self.inner_ports = self.ports if security is None else {node_id: free_port() for node_id in nodes}
@@ -63,7 +83,9 @@ class Brokers:
         self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
         """Where clients reach each."""
         self.bootstrap = ",".join(self.addresses.values())
-        self.links = stack.enter_context(Links(self.inner_ports, self.hosts)) if proxied else None
+        to_bucket = {} if bucket is None else {STORE: bucket.port}
+        links = Links(self.inner_ports | to_bucket, self.hosts | {STORE: "127.0.0.1"})
+        self.links = stack.enter_context(links) if proxied else None
         if security is not None:
             for node_id in nodes:
                 security.prepare(path / f"broker-{node_id}" / "data")
@@ -90,18 +112,43 @@ class Brokers:
             more["patience_ms"] = self._patience_ms
         if self.links is not None:
             more["links"] = {
-                str(self.inner_ports[to]): port for (one, to), port in self.links.ports.items() if one == node_id
+                str(self.inner_ports[to]): port
+                for (one, to), port in self.links.ports.items()
+                if one == node_id and to != STORE
             }
         if self._security is not None:
             file = self._security.properties(
                 self.path / f"broker-{node_id}", node_id, self.ports[node_id], self.inner_ports[node_id]
             )
             more["properties"] = str(file)
-        arguments = (str(self.path), str(node_id), str(self.ports[node_id]), json.dumps(more))
+        if self._bucket is None:
+            arguments = ["tests.support.cluster_process", str(self.path), str(node_id), str(self.ports[node_id])]
+            command, environment = [*arguments, json.dumps(more)], None
+        else:
+            arguments = ["tests.support.cluster_served", json.dumps(more.get("links", {})), "serve"]
+            given = (f"--set={name.replace('_', '.')}={value}" for name, value in settings.items())
+            command = [*arguments, *self.flags(node_id), "--node-id", str(node_id), *given]
+            environment = self.environment
         self.processes[node_id] = self._stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.support.cluster_process", *arguments], stdout=log, stderr=log, cwd=ROOT
-            )
+            subprocess.Popen([sys.executable, "-m", *command], stdout=log, stderr=log, cwd=ROOT, env=environment)
+        )
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of brokers on a ``Bucket``, and of commands that look at it."""
+        assert self._bucket is not None
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(("FIRN_", "AWS_"))}
+        return kept | self._bucket.environment
+
+    def flags(self, node_id: int) -> Sequence[str]:
+        """Of ``firn serve`` and of commands that look at the same settings, for a broker on a ``Bucket``."""
+        assert self._bucket is not None
+        port = self._bucket.port if self.links is None else self.links.ports[node_id, STORE]
+        directory = self.path / f"broker-{node_id}"
+        return (
+            *("--config", str(directory / "server.properties")),
+            *("--data-dir", str(directory / "data")),
+            *("--store", self._bucket.url(port)),
         )
 
     def end(self, node_id: int, how: signal.Signals) -> None:
@@ -121,10 +168,19 @@ class Brokers:
         shutil.rmtree(self.path / f"broker-{node_id}" / "data")
 
     def cut_bucket(self, node_id: int) -> None:
-        (self.path / f"no-bucket-{node_id}").touch()
+        """Requests to a directory fail, those to an S3 server have no answer."""
+        if self._bucket is not None:
+            assert self.links is not None
+            self.links.cut(self.links.apart([node_id], [STORE]))
+        else:
+            (self.path / f"no-bucket-{node_id}").touch()
 
     def heal_bucket(self, node_id: int) -> None:
-        (self.path / f"no-bucket-{node_id}").unlink(missing_ok=True)
+        if self._bucket is not None:
+            assert self.links is not None
+            self.links.heal(self.links.apart([node_id], [STORE]))
+        else:
+            (self.path / f"no-bucket-{node_id}").unlink(missing_ok=True)
 
     def lines(self, node_id: int) -> str:
         """What a broker has printed in all its lives."""
@@ -148,14 +204,23 @@ def brokers_running(
     redis: str | None = None,
     security: Security | None = None,
     patience_ms: int | None = None,
+    bucket: Bucket | None = None,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
     ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server. ``security``: what their listeners
     ask for. ``patience_ms``: how long a broker waits for another to accept a connection, and to answer a sign of life, if not as
-    long as usual."""
+    long as usual. ``bucket``: where they store what they have, instead of a directory."""
     with ExitStack() as stack:
         brokers = Brokers(
-            path, stack, nodes, settings or {}, proxied=proxied, redis=redis, security=security, patience_ms=patience_ms
+            path,
+            stack,
+            nodes,
+            settings or {},
+            proxied=proxied,
+            redis=redis,
+            security=security,
+            patience_ms=patience_ms,
+            bucket=bucket,
         )
         try:
             for node_id in nodes:
@@ -283,8 +348,9 @@ def controller_of(admin: AdminClient) -> int:
     return found[-1]
 
 
-def lacking(admin: AdminClient, nodes: Sequence[int] = NODES) -> list[str]:
-    """What is not in sync on all brokers. All topics have a replica on each."""
+def lacking(admin: AdminClient, nodes: Sequence[int] = NODES, in_store: Collection[str] = ()) -> list[str]:
+    """What is not in sync on all brokers, or, of topics whose records are ``in_store``, without a leader. Topics have a replica on
+    each."""
     found = seen(admin)
     left = [] if len(found.brokers) == len(nodes) else [f"there are {len(found.brokers)} brokers"]
     left += [] if found.topics else ["there are no topics"]
@@ -292,16 +358,16 @@ def lacking(admin: AdminClient, nodes: Sequence[int] = NODES) -> list[str]:
         f"{name}-{index} has {one.isrs}"
         for name, topic in found.topics.items()
         for index, one in topic.partitions.items()
-        if len(one.isrs) < len(nodes)
+        if (one.leader < 0 if name in in_store else len(one.isrs) < len(nodes))
     ]
 
 
-def wait_until_whole(admin: AdminClient, after: str) -> None:
-    """Until all replicas of all topics are in sync."""
+def wait_until_whole(admin: AdminClient, after: str, in_store: Collection[str] = ()) -> None:
+    """Until all replicas of all topics are in sync. A topic whose records are ``in_store`` has but a leader."""
     try:
-        until(lambda: not lacking(admin), f"all are in sync after {after}")
+        until(lambda: not lacking(admin, in_store=in_store), f"all are in sync after {after}")
     except AssertionError as error:
-        raise AssertionError(f"{error}, but {lacking(admin)}") from None
+        raise AssertionError(f"{error}, but {lacking(admin, in_store=in_store)}") from None
 
 
 def wait_for_brokers(admin: AdminClient) -> None:
@@ -309,14 +375,17 @@ def wait_for_brokers(admin: AdminClient) -> None:
     until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
 
 
-def create_topics(admin: AdminClient, *names: str, partitions: int = PARTITIONS, **config: str) -> None:
-    """Once all brokers are there: topics of factor 3 that need two in sync. ``config`` has ``_`` for ``.``."""
+def create_topics(
+    admin: AdminClient, *names: str, partitions: int = PARTITIONS, in_store: Collection[str] = (), **config: str
+) -> None:
+    """Once all brokers are there: topics of factor 3 that need two in sync. ``config`` has ``_`` for ``.``. ``in_store``: as of
+    ``lacking``."""
     wait_for_brokers(admin)
     settings = {"min.insync.replicas": "2"} | {name.replace("_", "."): value for name, value in config.items()}
     made = admin.create_topics([NewTopic(name, partitions, len(NODES), config=settings) for name in names])
     for one in made.values():
         one.result(WAIT_S)
-    wait_until_whole(admin, f"{', '.join(names)} were created")
+    wait_until_whole(admin, f"{', '.join(names)} were created", in_store)
 
 
 def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from tests.support.cluster import Brokers, controller_of, until, wait_until_whole
@@ -42,11 +42,15 @@ def wait_for_more(loads: Sequence[Load]) -> None:
 class Faults:
     """Each method does one thing to the cluster, waits until all loads get on all the same, and mends it."""
 
-    def __init__(self, brokers: Brokers, rng: random.Random, loads: Sequence[Load]) -> None:
+    def __init__(
+        self, brokers: Brokers, rng: random.Random, loads: Sequence[Load], *, in_store: Collection[str] = ()
+    ) -> None:
+        """``in_store``: topics whose records are in the object store, and on the disks of no replicas."""
         self._brokers = brokers
         self._admin = brokers.admin
         self._rng = rng
         self._loads = loads
+        self._in_store = in_store
         self.victim: Callable[[], int] = lambda: rng.choice(brokers.nodes)
         """Says who is next."""
         self.count = 0
@@ -64,7 +68,7 @@ class Faults:
     def settle(self, after: str) -> None:
         """Until all replicas are in sync."""
         began_s = time.monotonic()
-        wait_until_whole(self._admin, after)
+        wait_until_whole(self._admin, after, self._in_store)
         print(f"{time.time():.2f} in sync after {after}: {time.monotonic() - began_s:.1f} s")
 
     def run(self, kinds: Sequence[Fault], count: int) -> None:
