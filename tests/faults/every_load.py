@@ -17,10 +17,14 @@ from tests.faults.keyed_load import Keyed
 from tests.faults.share_load import Shares
 from tests.faults.transaction_load import Transactions
 from tests.support.cluster import Brokers, Writing, create_topics
-from tests.support.cluster_faults import Load
+from tests.support.cluster_faults import Faults, Load
 from tests.support.secured_cluster import Right
 
-TOPICS: Final = ("t", "txn", "copy", keyed_load.TOPIC)
+TOPICS: Final = (
+    *("t", "txn", "copy", keyed_load.TOPIC),
+    *("__consumer_offsets", "__transaction_state", "__share_group_state"),
+)
+"""All that there are. Those of coordinators are in the object store as soon as another one is."""
 SHORT: Final = {
     "broker_heartbeat_interval_ms": 250,
     "broker_session_timeout_ms": 1_500,
@@ -67,11 +71,51 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
 """What each user may do, and nothing else."""
 
 
-class EveryLoad:
-    """On new topics. ``admin``, who may do everything, looks at what came of it.
+class OneLoad:
+    """A producer, and nobody else, on a new topic. ``admin``, who may do everything, looks at what came of it.
 
     ``config`` is of each topic, ``tiered`` of those that are not compacted, with ``_`` for ``.``.
     """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        *,
+        config: Mapping[str, str] | None = None,
+        tiered: Mapping[str, str] | None = None,
+    ) -> None:
+        every = config or {}
+        self.in_store: Collection[str] = TOPICS if every.get("firn_durability") == "object" else ()
+        """Topics whose records are on no disk."""
+        self._create = partial(create_topics, brokers.admin, in_store=self.in_store, **every)
+        self._create("t", **(tiered or {}))
+        self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
+        self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=brokers.client_of("writer"))
+        self.loads: list[Load] = [self._writing]
+
+    @property
+    def acknowledged(self) -> int:
+        """Records of the producer."""
+        return sum(len(found) for found in self._writing.acknowledged)
+
+    def know(self, faults: Faults) -> None:
+        """These are done to the brokers."""
+
+    def finish(self) -> None:
+        """Write no more, and wait until all was written."""
+        self._writing.finish()
+
+    def stop(self) -> None:
+        """After ``finish`` it does nothing."""
+        self._writing.finish()
+
+    def check(self) -> None:
+        """After ``finish``: nothing that was acknowledged is lost."""
+        self._writing.check(self._bootstrap, self._admin)
+
+
+class EveryLoad(OneLoad):
+    """A producer and all other kinds of clients."""
 
     def __init__(
         self,
@@ -81,29 +125,20 @@ class EveryLoad:
         config: Mapping[str, str] | None = None,
         tiered: Mapping[str, str] | None = None,
     ) -> None:
-        every = config or {}
-        plain = {**every, **(tiered or {})}
-        self.in_store: Collection[str] = TOPICS if every.get("firn_durability") == "object" else ()
-        """Topics whose records are on no disk."""
-        create = partial(create_topics, brokers.admin, in_store=self.in_store)
-        create("t", **plain)
-        create("txn", "copy", partitions=transaction_load.PARTITIONS, **plain)
-        create(keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG, **every)
-        self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
+        super().__init__(brokers, config=config, tiered=tiered)
+        self._create("txn", "copy", partitions=transaction_load.PARTITIONS, **(tiered or {}))
+        self._create(keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG)
         of = brokers.client_of
-        self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=of("writer"))
         self._groups = Groups(brokers.bootstrap, self._writing, client=of("reader"))
         self.shares = Shares(brokers.bootstrap, self._writing, seed, client=of("worker"), admin=self._admin)
         self._transactions = Transactions(
             brokers.bootstrap, seed, writer=of("appender"), copier=of("copier"), reader=self._admin
         )
         self._keyed = Keyed(brokers.bootstrap, seed, client=of("keeper"))
-        self.loads: list[Load] = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
+        self.loads = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
 
-    @property
-    def acknowledged(self) -> int:
-        """Records of the plain producer."""
-        return sum(len(found) for found in self._writing.acknowledged)
+    def know(self, faults: Faults) -> None:
+        self.shares.book.phase = faults.phase
 
     def finish(self) -> None:
         """Write no more, and wait until all was written, read, acknowledged and copied."""
