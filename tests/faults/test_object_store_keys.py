@@ -17,7 +17,7 @@ from tests.faults.object_load import TOPIC, check, wait_until_led
 from tests.faults.served import STORE_PROCESS, Served, serving, until
 from tests.faults.test_object_durability import ALONE, begin, outage
 from tests.support.ports import free_port
-from tests.support.s3_server import CREDENTIALS, PASSWORD, s3_server
+from tests.support.s3_server import CREDENTIALS, PASSWORD, USER, s3_server
 
 pytestmark = pytest.mark.faults
 
@@ -91,3 +91,32 @@ async def test_keys_that_are_refused_for_a_while_are_told_and_lose_nothing(tmp_p
 
                 await refuse(broker, REFUSALS[fault][1].decode(), cut, heal, 2)
                 await asyncio.to_thread(broker.stop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "keys", "code"),
+    [
+        ("s3s-fs", (USER, "another-secret"), "SignatureDoesNotMatch"),
+        ("MinIO", (USER, "another-secret"), "SignatureDoesNotMatch"),
+        ("MinIO", ("somebody", PASSWORD), "InvalidAccessKeyId"),
+    ],
+)
+async def test_a_server_that_is_started_with_other_keys_for_a_while(
+    tmp_path: Path, name: str, keys: tuple[str, str], code: str
+) -> None:
+    """Servers that check signatures."""
+    with s3_server(name, tmp_path / "bucket") as s3:
+
+        def restart(known: tuple[str, str]) -> None:
+            if s3.keys != known:
+                s3.kill()
+                s3.keys = known
+                s3.start()
+
+        listen = ("--listen", f"127.0.0.1:{free_port()}")
+        with serving(
+            tmp_path, "--take-over", *listen, store=s3.store, environment=CREDENTIALS, settings=ALONE
+        ) as broker:
+            await refuse(broker, code, lambda: restart(keys), lambda: restart((USER, PASSWORD)), 5)
+            await asyncio.to_thread(broker.stop)
