@@ -59,6 +59,8 @@ LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
 VARIABLE_BYTES_MAX: Final = 128 << 10
 """Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
+UVLOOP_TLS_FAILED: Final = "Fatal error on SSL protocol"
+"""How uvloop calls what its TLS raises."""
 TRUST: Final = (
     "ssl.truststore.type",
     "ssl.truststore.location",
@@ -368,6 +370,8 @@ class Broker:
 
         Clients could cause this repeatedly, so each bug's traceback is shown only once.
         """
+        if _came_too_late(context):
+            return
         if met_bug(self._faults, str(context.get("message")), context.get("exception")):
             loop.default_exception_handler(context)
 
@@ -530,6 +534,20 @@ def http_environment(config: BrokerConfig) -> Mapping[str, str]:
                 f"{VARIABLE_BYTES_MAX} bytes: write the certificates into a file and name that."
             )
     return found
+
+
+def _came_too_late(context: Mapping[str, Any]) -> bool:
+    """Whether uvloop had bytes of TLS left for a connection that has ended meanwhile.
+
+    uvloop (0.23) raises there what its other transports do not. The owner of the connection is told of the end in any case.
+    """
+    transport = context.get("transport")
+    return (
+        context.get("message") == UVLOOP_TLS_FAILED
+        and isinstance(context.get("exception"), RuntimeError)
+        and transport is not None
+        and transport.is_closing()
+    )
 
 
 def _reachable(host: str) -> str:

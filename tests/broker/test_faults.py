@@ -230,6 +230,28 @@ async def test_a_broker_that_cannot_accept_again_says_so(tmp_path: Path, monkeyp
             assert await produce_one(client) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_bytes_of_tls_that_are_left_for_a_connection_that_has_ended_are_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ended: bool
+) -> None:
+    lines: list[str] = []
+    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+
+    class Ended(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return ended
+
+    # As uvloop 0.23 says it when another broker is killed in the middle of an answer.
+    context = {
+        "message": "Fatal error on SSL protocol",
+        "exception": RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
+        "transport": Ended(),
+    }
+    broker.tell_bug(asyncio.get_running_loop(), context)
+    assert bool(lines) is not ended
+    assert bool(caplog.records) is not ended
+
+
 async def test_a_bug_that_clients_can_meet_has_its_traceback_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
