@@ -19,7 +19,18 @@ from app import __version__
 from tests.support.checkouts import commit_all, make_checkout, make_wheel
 
 pytest.importorskip("hatchling", reason="hatchling is not installed: pip install -e '.[test]' brings it")
-PINS = ("plain", "native", "inner", "arm_only", "before_3_11_3", "windows_only", "optional", "valkey", "frames")
+PINS = (
+    "plain",
+    "native",
+    "inner",
+    "arm_only",
+    "before_3_11_3",
+    "windows_only",
+    "optional",
+    "valkey",
+    "signer",
+    "frames",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +45,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_wheel(folder, "native", "cp311-cp311-manylinux_2_39_x86_64")  # for a newer glibc
     make_wheel(folder, "frames", needs=("pyspark>=4", "inner"))
     make_wheel(folder, "native", "cp312-cp312-manylinux_2_17_x86_64")
-    for name in ("arm_only", "before_3_11_3", "optional", "valkey"):
+    for name in ("arm_only", "before_3_11_3", "optional", "valkey", "signer"):
         make_wheel(folder, name)
     return folder
 
@@ -53,6 +64,7 @@ def checkout(root: Path, packages: Path, *, dependencies: str = '"plain", "nativ
     project = (root / "pyproject.toml").read_text()
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
     project = re.sub(r"^redis = .*$", 'redis = ["valkey"]', project, flags=re.M)
+    project = re.sub(r"^security = .*$", 'security = ["signer"]', project, flags=re.M)
     project = re.sub(r"^spark = \[.*?^\]", 'spark = ["frames", "pyspark>=4.2"]', project, flags=re.M | re.S)
     (root / "pyproject.toml").write_text(project)
     pins = [f"{name}==1.0\n" for name in PINS]
@@ -105,7 +117,10 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
     assert wheels(archive) == {
         f"firn_broker-{__version__}-py3-none-any.whl",
         "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-        *(f"{name}-1.0-py3-none-any.whl" for name in ("plain", "inner", "before_3_11_3", "optional", "valkey")),
+        *(
+            f"{name}-1.0-py3-none-any.whl"
+            for name in ("plain", "inner", "before_3_11_3", "optional", "valkey", "signer")
+        ),
     }
     with tarfile.open(archive) as packed:
         entries = packed.getmembers()

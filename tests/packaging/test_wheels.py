@@ -48,7 +48,7 @@ def test_every_package_of_a_broker_has_a_wheel(arch: str, tmp_path: Path) -> Non
     other = {"x86_64": "aarch64", "aarch64": "x86_64"}[arch]
     assert not [name for name in wheels if other in name]
     assert len(wheels) == len(pins) + 1
-    own = f"firn-broker[redis] @ {next((tmp_path / 'unpacked/wheels').glob('firn_broker-*.whl')).as_uri()}"
+    own = f"firn-broker[redis,security] @ {next((tmp_path / 'unpacked/wheels').glob('firn_broker-*.whl')).as_uri()}"
     tags = [f"manylinux_2_{minor}_{arch}" for minor in range(GLIBC_MINOR_MIN, 4 if arch == "x86_64" else 16, -1)]
     old = ("2014", "2010", "1") if arch == "x86_64" else ("2014",)
     for python in PYTHONS:
