@@ -32,7 +32,7 @@ from app.configs.listeners import SecurityProtocol
 from app.configs.topic import Durability
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
-from app.faults import Faults, met_bug
+from app.faults import Faults, met_bug, place_of
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
@@ -61,6 +61,8 @@ VARIABLE_BYTES_MAX: Final = 128 << 10
 """Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
 UVLOOP_TLS_FAILED: Final = "Fatal error on SSL protocol"
 """How uvloop calls what its TLS raises."""
+UVLOOP_TLS: Final = "(sslproto.pyx:"
+"""In ``place_of`` what it raises."""
 TRUST: Final = (
     "ssl.truststore.type",
     "ssl.truststore.location",
@@ -537,17 +539,16 @@ def http_environment(config: BrokerConfig) -> Mapping[str, str]:
 
 
 def _came_too_late(context: Mapping[str, Any]) -> bool:
-    """Whether uvloop had bytes of TLS left for a connection that has ended meanwhile.
+    """Whether TLS failed in uvloop (0.23) when nobody waits for it any more: what it raises then is no bug of ours.
 
-    uvloop (0.23) raises there what its other transports do not. The owner of the connection is told of the end in any case.
+    It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
+    connects has given up.
     """
-    transport = context.get("transport")
-    return (
-        context.get("message") == UVLOOP_TLS_FAILED
-        and isinstance(context.get("exception"), RuntimeError)
-        and transport is not None
-        and transport.is_closing()
-    )
+    error, transport = context.get("exception"), context.get("transport")
+    if context.get("message") == UVLOOP_TLS_FAILED:
+        return isinstance(error, RuntimeError) and transport is not None and transport.is_closing()
+    nobody_waits = isinstance(context.get("future"), asyncio.Future)
+    return nobody_waits and isinstance(error, OSError) and UVLOOP_TLS in place_of(error)
 
 
 def _reachable(host: str) -> str:

@@ -252,6 +252,24 @@ async def test_bytes_of_tls_that_are_left_for_a_connection_that_has_ended_are_no
     assert bool(caplog.records) is not ended
 
 
+@pytest.mark.parametrize("file", ["uvloop/sslproto.pyx", "app/broker/process.py"])
+async def test_a_handshake_that_fails_after_it_was_given_up_is_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    lines: list[str] = []
+    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    future.cancel()
+    with pytest.raises(ConnectionResetError) as raised:
+        exec(compile("raise ConnectionResetError", file, "exec"))
+    context = {"message": "Future exception was never retrieved", "exception": raised.value, "future": future}
+    broker.tell_bug(loop, context)
+    told = not file.startswith("uvloop")
+    assert bool(lines) is told
+    assert bool(caplog.records) is told
+
+
 async def test_a_bug_that_clients_can_meet_has_its_traceback_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
