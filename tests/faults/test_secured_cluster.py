@@ -321,9 +321,7 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "durability", "seed"), [("environment", "disk", 5), ("file", "memory", 6), ("environment", "object", 7)]
-)
+@pytest.mark.parametrize(("keys", "durability", "seed"), [("environment", "disk", 5), ("file", "memory", 6)])
 def test_a_secured_cluster_on_s3_holds_out(tmp_path: Path, keys: Source, durability: Durability, seed: int) -> None:
     with secured(tmp_path, *RIGHTS, STRANGER, keys=keys) as cluster:
         brokers = cluster.brokers
@@ -334,13 +332,6 @@ def test_a_secured_cluster_on_s3_holds_out(tmp_path: Path, keys: Source, durabil
                 faults.go_on()
 
             found = [fault for fault in faults.all() if fault != faults.roll]
-            if durability == "object":
-                # Producers wait for the bucket.
-                found = [
-                    one
-                    for one in found
-                    if one not in (faults.lose_the_bucket, faults.all_lose_the_bucket, faults.isolate)
-                ]
             return [faults.roll, *found, kill_a_store_process, faults.kill]
 
         hold_out(cluster, kinds, 18, seed, durability)
