@@ -84,8 +84,9 @@ class Brokers:
         """Where clients reach each."""
         self.bootstrap = ",".join(self.addresses.values())
         to_bucket = {} if bucket is None else {STORE: bucket.port}
-        links = Links(self.inner_ports | to_bucket, self.hosts | {STORE: "127.0.0.1"})
-        self.links = stack.enter_context(links) if proxied else None
+        self.links = None
+        if proxied:
+            self.links = stack.enter_context(Links(self.inner_ports | to_bucket, self.hosts | {STORE: "127.0.0.1"}))
         if security is not None:
             for node_id in nodes:
                 security.prepare(path / f"broker-{node_id}" / "data")
