@@ -236,9 +236,7 @@ async def _acknowledge(
     try:
         leader_epoch = led_log(context, topic.name, key.partition).leader_epoch
         if leader.find(key, leader_epoch) is None:
-            await leader.open(
-                [(key, leader_epoch)]
-            )  # Nobody has its records: what is said of them is about an older epoch.
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Nobody has records of this partition from this broker."
         waiting = leader.acknowledge(key, member_id, said)
         if waiting is not None:
             await waiting

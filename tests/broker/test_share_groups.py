@@ -115,10 +115,12 @@ class Worker:
                     for each in part.acquired_records
                 ]
 
-    async def say(self, first: int, last: int, *types: int, topic: str = "t", **fields: Any) -> ErrorCode:
-        """Acknowledge a range of partition 0."""
+    async def say(
+        self, first: int, last: int, *types: int, topic: str = "t", partition: int = 0, **fields: Any
+    ) -> ErrorCode:
+        """Acknowledge a range."""
         topic_id = self.broker.node.cluster.image.topics_by_name[topic].topic_id
-        said = AcknowledgePartition(0, [Said(first, last, list(types))])
+        said = AcknowledgePartition(partition, [Said(first, last, list(types))])
         request = ShareAcknowledgeRequest(
             GROUP,
             self.name,
@@ -207,6 +209,17 @@ async def test_records_are_shared_and_what_is_done_with_stays_so_after_a_restart
             assert await a.get() == [(4, 4, 2)]
     async with running_broker(tmp_path, topic_defaults=defaults) as broker, workers(broker, "a") as (a,):
         assert await a.get() == [(3, 3, 2), (4, 4, 3), (6, 9, 2)], "what was not acknowledged, from who has gone"
+
+
+async def test_what_is_said_of_records_that_nobody_was_given_is_refused_as_in_kafka(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2, retention_ms="-1")
+        await configure(broker, share_auto_offset_reset="earliest")
+        async with talk(broker.port) as producer, workers(broker, "a") as (a,):
+            await produce(producer, "t", batch(5))
+            assert await a.get() == [(0, 4, 1)]
+            assert await a.say(0, 0, ACCEPT, partition=1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert await a.say(0, 4, ACCEPT) is ErrorCode.NONE
 
 
 async def test_a_member_that_closes_its_session_gives_back_what_it_has(tmp_path: Path) -> None:
