@@ -184,7 +184,12 @@ class Agent:
         environment = {"AWS_REGION": settings.region, "AWS_DEFAULT_REGION": settings.region}
         if "imds" in settings.endpoints:
             environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = settings.endpoints["imds"]
-        command = ("/opt/firn/current/bin/firn", "drain", *self._broker(environment))
+        if settings.security is None:
+            broker: tuple[str, ...] = ("--data-dir", "/var/lib/firn/data")
+        else:
+            broker = ("--bootstrap", self._own_listener)
+            environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
+        command = ("/opt/firn/current/bin/firn", "drain", *broker)
         running = self._surroundings.begin((*command, "--timeout", f"{notice.budget_s:.0f}"), environment)
         spot_end_s = begun_s + notice.budget_s + RESERVE_S
         while (code := running.ended()) is None:
@@ -208,13 +213,6 @@ class Agent:
         else:
             what = f"`firn drain` failed with exit code {code}: what was not tiered is on the data volume only."
         self._surroundings.say(what)
-
-    def _broker(self, environment: dict[str, str]) -> tuple[str, ...]:
-        """How the command finds this machine's broker, and what it needs for that."""
-        if self._settings.security is None:
-            return ("--data-dir", "/var/lib/firn/data")
-        environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
-        return ("--bootstrap", self._own_listener)
 
     def _complete(self) -> None:
         lifecycle = self._settings.lifecycle

@@ -316,7 +316,7 @@ class Aws:
         raise _error_of(response)
 
     def secret(self, arn: str) -> str:
-        """The present text of a secret of Secrets Manager. Raises: Unreachable, AwsError; no text of an answer is in either."""
+        """The present text of a secret of Secrets Manager. Raises: Unreachable, AwsError; nothing of it is in either."""
         service = "secretsmanager"
         url = self._endpoints.get(service, f"https://{service}.{self.region}.amazonaws.com").rstrip("/") + "/"
         headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": f"{service}.GetSecretValue"}

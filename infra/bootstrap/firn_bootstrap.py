@@ -32,33 +32,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from firn_aws import METADATA, Aws, AwsError, Http, Metadata, Unreachable, UrllibHttp
-from firn_machine import Commands, Disk, Done, Machine, bake, disks, install, write_units, write_whole
-from firn_security import (
-    APPLIED,
-    AUTHORITY,
-    BROKERS,
-    BROKERS_PORT,
-    FOLDER,
-    HTTP_CLIENT,
-    KEYSTORE,
-    METRICS,
-    METRICS_PASSWORD,
-    NEXT_KEYSTORE,
-    OWN_CLIENT,
-    OWN_ENVIRONMENT,
-    Secret,
-    check_certificate,
-    check_trust,
-    http_client,
-    listeners,
-    own_client,
-    own_environment,
-    parse_secret,
-    secured,
+from firn_keys import MachineKeys
+from firn_machine import (
+    USER,
+    Commands,
+    Disk,
+    Done,
+    Machine,
+    bake,
+    disks,
+    install,
+    properties_text,
+    write_units,
+    write_whole,
 )
+from firn_security import HTTP_CLIENT, OWN_CLIENT, secured
 from firn_settings import AUTO, DRAIN_S_MAX, HTTP_SETTINGS, SETTINGS, Data, Refused, Settings, read_settings
 
-USER: Final = "firn"
 KAFKA_PORT: Final = 9092
 """Where a broker listens. What clients connect to is ``advertised``, which a load balancer may forward from another port."""
 LABEL: Final = "firn"
@@ -117,9 +107,7 @@ class Boot:
         self._instance_id = ""
         self._address = ""
         """Of this machine in its network, or its name if there is TLS; asked for only if others are told it."""
-        self._secret: Secret | None = None
-        self._principal = ""
-        """Of the brokers, by their certificate."""
+        self._keys = MachineKeys(settings, machine, aws, self._firn)
         self._rack = settings.zone
         self._beat_s = machine.clock.monotonic_s()
         self._begun_s = self._beat_s
@@ -133,7 +121,7 @@ class Boot:
         self.check_place()
         if self._settings.role == "broker":
             self.check_bucket()
-            self.read_secret()
+            self._keys.read()
         release = self.begin_release()
         if self._settings.role == "broker":
             if self._data.kind == "root":
@@ -148,7 +136,7 @@ class Boot:
         self.write_keys()
         self.write_settings()
         if self._settings.role == "broker":
-            self.leave_users(release)
+            self._keys.leave_users()
             unit = "firn.service"
             force = not self._settings.without_disk and self.must_take_over()
             self.examine()
@@ -157,8 +145,8 @@ class Boot:
             unit, force = "firn-http.service", False
         self.start(unit, force=force)
         if self._settings.role == "broker":
-            self.let_metrics_be_read(release)
-            self.say_where(release)
+            self._keys.let_metrics_be_read()
+            self.say_where()
         else:
             self.wait_until_healthy()
         self.complete_launch()
@@ -190,7 +178,7 @@ class Boot:
             )
         if self._settings.security is not None and self._settings.role == "broker":
             # Certificates have names: one with a star is for all machines, and no certificate could have the address of each.
-            self._address = self._metadata.need("meta-data/local-hostname")
+            self._address = self._keys.host = self._metadata.need("meta-data/local-hostname")
         self._say(f"Cluster {self._settings.cluster}, {self._who()}: boots on {self._instance_id} in {zone}.")
 
     def check_bucket(self) -> None:
@@ -229,24 +217,6 @@ class Boot:
                 "Give each cluster a bucket or a prefix of its own. No disk was touched."
             )
         return cluster
-
-    def read_secret(self) -> None:
-        """What only brokers may know. Raises: Refused."""
-        security = self._settings.security
-        if security is None:
-            return
-        try:
-            text = self._aws.secret(security.secret)
-        except Unreachable as error:
-            raise Refused(
-                f"Secrets Manager cannot be reached: {error}. Check its interface endpoint, or the route. No disk was touched."
-            ) from error
-        except AwsError as error:
-            raise Refused(
-                f"Secrets Manager does not give the secret {security.secret} ({error}). Check the role's policy, the policy of the "
-                "secret's key, and that the secret has a value. No disk was touched."
-            ) from error
-        self._secret = parse_secret(text)
 
     def claim_bucket(self) -> None:
         """Write the cluster's name into a bucket that has none. A race with another broker is decided by the bucket."""
@@ -592,112 +562,17 @@ class Boot:
             raise Refused(f"User {USER} cannot be made: {done.last_words}")
 
     def write_keys(self) -> None:
-        """Key, certificates and passwords of this machine, if it has any, and which principal the brokers are. Raises: Refused."""
-        security = self._settings.security
-        if security is None:
-            return
-        self._machine.path(FOLDER).mkdir(parents=True, exist_ok=True)
-        self._keep(AUTHORITY, security.authority, 0o644)
-        if self._secret is None:
-            self._keep(HTTP_CLIENT, properties_text(http_client()), 0o644)
-            return
-        self._keep(NEXT_KEYSTORE, self._secret.keystore, 0o640)
-        following = self._machine.path(NEXT_KEYSTORE)
-        try:
-            self._principal = self._principal_of(NEXT_KEYSTORE)
-            check_trust(following, self._machine.path(AUTHORITY), self._address)
-            following.replace(self._machine.path(KEYSTORE))  # the broker may read it at any time
-        finally:
-            following.unlink(missing_ok=True)
-        self._keep(OWN_CLIENT, properties_text(own_client()), 0o644)
-        self._keep(OWN_ENVIRONMENT, own_environment(self._address), 0o644)
-        self._keep(METRICS_PASSWORD, self._secret.users[METRICS], 0o600)
+        def show(*arguments: str) -> Done:
+            assert self._commands is not None, "finish_release has begun them"
+            return self._commands.run(*arguments)
 
-    def _keep(self, place: str, text: str, mode: int) -> None:
-        """Write a file unless it has the text already; the broker may read it if its group may."""
-        path = self._machine.path(place)
-        write_whole(path, text, mode)
-        if mode & 0o070:  # also if an earlier boot ended before it came to that
-            self._machine.own(path, "root", USER)
-
-    def _principal_of(self, keystore: str) -> str:
-        """Raises: Refused if clients would not take the certificate."""
-        assert self._commands is not None, "finish_release has begun them"
-        done = self._commands.run("tls", "show", str(self._machine.path(keystore)), "--json")
-        found = _json_object(done.out)
-        if done.code != 0 or found is None:
-            raise Refused(f"The keystore in the secret cannot be used: {done.last_words}")
-        own = (self._address,) if self._settings.without_disk else (self._settings.advertised_host, self._address)
-        return check_certificate(found, own)
-
-    def leave_users(self, release: Path) -> None:
-        """Users for the broker to make at its start, unless they have been made with these passwords. Raises: Refused."""
-        if self._secret is None or self._is_active("firn.service"):
-            return  # `refresh` tells a broker that serves
-        self._give_passwords(release, "--offline", "--data-dir", "/var/lib/firn/data")
-        self._keep(APPLIED, self._secret.text, 0o600)
-
-    def _give_passwords(self, release: Path, *how: str) -> list[str]:
-        """Make users, and change passwords, that are new in the secret. Returns: their names. Raises: Refused."""
-        assert self._secret is not None, "it was read"
-        applied = self._applied()
-        given = []
-        for name, password in self._secret.users.items():
-            if applied is None or applied.users.get(name) != password:
-                # Not on a command line, which everybody on the machine can read.
-                done = self._firn(release, "user", "add", name, *how, FIRN_CLIENT_NEW_PASSWORD=password)
-                if done.code != 0:
-                    raise Refused(f"User {name} cannot be given the password in the secret: {done.last_words}")
-                given.append(name)
-        return given
-
-    def _applied(self) -> Secret | None:
-        """The secret that this machine has put in force."""
-        path = self._machine.path(APPLIED)
-        try:
-            return parse_secret(path.read_text())
-        except (FileNotFoundError, Refused):
-            return None
-
-    def _is_active(self, unit: str) -> bool:
-        return self._machine.run("systemctl", "is-active", "--quiet", unit).code == 0
-
-    def let_metrics_be_read(self, release: Path) -> None:
-        """Give the user that reads metrics the right to. The machine serves without it, so a failure is told only."""
-        if self._secret is None:
-            return
-        rule = ("--allow", f"User:{METRICS}", "--operation", "describe", "--cluster")
-        done = self._firn(release, "acl", "add", *rule, "--bootstrap", self._own_listener)
-        if done.code != 0:
-            self._say(f"Nobody can read metrics here: {done.last_words}")
+        self._keys.write(show)
 
     def refresh(self) -> None:
-        """Put a changed secret in force while the broker serves. Raises: Refused, Unreachable, AwsError, OSError."""
-        if self._settings.security is None or self._settings.role != "broker":
-            return
-        self._address = self._metadata.need("meta-data/local-hostname")
-        self.read_secret()
-        applied = self._applied()
-        assert self._secret is not None, "a broker has one"
-        if applied == self._secret:
-            return
-        release = self._machine.path("/opt/firn/current")
-        self._begin_commands(release)
-        before = self._principal_of(KEYSTORE)
-        self.write_keys()
-        if self._principal != before:
-            self._say(f"Brokers are {self._principal} by the new certificate, and were {before}: replace the machines.")
-        if given := self._give_passwords(release, "--bootstrap", self._own_listener):
-            self._say(f"The password is new of: {', '.join(given)}.")
-        if applied is None or applied.settings != self._secret.settings:
-            self._say("Settings of the secret have changed: they count from the next boot of this machine.")
-        self._keep(APPLIED, self._secret.text, 0o600)
-        self._say("The secret has changed, and is in force.")
-
-    @property
-    def _own_listener(self) -> str:
-        """Where commands on this machine reach the broker if there is TLS."""
-        return f"{self._address}:{BROKERS_PORT}"
+        """Put a changed secret in force while the broker serves. Raises: Refused, AwsError, Unreachable, OSError."""
+        if self._settings.security is not None and self._settings.role == "broker":
+            self._keys.host = self._metadata.need("meta-data/local-hostname")
+            self._keys.refresh()
 
     def write_settings(self) -> None:
         settings = self._settings
@@ -718,8 +593,8 @@ class Boot:
             environment["FIRN_HTTP_FLAGS"] = " ".join(flags)
         else:
             told = broker_settings(settings, self._instance_id, address=self._address, rack=self._rack)
-            if self._secret is not None:
-                told = secured_settings(told, self._secret, self._principal, self._address)
+            if self._keys.secret is not None:
+                told = secured(told, self._keys.secret, self._keys.principal, self._keys.host, KAFKA_PORT)
             text = properties_text(told)
             write_whole(self._machine.path("/etc/firn/firn.properties"), text, 0o640)
             self._machine.own(self._machine.path("/etc/firn/firn.properties"), "root", USER)
@@ -822,7 +697,7 @@ class Boot:
             order.unlink(missing_ok=True)
         if self._settings.lifecycle is not None or self._settings.role == "broker":
             self._systemctl("start", "--no-block", "firn-agent.service")
-        if self._secret is not None:
+        if self._keys.secret is not None:
             self._systemctl("start", "--no-block", "firn-secret.timer")
 
     def _wait_until_active(self, unit: str) -> None:
@@ -857,13 +732,12 @@ class Boot:
                 raise Refused(f"{unit} is not ready after {START_WAIT_S:.0f} s ({state}). See its journal.")
             self._pause(0.2)
 
-    def say_where(self, release: Path) -> None:
+    def say_where(self) -> None:
         """Up to which offset the broker is back, by partition."""
         took_s = self._machine.clock.monotonic_s() - self._begun_s
         ready = f"{self._who()[0].upper()}{self._who()[1:]} serves {took_s:.1f} s after the boot began"
         # By its directory or its own name: nobody reaches it yet by the address that a load balancer will serve.
-        by = ("--data-dir", "/var/lib/firn/data") if self._secret is None else ("--bootstrap", self._own_listener)
-        done = self._firn(release, "tier", "status", "--json", *by)
+        done = self._firn("tier", "status", "--json", *self._keys.of_broker)
         try:
             rows = json.loads(done.out)
             ends = [(row["topic"], row["partition"], row["log_end_offset"]) for row in rows]
@@ -953,10 +827,10 @@ class Boot:
     def _say(self, text: str) -> None:
         self._machine.say(text)
 
-    def _firn(self, release: Path, *arguments: str, **more: str) -> Done:
+    def _firn(self, *arguments: str, **more: str) -> Done:
         """Run a command of the release, with ``more`` in its environment."""
-        program = str(release / "bin" / "firn")
-        own = {} if self._secret is None else {"FIRN_CLIENT_CONFIG": OWN_CLIENT}
+        program = str(self._machine.path("/opt/firn/current/bin/firn"))
+        own = {} if self._keys.secret is None else {"FIRN_CLIENT_CONFIG": OWN_CLIENT}
         return self._machine.run(program, *arguments, user=USER, environment=self._environment | own | more)
 
     def _begin_commands(self, release: Path) -> None:
@@ -1069,42 +943,6 @@ def broker_settings(settings: Settings, instance_id: str, *, address: str, rack:
         "firn.http.listen": f"0.0.0.0:{settings.http_port}" if settings.http_enabled else "off",
         "firn.instance.id": instance_id,
     }
-
-
-def secured_settings(plain: Mapping[str, str], secret: Secret, principal: str, name: str) -> dict[str, str]:
-    """The same of a broker with TLS, logins and rules. ``name``: of this machine, for other brokers."""
-    _, _, address = plain["advertised.listeners"].partition("://")
-    return {
-        **secured(secret, principal, plain),
-        "listeners": listeners(KAFKA_PORT),
-        "advertised.listeners": f"SASL_SSL://{address},{BROKERS}://{name}:{BROKERS_PORT}",
-    }
-
-
-def properties_text(values: Mapping[str, str]) -> str:
-    """A Java properties file of these values."""
-    return "# Written at every boot from the launch template. Change it there.\n" + "".join(
-        f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in sorted(values.items())
-    )
-
-
-def _escaped(text: str, special: str) -> str:
-    out = []
-    for at, char in enumerate(text):
-        if char == "\t":
-            out.append("\\t")
-        elif char == "\\" or char in special or (char == " " and at == 0):
-            out.append("\\" + char)
-        elif not " " <= char <= "~":
-            out.append("".join(f"\\u{int.from_bytes(pair, 'big'):04x}" for pair in _utf16(char)))
-        else:
-            out.append(char)
-    return "".join(out)
-
-
-def _utf16(char: str) -> list[bytes]:
-    raw = char.encode("utf-16-be")
-    return [raw[at : at + 2] for at in range(0, len(raw), 2)]
 
 
 def _uuid_text(text: str) -> str:

@@ -22,6 +22,8 @@ from typing import Final, Protocol
 from firn_aws import Clock, SystemClock
 from firn_settings import Refused
 
+USER: Final = "firn"
+"""Who runs the broker, and whose its data is."""
 COMMAND_TIMEOUT_S: Final = 600.0
 _ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
@@ -286,3 +288,29 @@ def bake(machine: Machine, archive: Path) -> str:
         install(machine, place, release)
     write_units(machine, release)
     return sha256
+
+
+def properties_text(values: Mapping[str, str]) -> str:
+    """A Java properties file of these values."""
+    return "# Written at every boot from the launch template. Change it there.\n" + "".join(
+        f"{_escaped(name, ' =:#!')}={_escaped(value, '')}\n" for name, value in sorted(values.items())
+    )
+
+
+def _escaped(text: str, special: str) -> str:
+    out = []
+    for at, char in enumerate(text):
+        if char == "\t":
+            out.append("\\t")
+        elif char == "\\" or char in special or (char == " " and at == 0):
+            out.append("\\" + char)
+        elif not " " <= char <= "~":
+            out.append("".join(f"\\u{int.from_bytes(pair, 'big'):04x}" for pair in _utf16(char)))
+        else:
+            out.append(char)
+    return "".join(out)
+
+
+def _utf16(char: str) -> list[bytes]:
+    raw = char.encode("utf-16-be")
+    return [raw[at : at + 2] for at in range(0, len(raw), 2)]

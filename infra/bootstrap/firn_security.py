@@ -18,13 +18,13 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from firn_settings import Refused, SettingsError, check_free
+from firn_settings import Refused, check_free
 
 FOLDER: Final = "/etc/firn/tls"
 KEYSTORE: Final = f"{FOLDER}/broker.pem"
@@ -51,6 +51,8 @@ METRICS: Final = "metrics"
 PASSWORD_CHARS_MIN: Final = 12
 FLIGHTS_MAX: Final = 10
 """Of a handshake, by either side: TLS 1.2 has two."""
+OTHER_NAME: Final = (62, 64)
+"""What OpenSSL says of a certificate with other names: X509_V_ERR_HOSTNAME_MISMATCH, and of addresses."""
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -100,10 +102,7 @@ def parse_secret(text: str) -> Secret:
             raise _wrong(
                 f"has the setting {_shown(name)}, which is no name of a setting, or has a value of several lines"
             )
-    try:
-        check_free("settings of the secret", settings, secured=True)
-    except SettingsError as error:
-        raise Refused(str(error)) from None
+    check_free("The secret: settings", settings, secured=True)
     return Secret(keystore, users, settings)
 
 
@@ -111,14 +110,14 @@ def _texts(raw: Mapping[str, object], name: str) -> dict[str, str]:
     """Raises: Refused."""
     value = raw.get(name)
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise _wrong(f"has no {name} that are an object of texts")
+        raise _wrong(f"has no field {name} that is an object of texts")
     return dict(value)
 
 
 def _wrong(what: str) -> Refused:
     return Refused(
         f'The secret {what}. infra/README.md, "Who may do what", says what it holds. Give it another value '
-        "(aws secretsmanager put-secret-value). No disk was touched."
+        "(aws secretsmanager put-secret-value). Nothing was changed."
     )
 
 
@@ -126,73 +125,72 @@ def _shown(name: str) -> str:
     return json.dumps(name[:64])
 
 
-def check_certificate(found: Mapping[str, object], needed: tuple[str, ...]) -> str:
-    """``found``: what `firn tls show` prints of the keystore. ``needed``: the names that clients and brokers connect to.
-
-    Returns: the principal of the brokers. Raises: Refused.
-    """
-    names = found.get("names")
-    names = [str(one) for one in names] if isinstance(names, list) else []
-    missing = [name for name in needed if not any(_covers(one, name) for one in names)]
-    if missing:
-        raise Refused(
-            f"The certificate in the secret has no name for {' and '.join(missing)}; its names are {', '.join(names) or 'none'}. "
-            "Clients would refuse it. Make one with these names, or with *. in place of their first part."
-        )
-    if not found.get("key"):
+def principal_of(found: Mapping[str, object]) -> str:
+    """Of the brokers. ``found``: what `firn tls show` prints of their keystore. Raises: Refused."""
+    if not found["key"]:
         raise Refused("The keystore in the secret has no private key that is its first certificate's.")
     return f"User:{found['subject']}"
 
 
-def check_trust(keystore: Path, authority: Path, name: str) -> None:
+def check_trust(keystore: Path, authority: Path, names: Sequence[str]) -> None:
+    """``names``: what clients and brokers connect to. Raises: Refused, if one of them would not take the certificate."""
+    for name in names:
+        try:
+            _shake(keystore, authority, name)
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code not in OTHER_NAME:
+                raise _untrusted(error.verify_message) from None
+            raise Refused(
+                f"The certificate in the secret has no name for {name}, so clients would refuse it. Make one with the names "
+                f"{' and '.join(names)}, or with *. in place of their first part. `firn tls show` shows its names."
+            ) from None
+        except ssl.SSLError as error:
+            raise _untrusted(error.reason or "it cannot be read") from None
+
+
+def _untrusted(why: str) -> Refused:
+    return Refused(
+        f"The certificate in the secret is none that security.ca_pem of the launch template vouches for ({why}). Clients and "
+        "other brokers would refuse it. Have that authority sign one that is valid now, or correct ca_pem."
+    )
+
+
+def _shake(keystore: Path, authority: Path, name: str) -> None:
     """Have two ends shake hands in memory, as clients and brokers will, each of which shows this certificate.
 
-    Raises: Refused, if one of them would not take it.
+    Raises: ssl.SSLError.
     """
-    try:
-        client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.verify_mode = ssl.CERT_REQUIRED
-        for context in (client, server):
-            context.load_verify_locations(authority)
-            context.load_cert_chain(keystore, password="")  # nobody is there to be asked for one
-        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-        ends = [client.wrap_bio(back, there, server_hostname=name), server.wrap_bio(there, back, server_side=True)]
-        for _ in range(FLIGHTS_MAX):
-            for end in tuple(ends):
-                with suppress(ssl.SSLWantReadError):
-                    end.do_handshake()
-                    ends.remove(end)
-        assert not ends, "a handshake has fewer flights"
-    except ssl.SSLError as error:
-        why = getattr(error, "verify_message", "") or error.reason or "it cannot be read"
-        raise Refused(
-            f"The certificate in the secret is none that security.ca_pem of the launch template vouches for ({why}). Clients and "
-            "other brokers would refuse it. Have that authority sign one that is valid now, or correct ca_pem."
-        ) from None
+    client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (client, server):
+        context.load_verify_locations(authority)
+        context.load_cert_chain(keystore, password="")  # nobody is there to be asked for one
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there, server_hostname=name), server.wrap_bio(there, back, server_side=True)]
+    for _ in range(FLIGHTS_MAX):
+        for end in tuple(ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                ends.remove(end)
+    assert not ends, "a handshake has fewer flights"
 
 
-def _covers(pattern: str, name: str) -> bool:
-    """As clients hold a name against a certificate: a star stands for the whole first part (RFC 6125)."""
-    pattern, name = pattern.lower(), name.lower()
-    if pattern == name:
-        return True
-    return pattern.startswith("*.") and "." in name and pattern[2:] == name.partition(".")[2]
-
-
-def listeners(kafka_port: int) -> str:
-    return f"SASL_SSL://0.0.0.0:{kafka_port},{BROKERS}://0.0.0.0:{BROKERS_PORT}"
-
-
-def secured(secret: Secret, principal: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a secured broker, less its addresses. ``given``: those of the launch template."""
-    others = [one for values in (given, secret.settings) if (one := values.get("super.users", "").strip(" ;"))]
+def secured(plain: Mapping[str, str], secret: Secret, principal: str, host: str, kafka_port: int) -> dict[str, str]:
+    """Settings of a broker with TLS, logins and rules. ``plain``: of one without. ``host``: of this machine, for other brokers."""
+    _, _, address = plain["advertised.listeners"].partition("://")
+    others = [one for values in (plain, secret.settings) if (one := values.get("super.users", "").strip(" ;"))]
+    own = f"listener.name.{BROKERS.lower()}"
     return {
         "sasl.enabled.mechanisms": MECHANISM,
-        **given,
+        **plain,
         **secret.settings,
+        "listeners": f"SASL_SSL://0.0.0.0:{kafka_port},{BROKERS}://0.0.0.0:{BROKERS_PORT}",
+        "advertised.listeners": f"SASL_SSL://{address},{BROKERS}://{host}:{BROKERS_PORT}",
         "listener.security.protocol.map": f"SASL_SSL:SASL_SSL,{BROKERS}:SSL",
         "inter.broker.listener.name": BROKERS,
-        f"listener.name.{BROKERS.lower()}.ssl.client.auth": "required",
+        f"{own}.ssl.client.auth": "required",
+        # The principal below is the whole subject, whatever rules there are for others.
+        f"{own}.ssl.principal.mapping.rules": "DEFAULT",
         **_stores(KEYSTORE),
         "authorizer.class.name": AUTHORIZER,
         "super.users": ";".join([f"User:{ADMIN}", principal, *others]),

@@ -55,7 +55,6 @@ EFFECT_OF_SECURITY: Final = (
 )
 """Further ones that the first boot decides if there is ``security``."""
 
-
 ENDPOINTS: Final = ("imds", "ec2", "s3", "autoscaling", "secretsmanager")
 """What a rehearsal has substitutes for."""
 
@@ -286,17 +285,17 @@ def _check_together(settings: Settings) -> None:
             "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "
             "with its machine; set accept_loss_of_untiered, or use an EBS volume"
         )
-    check_free("settings", settings.broker, secured=settings.security is not None)
+    check_free("bootstrap.json: settings", settings.broker, secured=settings.security is not None)
 
 
 def check_free(where: str, values: Mapping[str, str], *, secured: bool) -> None:
     """Raises: SettingsError if settings of a broker have one that the first boot decides."""
     for name, owner in EFFECT_OF_BOOTSTRAP.items():
         if name in values:
-            raise SettingsError(f"bootstrap.json: {where} must not have {name}; it comes from {owner}")
+            raise SettingsError(f"{where} must not have {name}; it comes from {owner}")
     for name in values if secured else ():
         if name in EFFECT_OF_SECURITY or name.startswith("listener.name.brokers."):
-            raise SettingsError(f"bootstrap.json: {where} must not have {name}; it comes from security")
+            raise SettingsError(f"{where} must not have {name}; it comes from security")
 
 
 HTTP_SETTINGS: Final = ("bootstrap.servers", "firn.http.allowed.hosts", "firn.http.allowed.origins")

@@ -157,12 +157,13 @@ def check_ports(tree: Path) -> list[Finding]:
                 if number != port
             ]
     listened = bootstrap_reader().KAFKA_PORT
+    brokers_port = importlib.import_module("firn_security").BROKERS_PORT
     for path in files(tree, "*.tf"):
         given = re.findall(r"^\s*brokers_port\s*=.*?\b(\d{2,})\b", without_comments(path.read_text()), re.MULTILINE)
         found += [
             Finding("ports", str(path.relative_to(tree)), f"brokers_port is {number}, and the bootstrap's is another")
             for number in given
-            if int(number) != bootstrap_reader().BROKERS_PORT
+            if int(number) != brokers_port
         ]
     if listened != program_ports()["kafka_port"]:
         found.append(Finding("ports", "infra/bootstrap", f"KAFKA_PORT is {listened}, and the program's is another"))

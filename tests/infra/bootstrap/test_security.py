@@ -17,8 +17,7 @@ from typing import Any
 import boto3
 import httpx
 import pytest
-from firn_bootstrap import properties_text
-from firn_machine import Done
+from firn_machine import Done, properties_text
 from firn_security import (
     APPLIED,
     AUTHORITY,
@@ -178,12 +177,17 @@ def test_settings_of_secret_and_template_join_those_of_the_boot(
 ) -> None:
     secret["settings"] = {"delegation.token.secret.key": "key of tokens"}
     secrets.put(secret)
-    secured.settings["settings"] = {"super.users": "User:ops;", "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER"}
+    secured.settings["settings"] = {
+        "super.users": "User:ops;",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+    }
     secured.boot().run()
     found = properties(secured)
     assert found["super.users"] == "User:admin;User:CN=broker;User:ops"
     assert found["sasl.enabled.mechanisms"] == "SCRAM-SHA-512,OAUTHBEARER"
     assert found["delegation.token.secret.key"] == "key of tokens"
+    assert found["listener.name.brokers.ssl.principal.mapping.rules"] == "DEFAULT", "brokers stay who super.users says"
 
 
 def test_a_machine_for_http_needs_no_secret(secured: World) -> None:
@@ -233,9 +237,9 @@ def test_a_machine_for_http_needs_no_secret(secured: World) -> None:
         ({"users": {**PASSWORDS, "a b": "long enough a password"}}, 'has the user "a b"'),
         ({"users": {**PASSWORDS, "app": "short"}}, "has a password of app that is shorter than 12"),
         ({"users": {**PASSWORDS, "app": "two\nlines of it, at least"}}, "not one printable line"),
-        ({"users": [1]}, "has no users that are an object of texts"),
-        ({"settings": {"log.dirs": "/tmp"}}, "settings of the secret must not have log.dirs"),
-        ({"settings": {"ssl.keystore.key": "k"}}, "settings of the secret must not have ssl.keystore.key"),
+        ({"users": [1]}, "has no field users that is an object of texts"),
+        ({"settings": {"log.dirs": "/tmp"}}, "The secret: settings must not have log.dirs"),
+        ({"settings": {"ssl.keystore.key": "k"}}, "The secret: settings must not have ssl.keystore.key"),
         ({"settings": {"listener.name.brokers.ssl.client.auth": "none"}}, "must not have listener.name.brokers"),
         ({"settings": {"A": "b"}}, 'has the setting "A"'),
     ],
@@ -260,9 +264,9 @@ def test_a_secret_without_a_value_stops_the_boot(secured: World, moto_endpoint: 
 
 @pytest.mark.parametrize("hosts", [("kafka.example.com",), (ADVERTISED,), ("*.compute.internal", ADVERTISED)])
 def test_a_certificate_without_the_names_that_clients_ask_for_stops_the_boot(
-    secured: World, secrets: Secrets, secret: dict[str, Any], tmp_path: Path, hosts: tuple[str, ...]
+    secured: World, secrets: Secrets, secret: dict[str, Any], made: Path, hosts: tuple[str, ...]
 ) -> None:
-    secrets.put({**secret, "keystore": (certificates(tmp_path / "other", *hosts) / "broker.pem").read_text()})
+    secrets.put({**secret, "keystore": add_certificate(made, "other", *hosts, subject="broker").read_text()})
     with pytest.raises(Refused, match=f"has no name for .*{OWN}"):
         secured.boot().run()
     assert not secured.machine.path(KEYSTORE).exists(), "nothing serves with it"
@@ -347,16 +351,21 @@ def test_a_changed_secret_is_in_force_while_the_broker_serves(
     assert secured.machine.ran == []
 
 
+@pytest.mark.parametrize(
+    ("hosts", "subject", "why"),
+    [
+        (["elsewhere.example"], "broker", "has no name for"),
+        ([ADVERTISED, OWN], "another", "is User:CN=another, and the brokers are User:CN=broker"),
+    ],
+)
 def test_a_changed_secret_that_is_not_right_changes_nothing(
-    secured: World, secrets: Secrets, secret: dict[str, Any], tmp_path: Path
+    secured: World, secrets: Secrets, secret: dict[str, Any], made: Path, hosts: list[str], subject: str, why: str
 ) -> None:
     secured.boot().run()
     before = secured.machine.path(KEYSTORE).read_text()
-    wrong = certificates(tmp_path / "wrong", "elsewhere.example")
-    secrets.put(
-        {**secret, "keystore": (wrong / "broker.pem").read_text(), "users": {**PASSWORDS, "admin": "new of the admin"}}
-    )
-    with pytest.raises(Refused, match="has no name for"):
+    wrong = add_certificate(made, "wrong", *hosts, subject=subject)
+    secrets.put({**secret, "keystore": wrong.read_text(), "users": {**PASSWORDS, "admin": "new of the admin"}})
+    with pytest.raises(Refused, match=why):
         refresh(secured)
     assert secured.machine.path(KEYSTORE).read_text() == before
     assert json.loads(secured.machine.path(APPLIED).read_text())["users"] == PASSWORDS

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from firn_bootstrap import properties_text
+from firn_machine import properties_text
 from firn_settings import EFFECT_OF_BOOTSTRAP, SettingsError, parse_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st

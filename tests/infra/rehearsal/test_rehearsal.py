@@ -18,8 +18,9 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
-from firn_security import check_certificate, parse_secret
+from firn_security import check_trust, parse_secret, principal_of
 
+from app.cli.tls import certificate_of
 from app.client.firn_api import PartitionTierStatus
 from infra.rehearsal.__main__ import TOOLS, check_tools
 from infra.rehearsal.cloud import name_of
@@ -146,19 +147,14 @@ def test_a_secret_that_is_renewed_has_another_certificate_of_the_same_subject(tm
     assert {name for name in first.users if first.users[name] != renewed.users[name]} == {"admin"}
     assert set(renewed.users) == {"admin", "metrics", "app"}
     assert set(words.values()) & set(keys.words.values()) == {first.users["metrics"]}
-    principals = {principal_of(tmp_path, secret.keystore) for secret in (first, renewed)}
+    principals = {principal_by(tmp_path, secret.keystore) for secret in (first, renewed)}
     assert principals == {"User:CN=broker"}
 
 
-def principal_of(folder: Path, keystore: str) -> str:
+def principal_by(folder: Path, keystore: str) -> str:
     (folder / "shown.pem").write_text(keystore)
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "tls", "show", str(folder / "shown.pem"), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    return check_certificate(json.loads(done.stdout), (ADVERTISED, name_of("10.42.0.11")))
+    check_trust(folder / "shown.pem", folder / "keys" / "ca.pem", (ADVERTISED, name_of("10.42.0.11")))
+    return principal_of(certificate_of(folder / "shown.pem"))
 
 
 def test_what_stands_on_a_command_line_is_seen() -> None:
