@@ -123,12 +123,16 @@ def certificate_of(file: Path) -> dict[str, Any]:
         if key.public_key() != certificate.public_key():
             raise ConfigError(f"The private key of {file} is not that of its first certificate.")
     names: list[str] = []
-    with suppress(x509.ExtensionNotFound):
-        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names += alternatives.get_values_for_type(x509.DNSName)
-        names += [str(one) for one in alternatives.get_values_for_type(x509.IPAddress)]
+    try:
+        with suppress(x509.ExtensionNotFound):
+            alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names += alternatives.get_values_for_type(x509.DNSName)
+            names += [str(one) for one in alternatives.get_values_for_type(x509.IPAddress)]
+        subject = rfc2253(subject_of(certificate.public_bytes(Encoding.DER)))
+    except ValueError as error:
+        raise ConfigError(f"The certificate of {file} cannot be read: {error}.") from None
     return {
-        "subject": rfc2253(subject_of(certificate.public_bytes(Encoding.DER))),
+        "subject": subject,
         "names": names,
         "issuer": certificate.issuer.rfc4514_string(),
         "not_after": certificate.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -560,7 +560,12 @@ def look(
     require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
     rack = request.rack_id if from_consumer and any_replica and context.selects_by_rack else ""
     asks = context.authorizer is not None
-    denied = asks and not from_consumer and not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    denied = (
+        asks
+        and not from_consumer
+        and attempt.follower is None  # else it was asked already
+        and not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    )
     for cached in partitions:
         limit = min(cached.max_bytes, left)
         partition: Partition | None = None
