@@ -159,13 +159,17 @@ class Stage:
             one.wait_until_said(f"Hook {LAUNCH_HOOK} is complete", 10)
         return acknowledged_s
 
-    def end_by_group(self, one: Machine) -> float:
-        """The auto-scaling group ends the machine: it drains, completes the hook and is terminated. Returns the drain's seconds."""
+    def complete_the_end_of(self, one: Machine, timeout_s: float) -> float:
+        """The auto-scaling group wants the machine away, which completes the hook. Returns the seconds that it took."""
         begun_s = time.time()
         self.cloud.hooks.begin(GROUP, TERMINATE_HOOK, one.instance_id)
         one.instance.lifecycle_state = "Terminated"
-        self.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, one.instance_id, 300)
-        took_s = time.time() - begun_s
+        self.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, one.instance_id, timeout_s)
+        return time.time() - begun_s
+
+    def end_by_group(self, one: Machine) -> float:
+        """The auto-scaling group ends the machine: it drains, completes the hook and is terminated. Returns the drain's seconds."""
+        took_s = self.complete_the_end_of(one, 300)
         one.wait_until_said("everything tiered is in the store", 10)
         one.power_off()
         self.cloud.terminate(one.instance_id, self.volume.volume_id)
@@ -433,11 +437,7 @@ def to_zero_without_disks_and_back(stage: Stage) -> None:
         load.create_topics()
         load.write()
         before = load.state()
-        begun_s = time.time()
-        stage.cloud.hooks.begin(GROUP, TERMINATE_HOOK, one.instance_id)
-        one.instance.lifecycle_state = "Terminated"
-        stage.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, one.instance_id, 120)
-        took_s = time.time() - begun_s
+        took_s = stage.complete_the_end_of(one, 120)
         told = one.wait_until_logged("firn", "the broker drains", 1)
         stopped = one.wait_until_logged("systemd", "firn.service: Deactivated successfully", 60)
         stage.row("to zero without disks: the group's request to the completed hook", took_s)
@@ -680,12 +680,9 @@ def secured_brokers_without_disks(stage: Stage) -> None:
                     raise Failed(f"a topic through {one.instance_id}: status {status}, {body!r}.\n{one.last_words()}")
             load.write()
             before = load.state()
-            begun_s = time.time()
-            stage.cloud.hooks.begin(GROUP, TERMINATE_HOOK, first.instance_id)
-            first.instance.lifecycle_state = "Terminated"
-            stage.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, first.instance_id, 120)
+            took_s = stage.complete_the_end_of(first, 120)
             first.wait_until_said("Stopped in", 10)
-            stage.row("… the group's request to the completed hook", time.time() - begun_s)
+            stage.row("… the group's request to the completed hook", took_s)
             first.power_off()
             load.bootstrap = f"{second.instance.local_hostname}:9092"
             stage.row("… and on the machine that stays", None, stage.same(before, load.state()))

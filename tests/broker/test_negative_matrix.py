@@ -8,7 +8,6 @@ somebody else has taught the broker the request. Each is tried with every API in
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
 import json
@@ -304,12 +303,8 @@ class Strangers(Guarded):
 async def showing_certificate(port: int, folder: Path, name: str = "client") -> AsyncIterator[Talk]:
     tls = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     tls.load_cert_chain(str(folder / f"{name}.pem"))
-    reader, writer = await asyncio.open_connection("localhost", port, ssl=tls)
-    client = Talk(reader, writer)
-    try:
+    async with talk(port, host="localhost", ssl=tls) as client:
         yield client
-    finally:
-        await client.close()
 
 
 @asynccontextmanager

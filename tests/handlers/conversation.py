@@ -80,8 +80,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk(port: int) -> AsyncIterator[Talk]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
+async def talk(port: int, *, host: str = "127.0.0.1", **how: Any) -> AsyncIterator[Talk]:
+    """``how``: as of ``asyncio.open_connection``."""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 26, **how)
     conversation = Talk(reader, writer)
     try:
         yield conversation

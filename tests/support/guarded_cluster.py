@@ -35,7 +35,7 @@ from app.wire.apis.offset_commit import (
 )
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
-from tests.handlers.conversation import Talk, batch
+from tests.handlers.conversation import Talk, batch, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, TRANSACTION, Ids
@@ -89,13 +89,8 @@ class GuardedCluster:
     @asynccontextmanager
     async def connected(self, node_id: int, listener: str = CLIENTS) -> AsyncIterator[Talk]:
         """A connection to a broker, without a login."""
-        port = self.brokers[node_id].node.ports[listener]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26, local_addr=(HOST, 0))
-        client = Talk(reader, writer)
-        try:
+        async with talk(self.brokers[node_id].node.ports[listener], local_addr=(HOST, 0)) as client:
             yield client
-        finally:
-            await client.close()
 
     @asynccontextmanager
     async def as_user(self, user: str, node_id: int, listener: str = CLIENTS) -> AsyncIterator[Talk]:
