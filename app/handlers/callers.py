@@ -7,7 +7,7 @@ belongs to the caller's ``Rights``, and what was learnt under other rights is ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -174,6 +174,8 @@ class Quotas:
     producing: Shares | None = None
     """Of whom has produced since ``begin`` and since anything else was charged, found under the present ``terms``; None if nobody
     has. The time since then is still to be charged to them."""
+    now_s: Callable[[], float]
+    """The clock of ``share_out``. There is one if time counts."""
     counts_time: bool = False
     """Whether there is a limit of time. Without one there need be no ``begin`` and no ``end``."""
 
@@ -182,6 +184,10 @@ class Quotas:
 
     def end(self) -> None:
         """No request is served until the next ``begin``."""
+
+    def share_out(self, shares: Sequence[Shares | None], seconds: float) -> None:
+        """Requests of clients with these shares were served together, in so many seconds. They belong to no call between ``begin``
+        and ``end``."""
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
         """A client has sent (Produce) or was sent (Fetch) so many bytes of records, or made a request of so many bytes. The time

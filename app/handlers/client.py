@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.handlers.callers import PLAINTEXT
 from app.transport.core import ConnectionCore
@@ -25,6 +25,29 @@ if TYPE_CHECKING:
     from app.transport.connection import Connection
 
 
+class Gathers(Protocol):
+    """Keeps Produce requests to append them together (``gathering.py``)."""
+
+    several: bool
+    """Whether it keeps requests beyond the call that brought them."""
+
+    def take(
+        self,
+        client: Client,
+        shape: ProduceShape,
+        correlation_id: int,
+        buffer: bytearray,
+        view: memoryview,
+        position: int,
+        start: int,
+        frame_end: int,
+    ) -> bool: ...
+
+    def flush(self, caller: Client | None = None) -> None: ...
+
+    def end_of_call(self, client: Client, view: memoryview) -> None: ...
+
+
 class Service(Server, ABC):
     """What all clients are served with."""
 
@@ -34,6 +57,7 @@ class Service(Server, ABC):
     produce_meter: ApiMeter
     produce_shapes: ProduceShapes
     answers: Answers
+    gathering: Gathers
     preparations: Preparations
     arrivals: Arrivals
     failure_delay_ms: int
@@ -63,7 +87,7 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "logging_in", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "gathered", "logging_in", "now_ms")
 
     server: Service
 
@@ -74,6 +98,8 @@ class Client(ConnectionCore):
         """Wall-clock time of this callback, for whatever it appends."""
         self._shape: ProduceShape | None = None
         """Of the last Produce that went the long way, or was found among the others."""
+        self.gathered = 0
+        """Its Produce requests that are to be appended together with others."""
         self.fetch_shape: FetchShape | None = None
         """Of the last Fetch that went the long way."""
         self.caller: Caller = None  # type: ignore[assignment]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from app.buckets import NO_LIMIT, Bucket
@@ -102,15 +103,26 @@ class ClientQuotas(Quotas):
         if mark_s is None:
             return
         self._mark_s = None
-        producing = self.producing
-        if producing is not None:
-            time, now_s = producing.time, self.now_s()
-            ahead = time.ahead - (now_s - mark_s)
-            if ahead >= 0:
-                time.ahead = ahead
-            else:
-                time.take(now_s - mark_s, now_s)
-                time.take_ahead()
+        if self.producing is not None:
+            now_s = self.now_s()
+            self._spend(self.producing, now_s - mark_s, now_s)
+
+    def _spend(self, shares: Shares, seconds: float, now_s: float) -> None:
+        time = shares.time
+        ahead = time.ahead - seconds
+        if ahead >= 0:
+            time.ahead = ahead
+        else:
+            time.take(seconds, now_s)
+            time.take_ahead()
+
+    def share_out(self, shares: Sequence[Shares | None], seconds: float) -> None:
+        if self._mark_s is not None:
+            self._mark_s += seconds
+        now_s, each_s = self.now_s(), seconds / len(shares)
+        for one, count in Counter(shares).items():
+            if one is not None:
+                self._spend(one, each_s * count, now_s)
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
         if api_key in FREE:

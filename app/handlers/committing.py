@@ -76,8 +76,7 @@ def serve_replicated(
 ) -> tuple[int, AppendResult] | None:
     """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its
     commit. ``size`` is the request's."""
-    partition = shape.partition
-    if partition is None or not partition.accepts_all or partition.log is not shape.log:
+    if not may_commit(shape):
         return None
     found = serve_shaped(connection, shape, buffer, view, start, frame_end)
     if found is None:
@@ -93,11 +92,35 @@ def serve_replicated(
         answer = shape.throttled_answer(
             correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
         )
-    if offset_end <= log.high_watermark:
-        connection.answer(answer)
+    if answer_by_commit(connection, shape, correlation_id, offset_end, answer, throttle_time_ms):
         connection.server.produce_meter.observe(0.0, 1)
-    else:
-        slot = ProducedSlot(connection, shape, correlation_id, throttle_time_ms, offset_end, answer)
-        connection.keep_slot(slot)
-        partition.wait_committed(slot)
     return found
+
+
+def may_commit(shape: ProduceShape) -> bool:
+    """Whether records for a partition with several replicas may be appended the short way now."""
+    partition = shape.partition
+    return partition is not None and partition.accepts_all and partition.log is shape.log
+
+
+def answer_by_commit(
+    connection: Client,
+    shape: ProduceShape,
+    correlation_id: int,
+    offset_end: int,
+    answer: bytes,
+    throttle_time_ms: int = 0,
+) -> bool:
+    """Have the answer to records that were appended up to ``offset_end`` leave once they are committed.
+
+    Returns: whether they are.
+    """
+    if offset_end <= shape.log.high_watermark:
+        connection.answer(answer)
+        return True
+    partition = shape.partition
+    assert partition is not None
+    slot = ProducedSlot(connection, shape, correlation_id, throttle_time_ms, offset_end, answer)
+    connection.keep_slot(slot)
+    partition.wait_committed(slot)
+    return False

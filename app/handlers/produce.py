@@ -90,13 +90,10 @@ FIRST_RECORDS_AT_ONCE: Final = 16
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
 
-def serve_shaped(
-    connection: Client, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
-) -> tuple[int, AppendResult] | None:
-    """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
+def shaped_records(shape: ProduceShape, buffer: bytearray, start: int, frame_end: int) -> tuple[int, int] | None:
+    """Where the records of a frame are that begins like ``shape``; ``start`` is where their length is.
 
-    Returns: (bytes of records, what the log says). None if the frame has another form, or is refused, or has to wait.
-    Then nothing was appended, and decoding in full shows why.
+    Returns: their start and their end in ``buffer``. None if the frame has another form, or has to wait.
     """
     stop = frame_end - shape.tail_bytes
     if shape.flexible:
@@ -130,8 +127,23 @@ def serve_shaped(
         return None
     if shape.version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
         return None
+    return start, stop
+
+
+def serve_shaped(
+    connection: Client, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
+) -> tuple[int, AppendResult] | None:
+    """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
+
+    Returns: (bytes of records, what the log says). None if the frame has another form, or is refused, or has to wait.
+    Then nothing was appended, and decoding in full shows why.
+    """
+    place = shaped_records(shape, buffer, start, frame_end)
+    if place is None:
+        return None
+    start, stop = place
     try:
-        return size, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
+        return stop - start, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
     except ProtocolError:
         return None  # The batch is refused as it came. Its base offset may be what is wrong with it.
     except FirnError:

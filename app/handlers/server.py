@@ -10,6 +10,7 @@ from app.handlers.api import Api
 from app.handlers.callers import PLAINTEXT
 from app.handlers.client import Service
 from app.handlers.context import Context
+from app.handlers.gathering import Gathering
 from app.handlers.preparations import Preparations
 from app.handlers.produce import PRODUCE
 from app.handlers.produce_shape import ProduceShapes
@@ -66,6 +67,7 @@ class KafkaServer(Service):
     def attach(self) -> None:
         super().attach()
         self.answers = Answers(self.loop)
+        self.gathering = Gathering(self)
 
     def make(self) -> Connection:
         return Connection(self, Session(self))

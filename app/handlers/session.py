@@ -57,6 +57,7 @@ class Session(Client):
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
+        gathering = server.gathering
         timed = quotas if quotas is not None and quotas.counts_time else None
         if timed is not None:
             timed.begin()
@@ -73,7 +74,7 @@ class Session(Client):
                 if frame_end > end:
                     break
                 if api_key == PRODUCE:
-                    if len(slots) >= SLOTS_MAX:
+                    if len(slots) + self.gathered >= SLOTS_MAX:
                         break
                     produced += 1
                     produced_bytes += size
@@ -85,6 +86,26 @@ class Session(Client):
                         shape = server.produce_shapes.find(self.caller.rights, api_version, buffer, prefix_start)
                         if shape is not None:
                             self._shape = shape
+                    if (
+                        shape is not None
+                        and refusal is None
+                        and (gathering.several or self.gathered or end - frame_end >= FRAME_HEAD_BYTES)
+                        and gathering.take(
+                            self,
+                            shape,
+                            correlation_id,
+                            buffer,
+                            view,
+                            position,
+                            prefix_start + len(shape.prefix),
+                            frame_end,
+                        )
+                    ):
+                        later += 1
+                        position = frame_end
+                        continue
+                    if self.gathered:
+                        gathering.flush(self)
                     if shape is not None and shape.terms is shape.log.terms and refusal is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
@@ -142,9 +163,11 @@ class Session(Client):
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     if parts is not None:
                         self.answer(parts)
-                elif slots:
-                    break
                 else:
+                    if self.gathered:
+                        gathering.flush(self)
+                    if slots:
+                        break
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
                 if self.ending is not None or self.logging_in:
@@ -153,7 +176,11 @@ class Session(Client):
                 if end - position >= FRAME_SIZE.size:
                     (size,) = FRAME_SIZE.unpack_from(buffer, position)
                     self.check_size(size)
+        except ProtocolError:
+            gathering.flush(self)  # what came before is answered before the connection ends
+            raise
         finally:
+            gathering.end_of_call(self, view)
             if timed is not None:
                 timed.end()
             if produced:

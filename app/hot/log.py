@@ -76,13 +76,14 @@ from app.hot.snapshots import ProducerSnapshots
 from app.hot.state_file import LogState, ProducerState
 from app.hot.syncing import SyncPlan
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
-from app.machine.files import File, storage_error, write_whole
+from app.machine.files import File, storage_error, write_all, write_whole
 from app.records.batch import (
     CONTROL,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
+    HeaderFields,
     check_batches,
     check_single,
     check_stored_batch,
@@ -107,6 +108,8 @@ _PLACE: Final = Struct(">qii")
 """The first fields of a batch: base offset, batch length, leader epoch."""
 _BASE_OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
+RUN_BATCHES_MAX: Final = 1000
+"""Batches of one write: systems take 1,024 buffers (IOV_MAX of Linux)."""
 ORDINARY_AGE_MS: Final = 20 * 365 * 86_400_000
 """Batches with an older base timestamp take the general path, which repairs a header with implausible timestamps."""
 
@@ -699,6 +702,130 @@ class PartitionLog:
             found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
         return self.append_generally(records, found, now_ms, prepared)
 
+    def check_plain(self, records: memoryview) -> HeaderFields | None:
+        """As ``check_single``: what ``append_run`` is given of a batch. None if only ``append_as_leader`` can say what it is, or
+        the log takes no runs now."""
+        return None if self._guarded else check_single(records, self._max_batch_bytes)
+
+    def append_run(self, run: Sequence[tuple[memoryview, HeaderFields]], *, now_ms: int) -> list[AppendResult]:
+        """Append the first batches of ``run`` by one write: those that ``append_as_leader`` would take its straight way with.
+
+        ``run``: batches as for ``append_as_leader``, each with what ``check_single`` has found in it.
+
+        Returns: a result for each batch that was appended; perhaps fewer than there are batches, or none. The caller hands the next
+        one to ``append_as_leader``, which says what is the matter with it. Raises: StorageFull, StorageUnavailable; nothing was
+        appended then, though batches may have been patched, as by ``append_as_leader``.
+        """
+        writer = self._writer
+        segment = writer.segment
+        handle = segment.handle
+        index = segment.index
+        size = segment.size_bytes
+        leader_epoch = self.leader_epoch
+        if (
+            self._guarded
+            or not self._plain
+            or not handle.pinned
+            or index is None
+            or size == 0
+            or now_ms > segment.roll_after_now_ms
+            or leader_epoch != self._noted_epoch
+        ):
+            return []
+        entries = self._producers.entries
+        following: dict[int, int] = {}
+        results: list[AppendResult] = []
+        buffers: list[memoryview] = []
+        earliest, latest = now_ms - self._fast_before_ms, now_ms + self._after_max_ms
+        roll_after, room = segment.roll_after_timestamp, writer.segment_bytes - size
+        last_of_segment = segment.base_offset + RELATIVE_OFFSET_MAX
+        base = self._end_offset
+        for records, fields in run[: max(1, min(writer.index_room, RUN_BATCHES_MAX))]:
+            (
+                _,
+                batch_length,
+                _,
+                _,
+                _,
+                attributes,
+                delta,
+                base_timestamp,
+                max_timestamp,
+                producer_id,
+                epoch,
+                sequence,
+                _,
+            ) = fields
+            if producer_id >= 0:
+                entry = entries.get(producer_id)
+                if (
+                    entry is None
+                    or entry.epoch != epoch
+                    or following.get(producer_id, (entry.last_sequence + 1) & SEQUENCE_MASK) != sequence
+                    or (entry.transaction_first_offset >= 0) != (attributes & TRANSACTIONAL > 0)
+                ):
+                    break
+                following[producer_id] = (sequence + delta + 1) & SEQUENCE_MASK
+            room -= len(records)
+            last_offset = base + delta
+            if not (
+                earliest <= base_timestamp <= max_timestamp <= latest
+                and room >= 0
+                and max_timestamp <= roll_after
+                and last_offset <= last_of_segment
+            ):
+                break
+            _PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
+            buffers.append(records)
+            results.append(_new_result(AppendResult, (base, last_offset + 1, NO_TIMESTAMP, False)))
+            base = last_offset + 1
+        if not results:
+            return []
+        file = handle.file
+        assert file is not None
+        try:
+            write_all(file, buffers, size)
+        except OSError as error:
+            raise self._undo_write(file, error) from error
+        position = size
+        for (records, fields), (base, end, _, _) in zip(run, results, strict=False):
+            length = len(records)
+            max_timestamp, producer_id = fields[8], fields[9]
+            if max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = max_timestamp
+                segment.max_timestamp_offset = end - 1
+            if segment.bytes_since_index_entry > writer.index_interval_bytes:
+                writer.add_index_entry(index, end - 1, position)
+                segment.bytes_since_index_entry = length
+            else:
+                segment.bytes_since_index_entry += length
+            if producer_id >= 0:
+                entry = entries[producer_id]
+                sequence = fields[11]
+                entry.last_sequence = last_sequence = (sequence + fields[6]) & SEQUENCE_MASK
+                entry.last_timestamp = max_timestamp
+                batches = entry.batches
+                batches.append((sequence, last_sequence, base, end - 1, max_timestamp))
+                if len(batches) > BATCHES_KEPT:
+                    del batches[0]
+            position += length
+        segment.size_bytes = position
+        segment.last_append_ms = now_ms
+        segment.end_offset = self._end_offset = end
+        durability = self._durability
+        durability.unsaved_bytes += position - size
+        if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
+            durability.request_if_due(end, self._flush_messages)
+        if self._commits_at_append:
+            self._high_watermark = end
+            if self._producers.undecided:
+                self._producers.decide_below(end)
+            if self._waiters:
+                self._notify()
+        elif self._tells_of_appends:
+            self._tell_of_append()
+        return results
+
     def append_generally(
         self, records: memoryview, found: list[tuple[int, BatchHeader]], now_ms: int, prepared: bool
     ) -> AppendResult:
@@ -990,10 +1117,11 @@ class PartitionLog:
         elif self._tells_of_appends:
             self._tell_of_append(records)
 
-    def _tell_of_append(self, records: memoryview) -> None:
+    def _tell_of_append(self, records: memoryview | None = None) -> None:
         """A log with a journal or with several replicas has grown: the journal stores ``records``; followers may fetch them, and in
         memory they are stored."""
         if self._journaled is not None:
+            assert records is not None, "with a journal each append is checked, and a run takes none"
             self._journaled.journal.take(records)
         if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()

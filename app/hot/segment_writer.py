@@ -113,6 +113,13 @@ class SegmentWriter:
         index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
         self._roll_if_full(index)
 
+    @property
+    def index_room(self) -> int:
+        """Entries that the indexes of the active segment have room for."""
+        index = self.segment.index
+        assert index is not None
+        return min(self._index_entries_max - len(index.offsets), self._time_entries_max - len(index.times))
+
     def _roll_if_full(self, index: SegmentIndex) -> None:
         if len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max:
             # Full: whatever comes next goes to a new segment.

@@ -188,6 +188,19 @@ def write_whole(file: File, data: Buffer, position: int) -> None:
         written += count
 
 
+def write_all(file: File, buffers: Sequence[memoryview], position: int) -> None:
+    """Write the buffers one after the other, by one call unless it falls short. Raises OSError; then part of it may have been
+    written."""
+    written = file.pwritev(buffers, position)
+    if written == sum(map(len, buffers)):
+        return
+    for buffer in buffers:
+        if written < len(buffer):
+            write_whole(file, buffer[written:], position + written)
+        written = max(0, written - len(buffer))
+        position += len(buffer)
+
+
 def replace_file(
     fs: FileSystem, path: str, data: bytes, *, durable: bool, writer: str = "", sync_name: bool = True
 ) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
+SET_ASIDE_MAX: Final = 32
+"""Receive buffers whose content is still needed. Most of them are hardly filled."""
 IDLE_CHECKS_PER_PERIOD: Final = 10
 """How often, per ``idle_ms_max``, idle connections are looked for."""
 TURNED_AWAY_MAX: Final = 1000
@@ -98,6 +100,7 @@ class Server:
         self.connection_metrics = ConnectionMetrics(registry)
         self.buffers = BufferPool()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._set_aside: list[memoryview] = []
         self.request_bytes_max = limits.request_bytes_max
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.now_s: Callable[[], float] = _not_attached
@@ -352,7 +355,21 @@ class Server:
         for connection in tuple(self._connections):
             connection.doubt_ended()
 
-    # --- memory of arriving frames -------------------------------------------------------------------------------
+    # --- memory of what has arrived -------------------------------------------------------------------------------
+
+    def set_scratch_aside(self) -> bool:
+        """Keep what is in ``scratch``, which is another buffer from now on. Returns: False if it cannot be kept."""
+        if len(self._set_aside) >= SET_ASIDE_MAX:
+            return False
+        self._set_aside.append(self.scratch)
+        self.scratch = self.buffers.take(SCRATCH_BYTES)
+        return True
+
+    def take_scratches_back(self) -> None:
+        """What was set aside is needed no more."""
+        for scratch in self._set_aside:
+            self.buffers.give_back(scratch)
+        self._set_aside.clear()
 
     def reserve(self, connection: ConnectionCore, size_bytes: int) -> bool:
         """Claim memory for a frame; if there is none, the connection is told later. One frame is always admitted."""

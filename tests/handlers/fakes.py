@@ -10,6 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from app.handlers.producer_id_block import ProducerIds
 from app.handlers.server import KafkaServer
 from app.hot.producers import ProducerStates
 from app.metrics import Registry
-from app.records.batch import check_batches, iter_headers, parse_header, patch_batch
+from app.records.batch import HeaderFields, check_batches, check_single, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
 from app.replication.partition import PartitionTable
@@ -123,6 +124,10 @@ class FakeLog:
         self.producers = ProducerStates()
         self.has_files = True
         self.journaled = False
+        self.together_max = 1
+        """Batches that go together; the next one goes the general way."""
+        self.runs: list[int] = []
+        """Batches that were appended together, for each time."""
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
 
     @property
@@ -168,6 +173,17 @@ class FakeLog:
         for waiter in list(self.waiters):
             waiter()
         return Appended(base, self.log_end_offset)
+
+    def check_plain(self, records: memoryview) -> HeaderFields | None:
+        return check_single(records, self.config.max_message_bytes)
+
+    def append_run(self, run: list[tuple[memoryview, HeaderFields]], *, now_ms: int) -> list[Appended]:
+        appended = []
+        with suppress(RequestRejected):  # the next one is refused if it is tried alone
+            for records, _ in run[: self.together_max]:
+                appended.append(self.append_as_leader(records, now_ms=now_ms))
+        self.runs.append(len(appended))
+        return appended
 
     def needs_preparation(self, records: memoryview) -> bool:
         return self.config.compression_type != "producer"

@@ -10,13 +10,19 @@ from app.configs import TimestampType
 from app.errors import ErrorCode, ProtocolError, RecordsRejected, RequestRejected, StorageFull, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.limits import KIB
-from app.records.batch import LOG_APPEND_TIME, check_stored_batch, iter_headers
+from app.records.batch import LOG_APPEND_TIME, HeaderFields, check_stored_batch, iter_headers
 from app.records.control import ControlType
 from app.records.record import iter_records
 from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import DATA, NOW, batch, idempotent, manager_over, new_log, read_all, sim
 
 MIB = KIB * KIB
+
+
+def plain(log: PartitionLog, records: memoryview) -> tuple[memoryview, HeaderFields]:
+    found = log.check_plain(records)
+    assert found is not None
+    return records, found
 
 
 def append(log: PartitionLog, records: memoryview, now_ms: int = NOW) -> tuple[int, int, bool]:
@@ -332,6 +338,125 @@ def test_the_straight_way_of_an_append_equals_the_general_one(batches: list[tupl
         files = {segment.base_offset: fs.open(segment.path).pread(10_000, 0) for segment in written}
         logs.append((outcomes, files, log.state(), log.last_stable_offset))
     assert logs[0] == logs[1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(one_batch, min_size=5, max_size=25),
+    st.lists(st.integers(1, 7), min_size=25, max_size=25),
+    st.sampled_from([(900, 24), (500, MIB), (MIB, MIB)]),
+)
+def test_batches_appended_together_equal_those_appended_one_by_one(
+    batches: list[tuple[int, int, int, int, bool]], lengths: list[int], segment_sizes: tuple[int, int]
+) -> None:
+    """A batch that cannot go with those before it is appended by itself, as its owner does it."""
+    sent: list[bytes] = []
+    logs = []
+    for together in (False, True):
+        fs = sim()
+        fs.short_write_rate = 0.3
+        log = new_log(
+            manager_over(fs),
+            segment_bytes=segment_sizes[0],
+            index_interval_bytes=150,
+            segment_index_bytes=segment_sizes[1],
+            segment_ms=1000,
+            message_timestamp_after_max_ms=2000,
+        )
+        outcomes: list[object] = []
+
+        def alone(log: PartitionLog, records: memoryview, outcomes: list[object] = outcomes) -> None:
+            try:
+                outcomes.append(append(log, records))
+            except RequestRejected as error:
+                outcomes.append(error.code)
+
+        if together:
+            left = [memoryview(bytearray(one)) for one in sent]
+            for length in lengths:
+                run = [(records, found) for records in left[:length] if (found := log.check_plain(records)) is not None]
+                assert len(run) == len(left[:length])
+                results = log.append_run(run, now_ms=NOW)
+                outcomes += [tuple(one[:2] + one[3:]) for one in results]
+                del left[: len(results)]
+                if left and len(results) < length:
+                    alone(log, left.pop(0))
+            for records in left:
+                alone(log, records)
+        else:
+            next_sequence = {1: 0, 2: 0}
+            for count, producer_id, distance, shift, transactional in batches:
+                if producer_id < 0:
+                    records = batch(count, timestamp=NOW + shift)
+                else:
+                    sequence = max(0, next_sequence[producer_id] + (distance - 2) * (distance != 2))
+                    records = idempotent(
+                        sequence, count, producer_id=producer_id, timestamp=NOW + shift, transactional=transactional
+                    )
+                sent.append(bytes(records))
+                alone(log, records)
+                if producer_id >= 0 and producer_id in log.producers.entries:
+                    next_sequence[producer_id] = log.producers.entries[producer_id].last_sequence + 1
+        written = log.segments() if log.log_end_offset else ()
+        files = {segment.base_offset: fs.open(segment.path).pread(10_000, 0) for segment in written}
+        indexes = [
+            (segment.index.encode_offsets(), segment.index.encode_times())
+            for segment in log._segments
+            if segment.index is not None
+        ]
+        logs.append((outcomes, files, indexes, log.state(), log.last_stable_offset, log.high_watermark))
+    assert logs[0] == logs[1]
+
+
+async def test_batches_that_go_together_are_one_write_and_one_notice() -> None:
+    fs = sim()
+    log = new_log(manager_over(fs))
+    append(log, batch())
+    append(log, idempotent(0))
+    writes: list[str] = []
+    woken: list[int] = []
+    fs.note = lambda call, path: writes.append(path) if call == "write" else None  # type: ignore[method-assign]
+    log.add_waiter(lambda: woken.append(log.high_watermark))
+    run = [plain(log, one) for one in (batch(2), idempotent(1, 3), batch(), idempotent(4))]
+    assert [tuple(one) for one in log.append_run(run, now_ms=NOW)] == [
+        (2, 4, -1, False),
+        (4, 7, -1, False),
+        (7, 8, -1, False),
+        (8, 9, -1, False),
+    ]
+    assert (len(writes), woken) == (1, [9])
+    assert [header.base_offset for _, header in iter_headers(await read_all(log))] == [0, 1, 2, 4, 7, 8]
+    assert append(log, idempotent(5)) == (9, 10, False)
+    assert append(log, idempotent(1, 3)) == (4, 7, True)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 10, 100])
+async def test_a_full_disk_takes_nothing_of_what_goes_together(room_bytes: int) -> None:
+    fs = sim()
+    log = new_log(manager_over(fs))
+    append(log, idempotent(0))
+    before = log.state()
+    sent = [idempotent(1), batch(), idempotent(2)]
+    fs.capacity_bytes = fs.used + room_bytes
+    with pytest.raises(StorageFull):
+        log.append_run([plain(log, one) for one in sent], now_ms=NOW)
+    assert log.state() == before
+    assert fs.file_size(f"{DATA}/t-0/00000000000000000000.log") == len(idempotent(0))
+    fs.capacity_bytes += 10_000
+    for records in sent:
+        records[:8] = bytes(8)
+    assert [one[0] for one in log.append_run([plain(log, one) for one in sent], now_ms=NOW)] == [1, 2, 3]
+    assert [header.base_offset for _, header in iter_headers(await read_all(log))] == [0, 1, 2, 3]
+
+
+async def test_a_log_that_is_sealed_or_led_no_more_takes_nothing_together() -> None:
+    log = new_log(manager_over(sim()))
+    append(log, batch())
+    run = [plain(log, batch())]
+    log.seal(RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, "drained"))
+    assert log.append_run(run, now_ms=NOW) == []
+    assert log.check_plain(batch()) is None
+    assert log.log_end_offset == 1
 
 
 # --- a disk that is full, or broken ---------------------------------------------------------------------------------

@@ -124,6 +124,33 @@ class LogMachine(RuleBasedStateMachine):
         assert (result.base_offset, result.duplicate) == (self.end, False)
         self.note(records, result.base_offset, result.last_offset_end)
 
+    @rule(
+        producer_ids=st.lists(st.sampled_from([-1, *PRODUCERS]), min_size=1, max_size=6), size=st.sampled_from([5, 300])
+    )
+    def append_together(self, producer_ids: list[int], size: int) -> None:
+        known = self.producers()
+        following: dict[int, int] = {}
+        run = []
+        for producer_id in producer_ids:
+            if producer_id < 0:
+                records = batch(2, value=b"z" * size)
+            else:
+                producer = known.get(producer_id, ModelProducer())
+                sequence = following.get(producer_id, producer.last_sequence + 1)
+                following[producer_id] = sequence + 1
+                records = idempotent(
+                    sequence, producer_id=producer_id, transactional=producer.open_from is not None, value=b"z" * size
+                )
+            found = self.log.check_plain(records)
+            assert found is not None
+            run.append((records, found))
+        results = self.log.append_run(run, now_ms=self.clock.now)
+        if len(results) < len(run):
+            results.append(self.log.append_as_leader(run[len(results)][0], now_ms=self.clock.now))
+        for (records, _), result in zip(run, results, strict=False):
+            assert (result.base_offset, result.duplicate) == (self.end, False)
+            self.note(records, result.base_offset, result.last_offset_end)
+
     @rule(producer_id=st.sampled_from(PRODUCERS), back=st.integers(1, 6))
     def repeat(self, producer_id: int, back: int) -> None:
         known = self.producers().get(producer_id)
