@@ -2,12 +2,17 @@
 
 Each leader is asked over one connection and in one fetch session, whatever the number of partitions. Before its next fetch a
 follower waits for its own syncs, so that they are grouped, and what it then tells as stored is (S2).
+
+A partition that begins anew at the tiered end reads from the object store first (T5). It leaves the session meanwhile, so that no
+other partition waits for the store. With one after another, a leader would have deleted the first local segments after that end
+before the last of many partitions could fetch them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -54,6 +59,8 @@ PARTITION_BYTES: Final = 1024 * 1024
 PAUSE_S: Final = 0.2
 """After a refusal; the image will say more."""
 FAULT_PAUSE_S: Final = 1.0
+STARTS_AT_ONCE: Final = 32
+"""Partitions that read from the store at the same time, to begin at the tiered end. The others go on in their turn."""
 SCAN_SHARE: Final = 100
 SCAN_MIN: Final = 4
 """With each request so many partitions (the hundredth part of all, but some) are looked at though nothing was heard of them: what
@@ -140,15 +147,16 @@ class Followers:
         broker_id: BrokerId,
         broker_epoch: Callable[[], int],
         image: Callable[[], ClusterImage],
-        start_at_tier: Callable[[PartitionLog], Awaitable[None]],
+        start_at_tier: Callable[[PartitionLog, Callable[[], bool]], Awaitable[None]],
         throttle: Throttle,
         clock: Clock,
         faults: Faults,
         log_line: Callable[[str], None],
         lower_high_watermark: Callable[[TopicIdPartition, int], Awaitable[bool]],
     ) -> None:
-        """``start_at_tier`` empties a log and lets it go on at the tiered end, with the epochs and producers of there (T5). Raises:
-        FirnError. ``lower_high_watermark`` notes durably that committed records are given up from an offset on, or returns False.
+        """``start_at_tier`` empties a log and lets it go on at the tiered end, with the epochs and producers of there (T5), if the
+        condition that it is given still holds after it has read the store. Raises: FirnError. ``lower_high_watermark`` notes
+        durably that committed records are given up from an offset on, or returns False.
         """
         self.table = table
         self.link = link
@@ -166,7 +174,13 @@ class Followers:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leader_of: dict[TopicIdPartition, int] = {}
         """Of every partition that is fetched."""
+        self.start_turns = asyncio.Semaphore(STARTS_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside the fetches. Only while ``run`` does."""
+        assert self._group is not None
+        self._group.create_task(work)
 
     def lag_max(self) -> int:
         """Committed records that the replica that is furthest behind lacks, as far as leaders were heard."""
@@ -317,7 +331,9 @@ class _Fetcher:
                 del self._resting[followed]
                 self._dirty[followed] = None
             else:
-                soonest_s = min(soonest_s, followed.not_before_s)
+                # Where it begins at the tiered end, nobody knows when: the fetch of the others is to be short.
+                begins_anew = followed.not_before_s == math.inf
+                soonest_s = min(soonest_s, now_s + PAUSE_S if begins_anew else followed.not_before_s)
                 self._dirty.pop(followed, None)
                 followed.sent = None
                 if followed.key in self._in_session:
@@ -447,10 +463,8 @@ class _Fetcher:
             case StartAt(offset):
                 log.truncate_fully_and_start_at(offset, log_start_offset=offset)
             case StartAtTier():
-                end = log.log_end_offset
-                await self._owner.start_at_tier(log)
-                if log.log_end_offset == end:
-                    self._rest(followed, PAUSE_S)  # the leader knows more than the store has shown
+                self._rest(followed, math.inf)
+                self._owner.begin(self._start_at_tier(followed, followed.asked))
             case Damaged(why):
                 self._owner.table.put_offline(partition, why)
                 self._owner.log_line(f"{partition.topic}-{partition.index} is offline here: {why}")
@@ -460,6 +474,28 @@ class _Fetcher:
                 self._rest(followed, PAUSE_S)
             case Ignore():
                 followed.sent = None
+
+    async def _start_at_tier(self, followed: _Followed, asked: Asked) -> None:
+        """Let a partition that rests begin anew at the tiered end, and fetch it again."""
+        partition = followed.partition
+
+        def is_wanted() -> bool:
+            followed_here = self._followed.get(followed.key) is followed and partition.role is Role.FOLLOWER
+            return followed_here and followed.now() == asked
+
+        pause_s = 0.0
+        try:
+            async with self._owner.start_turns:
+                if is_wanted():
+                    await self._owner.start_at_tier(partition.log, is_wanted)
+        except FirnError as error:
+            self._tell(followed, error)
+            pause_s = FAULT_PAUSE_S
+        else:
+            if followed.now() == asked:
+                pause_s = PAUSE_S  # the leader knows more than the store has shown
+        self._rest(followed, pause_s)
+        self._changed.set()
 
     def _tell_of_cut(self, partition: Partition, offset: int, given_up: str = "") -> None:
         end = partition.log.log_end_offset

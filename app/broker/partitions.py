@@ -451,13 +451,14 @@ class Partitions:
             self._journal().lead(partition.log, image)
         self.table.lead(partition, epoch)
 
-    async def start_at_tier(self, log: PartitionLog) -> None:
-        """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5). Raises: FirnError."""
+    async def start_at_tier(self, log: PartitionLog, is_wanted: Callable[[], bool]) -> None:
+        """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5), if ``is_wanted`` still holds
+        when the store has been read. Raises: FirnError; then the log is as it was."""
         copy = None if self.views is None else self.views.copy_of(_key_of(log))
         manifest = await self._load_manifest(log, copy, None)
         plan = await plan_restore(manifest, self._work)
-        if plan.next_offset <= log.log_end_offset:
-            return  # this log has gone on meanwhile
+        if not is_wanted() or plan.next_offset <= log.log_end_offset:
+            return
         apply_plan(log, plan)
         self._tell_of_restored(log, plan)
 

@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 
+from app.broker import partitions
+from app.broker.partitions import Partitions
 from app.broker.tier_views import TierViews
 from app.client.firn_api import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE
+from app.hot.log import PartitionLog
 from app.hot.state_file import STATE_FILE
 from app.metadata import layout
 from app.records.builder import build_batch
 from app.replication.reading import Awaited
 from app.replication.roles import Role
+from app.tiering.rebuild import RestorePlan
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -309,6 +313,76 @@ async def test_a_far_behind_replica_begins_at_the_tiered_end(tmp_path: Path) -> 
         assert again.log("t").local_log_start_offset == END + 20
         assert again.log("t").log_start_offset == 0
         await until(lambda: node_id in found.image("t").isr)
+
+
+async def test_a_replica_that_begins_at_the_tiered_end_keeps_no_other_waiting_for_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one after another, a leader drops what comes after the tiered end before the last one can fetch it."""
+    begun: set[str] = set()
+    opened = asyncio.Event()
+    start_at_tier = Partitions.start_at_tier
+
+    async def hold(self: Partitions, log: PartitionLog, *more: Any) -> None:
+        begun.add(log.topic)
+        await opened.wait()
+        await start_at_tier(self, log, *more)
+
+    async with brokers(tmp_path, 1, 2) as found:
+        for topic, enable in (("t", "true"), ("u", "true"), ("plain", "false")):
+            await found.create(topic, 2, remote_storage_enable=enable)
+        await found.stop(2)
+        for topic in ("t", "u", "plain"):
+            await fill(await found.leader(topic), topic)
+        for topic in ("t", "u"):
+            await tier(found, topic)
+        monkeypatch.setattr(Partitions, "start_at_tier", hold)
+        again = await found.start(2)
+        await until(lambda: begun == {"t", "u"})
+        await until(lambda: 2 in found.image("plain").isr)
+        assert again.log("plain").log_end_offset == END
+        assert again.log("t").log_end_offset == again.log("u").log_end_offset == 0
+        opened.set()
+        await until(lambda: all(2 in found.image(topic).isr for topic in ("t", "u")))
+        assert again.log("t").local_log_start_offset == again.log("u").local_log_start_offset == END
+
+
+async def test_a_log_is_not_emptied_for_the_tiered_end_by_who_does_not_follow_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have become the leader while the store was read."""
+    held, opened = asyncio.Event(), asyncio.Event()
+    ends: list[int] = []
+    start_at_tier, plan_restore = Partitions.start_at_tier, partitions.plan_restore
+
+    async def hold(*arguments: Any) -> RestorePlan:
+        plan = await plan_restore(*arguments)
+        held.set()
+        await opened.wait()
+        return plan
+
+    async def noted(self: Partitions, log: PartitionLog, *more: Any) -> None:
+        await start_at_tier(self, log, *more)
+        ends.append(log.log_end_offset)
+
+    async with brokers(tmp_path, 1, 2) as found:
+        await found.create("t", 2)
+        await found.stop(2)
+        leader = await found.leader("t")
+        await fill(leader, "t")
+        await tier(found, "t")
+        monkeypatch.setattr(partitions, "plan_restore", hold)
+        monkeypatch.setattr(Partitions, "start_at_tier", noted)
+        again = await found.start(2)
+        await asyncio.wait_for(held.wait(), 60)
+        epoch = found.image("t").leader_epoch
+        await leader.node.membership.controller.bump_leader_epochs([key_of(leader, "t")])
+        await until(lambda: again.node.partitions.table.get("t", 0).leader_epoch > epoch)  # type: ignore[union-attr]
+        opened.set()
+        await until(lambda: ends)
+        assert ends[0] == 0, "what was begun in an older leader epoch is dropped"
+        await until(lambda: 2 in found.image("t").isr)
+        assert again.log("t").local_log_start_offset == END
 
 
 @pytest.mark.ci
