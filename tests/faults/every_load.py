@@ -75,6 +75,7 @@ class OneLoad:
     """A producer, and nobody else, on a new topic. ``admin``, who may do everything, looks at what came of it.
 
     ``config`` is of each topic, ``tiered`` of those that are not compacted, with ``_`` for ``.``.
+    ``one_by_one``: as of ``Writing``.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class OneLoad:
         *,
         config: Mapping[str, str] | None = None,
         tiered: Mapping[str, str] | None = None,
+        one_by_one: bool = False,
     ) -> None:
         every = config or {}
         self.in_store: Collection[str] = TOPICS if every.get("firn_durability") == "object" else ()
@@ -90,7 +92,8 @@ class OneLoad:
         self._create = partial(create_topics, brokers.admin, in_store=self.in_store, **every)
         self._create("t", **(tiered or {}))
         self._bootstrap, self._admin = brokers.bootstrap, brokers.client_of("admin")
-        self._writing = Writing(brokers.bootstrap, pace_s=0.04, client=brokers.client_of("writer"))
+        client = brokers.client_of("writer")
+        self._writing = Writing(brokers.bootstrap, pace_s=0.04, one_by_one=one_by_one, client=client)
         self.loads: list[Load] = [self._writing]
 
     @property
@@ -124,8 +127,9 @@ class EveryLoad(OneLoad):
         *,
         config: Mapping[str, str] | None = None,
         tiered: Mapping[str, str] | None = None,
+        one_by_one: bool = False,
     ) -> None:
-        super().__init__(brokers, config=config, tiered=tiered)
+        super().__init__(brokers, config=config, tiered=tiered, one_by_one=one_by_one)
         self._create("txn", "copy", partitions=transaction_load.PARTITIONS, **(tiered or {}))
         self._create(keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG)
         of = brokers.client_of
@@ -134,7 +138,7 @@ class EveryLoad(OneLoad):
         self._transactions = Transactions(
             brokers.bootstrap, seed, writer=of("appender"), copier=of("copier"), reader=self._admin
         )
-        self._keyed = Keyed(brokers.bootstrap, seed, client=of("keeper"))
+        self._keyed = Keyed(brokers.bootstrap, seed, one_by_one=one_by_one, client=of("keeper"))
         self.loads = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
 
     def know(self, faults: Faults) -> None:

@@ -38,13 +38,16 @@ PASS_S: Final = WAIT_S
 
 
 class Keyed:
-    """Threads that write and read. ``client``: settings with which they get in."""
+    """Threads that write and read. ``one_by_one``: as of ``Writing``. ``client``: settings with which they get in."""
 
     name = "who writes and reads a compacted topic"
     between_brokers = False
 
-    def __init__(self, bootstrap: str, seed: int, *, client: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, seed: int, *, one_by_one: bool = False, client: Mapping[str, Any] | None = None
+    ) -> None:
         self._rng = random.Random(seed)
+        self._one_by_one = one_by_one
         self._client = {
             "bootstrap.servers": bootstrap,
             "socket.timeout.ms": 2_000,
@@ -90,6 +93,8 @@ class Keyed:
                 self._tried[partition][key] = number
                 self._produce(producer, partition, key, number)
             producer.poll(PACE_S)
+            while self._one_by_one and len(producer) and not self._stop_writing.is_set():
+                producer.poll(PACE_S)
         self._unsent = producer.flush(WAIT_S)
 
     def _produce(self, producer: Producer, partition: int, key: bytes, number: int) -> None:

@@ -238,15 +238,24 @@ class Writing:
     between_brokers = False
 
     def __init__(
-        self, bootstrap: str, topic: str = "t", *, pace_s: float = 0.002, client: Mapping[str, Any] | None = None
+        self,
+        bootstrap: str,
+        topic: str = "t",
+        *,
+        pace_s: float = 0.002,
+        one_by_one: bool = False,
+        client: Mapping[str, Any] | None = None,
     ) -> None:
-        """``client``: settings with which it gets in."""
+        """``client``: settings with which it gets in. ``one_by_one``: a number is written when the one before is acknowledged in
+        every partition. Otherwise, where that takes longer than ``pace_s``, librdkafka (2.16) polls its sockets without a pause as
+        long as records wait behind a request: three brokers that are slow cost half a core."""
         self.topic = topic
         self.client = client or {}
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
         """Offset by number, per partition."""
         self.refused: list[str] = []
         self._pace_s = pace_s
+        self._one_by_one = one_by_one
         self.least = max(int(0.04 / pace_s), 3)
         """Numbers of a partition that are more than what is under way at any moment."""
         self.producer = Producer(
@@ -275,6 +284,8 @@ class Writing:
                 self._produce(partition, number)
             number += 1
             self.producer.poll(self._pace_s)
+            while self._one_by_one and len(self.producer) and not self._stop.is_set():
+                self.producer.poll(self._pace_s)
         self._left = self.producer.flush(WAIT_S)
 
     def _produce(self, partition: int, number: int) -> None:
