@@ -250,11 +250,14 @@ def hold_out(
     config = {} if durability is None else {"firn_durability": durability}
     tiered = TIERED if s3 is not None else None
     if one_load:
-        load = OneLoad(brokers, config=config, tiered=tiered)
+        load = OneLoad(brokers, config=config, tiered=tiered, one_by_one=s3 is not None)
     else:
-        load = EveryLoad(brokers, seed, config=config, tiered=tiered)
+        load = EveryLoad(brokers, seed, config=config, tiered=tiered, one_by_one=s3 is not None)
     strangers = Strangers(brokers, security)
-    faults = Faults(brokers, random.Random(seed), [*load.loads, strangers], in_store=load.in_store)
+    loads = [*load.loads, strangers]
+    # Who is acknowledged from the bucket waits for it.
+    without_store = [strangers] if load.in_store else None
+    faults = Faults(brokers, random.Random(seed), loads, in_store=load.in_store, without_store=without_store)
     load.know(faults)
     try:
         faults.run(kinds(faults), count)
@@ -328,7 +331,9 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keys", "durability", "seed"), [("environment", "disk", 5), ("file", "memory", 6)])
+@pytest.mark.parametrize(
+    ("keys", "durability", "seed"), [("environment", "disk", 5), ("file", "memory", 6), ("environment", "object", 7)]
+)
 def test_a_secured_cluster_on_s3_holds_out(tmp_path: Path, keys: Source, durability: Durability, seed: int) -> None:
     with secured(tmp_path, *RIGHTS, STRANGER, keys=keys) as cluster:
         brokers = cluster.brokers

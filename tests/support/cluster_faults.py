@@ -10,11 +10,13 @@ import random
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tests.support.cluster import Brokers, controller_of, until, wait_until_whole
 
 Fault = Callable[[], None]
+ROUNDS: Final = 10
+"""How often those get on that do without the store, where others wait for it."""
 
 
 class Load(Protocol):
@@ -43,14 +45,22 @@ class Faults:
     """Each method does one thing to the cluster, waits until all loads get on all the same, and mends it."""
 
     def __init__(
-        self, brokers: Brokers, rng: random.Random, loads: Sequence[Load], *, in_store: Collection[str] = ()
+        self,
+        brokers: Brokers,
+        rng: random.Random,
+        loads: Sequence[Load],
+        *,
+        in_store: Collection[str] = (),
+        without_store: Sequence[Load] | None = None,
     ) -> None:
-        """``in_store``: topics whose records are in the object store, and on the disks of no replicas."""
+        """``in_store``: topics whose records are in the object store, and on the disks of no replicas. ``without_store``: the loads
+        that get on while brokers that the controller hears do not reach the store, if not all of them."""
         self._brokers = brokers
         self._admin = brokers.admin
         self._rng = rng
         self._loads = loads
         self._in_store = in_store
+        self._without_store = loads if without_store is None else without_store
         self.victim: Callable[[], int] = lambda: rng.choice(brokers.nodes)
         """Says who is next."""
         self.count = 0
@@ -64,6 +74,12 @@ class Faults:
     def go_on(self, *, between_brokers: bool = True) -> None:
         """Until all loads get on; without ``between_brokers`` those alone for which brokers do not write to each other."""
         wait_for_more([load for load in self._loads if between_brokers or not load.between_brokers])
+
+    def _go_on_without_store(self) -> None:
+        """Until those get on that can. Others stand still by then: what they have begun is acknowledged or waits."""
+        rounds = 1 if self._without_store is self._loads else ROUNDS
+        for _ in range(rounds):
+            wait_for_more(self._without_store)
 
     def settle(self, after: str) -> None:
         """Until all replicas are in sync."""
@@ -154,14 +170,14 @@ class Faults:
     def lose_the_bucket(self) -> None:
         node_id = self.victim()
         self._brokers.cut_bucket(node_id)
-        self.go_on()
+        self._go_on_without_store()
         self._brokers.heal_bucket(node_id)
 
     def all_lose_the_bucket(self) -> None:
         """Nothing of the cluster can change meanwhile."""
         for node_id in self._brokers.nodes:
             self._brokers.cut_bucket(node_id)
-        self.go_on()
+        self._go_on_without_store()
         for node_id in self._brokers.nodes:
             self._brokers.heal_bucket(node_id)
 
