@@ -14,7 +14,7 @@ from typing import Final
 
 from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Turn
-from app.errors import RequestRejected
+from app.errors import ErrorCode, RequestRejected
 from app.limits import KIB
 from app.transactions import records, state
 from app.transactions.counters import TransactionCounters
@@ -163,15 +163,23 @@ class TransactionShard:
         client_version: int,
         spare_id: ProducerId | None,
     ) -> Transaction:
-        """As ``state.end``; also raises RequestRejected if it cannot be written."""
-        decided = state.end(
-            self.get(transactional_id),
-            identity,
-            commit=commit,
-            client_version=client_version,
-            spare_id=spare_id,
-            now_ms=TimestampMs(turn.now_ms),
-        )
+        """As ``state.end``; also raises RequestRejected if it cannot be written.
+
+        Where ids were forgotten, a commit of who is not known is PRODUCER_FENCED: the commit may have been decided before (J46k).
+        """
+        try:
+            decided = state.end(
+                self.get(transactional_id),
+                identity,
+                commit=commit,
+                client_version=client_version,
+                spare_id=spare_id,
+                now_ms=TimestampMs(turn.now_ms),
+            )
+        except RequestRejected as error:
+            if commit and error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING and self.decided_epoch >= 0:
+                raise _forgotten(transactional_id, identity) from error
+            raise
         return self._put(turn, decided)
 
     def abort_open(self, turn: Turn, wanted: Callable[[Transaction], bool]) -> int:
@@ -305,3 +313,11 @@ class TransactionShard:
 
     def unloaded(self, turn: Turn) -> None:
         """Nothing to do: every request gets its response in its own turn, so nobody waits here."""
+
+
+def _forgotten(transactional_id: str, identity: ProducerIdentity) -> RequestRejected:
+    return RequestRejected(
+        ErrorCode.PRODUCER_FENCED,
+        f"records of {transactional_id} were lost: whether its last transaction is committed was decided without producer "
+        f"{identity.producer_id}",
+    )

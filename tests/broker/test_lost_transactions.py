@@ -167,7 +167,7 @@ async def test_after_a_loss_of_power_decisions_that_are_left_count_and_every_id_
         assert any("transactional ids get new producer ids" in line for line in of.brokers[1].lines)
         before = {producer.producer_id for producer in producers}
         for producer in producers:
-            assert await end_answer(of, producer, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert await end_answer(of, producer, commit=True) is ErrorCode.PRODUCER_FENCED
             again = Producer(of, producer.id, version)
             await again.init()
             assert again.producer_id not in before
@@ -289,7 +289,7 @@ async def test_a_broker_of_three_that_lost_its_disk_asks_the_others(tmp_path: Pa
         await other.end(commit=True)
         for index in range(3):
             await reads(of, index, *firsts, b"other", b"half")
-        assert await end_answer(of, open_, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await end_answer(of, open_, commit=True) is ErrorCode.PRODUCER_FENCED
         again = Producer(of, open_.id, version)
         await again.init()
         assert again.producer_id not in (half.producer_id, other.producer_id, open_.producer_id)
@@ -322,7 +322,7 @@ async def test_what_a_marker_committed_is_committed_everywhere_and_the_rest_abor
             await reads(of, index, *firsts, b"half")
         # Whoever was there before is nobody any more.
         for producer in (open_, idle):
-            assert await end_answer(of, producer, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert await end_answer(of, producer, commit=True) is ErrorCode.PRODUCER_FENCED
         assert await open_.write("t", 0, b"late", again=False) in (
             ErrorCode.INVALID_PRODUCER_EPOCH,
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
