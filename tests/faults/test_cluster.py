@@ -53,6 +53,20 @@ def test_every_acknowledged_record_is_there_once_and_in_order(tmp_path: Path, se
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("durability", "seed"), [("disk", 8), ("memory", 9)])
+def test_losses_of_power_take_nothing_that_was_acknowledged(tmp_path: Path, durability: str, seed: int) -> None:
+    with brokers_running(tmp_path, settings=SETTINGS, loses_power=True) as brokers:
+        create_topics(brokers.admin, "t", firn_durability=durability)
+        writing = Writing(brokers.bootstrap, one_by_one=True)
+        faults = Faults(brokers, random.Random(seed), [writing])
+        try:
+            faults.run([*faults.of_power(memory=durability == "memory"), faults.kill], 20)
+        finally:
+            writing.finish()
+        writing.check(brokers.bootstrap)
+
+
+@pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.parametrize("seed", [6, 7])
 def test_producers_of_other_clients_write_everything_once_and_in_order(tmp_path: Path, seed: int) -> None:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import psutil
 import pytest
-from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
+from confluent_kafka.admin import AclOperation, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from redis import Redis
 
 from tests.faults import every_load
@@ -40,6 +40,7 @@ from tests.support.cluster import (
     Bucket,
     brokers_running,
     create_topics,
+    seen,
     until,
     wait_for_brokers,
 )
@@ -127,21 +128,31 @@ class OnS3(NamedTuple):
 
 
 @contextmanager
-def secured(path: Path, *users: str, between: str = "SASL_SSL", keys: Source | None = None) -> Iterator[Secured]:
-    """Brokers on a directory, or, with ``keys``, on S3."""
+def secured(
+    path: Path,
+    *users: str,
+    between: str = "SASL_SSL",
+    keys: Source | None = None,
+    settings: Mapping[str, Any] = every_load.SETTINGS,
+    loses_power: bool = False,
+) -> Iterator[Secured]:
+    """Brokers on a directory, or, with ``keys``, on S3. ``settings`` are of brokers, ``loses_power`` as of ``brokers_running``."""
     security = Security(path / "tls", *users, between=between)
     with ExitStack() as stack:
         redis = stack.enter_context(redis_running(path, tls=security.folder))
         security.redis = redis.url
-        s3, bucket, settings = None, None, every_load.SETTINGS
+        s3, bucket = None, None
         if keys is not None:
             commands = stack.enter_context(Commands())
             server = stack.enter_context(s3_server("moto", path / "bucket", security.folder))
             s3 = OnS3(server, Keys.made(keys, path / "credentials"), commands)
             bucket = Bucket(server.store_at, server.port, s3.keys.environment(server.authority))
+            assert settings is every_load.SETTINGS
             settings = ON_S3
         brokers = stack.enter_context(
-            brokers_running(path, proxied=True, settings=settings, security=security, bucket=bucket)
+            brokers_running(
+                path, proxied=True, settings=settings, security=security, bucket=bucket, loses_power=loses_power
+            )
         )
         wait_for_brokers(brokers.admin)
         yield Secured(brokers, redis, security, s3)
@@ -240,8 +251,12 @@ def hold_out(
     durability: Durability | None = None,
     *,
     one_load: bool = False,
+    one_by_one: bool = False,
 ) -> None:
-    """So many faults under clients of all kinds, or of one, and a stranger who tries to harm them. What they were told is so."""
+    """So many faults under clients of all kinds, or of one, and a stranger who tries to harm them. What they were told is so.
+
+    ``one_by_one``: as of ``Writing``, and so on S3, where brokers are slow.
+    """
     brokers, redis, security, s3 = cluster
     for user, rights in RIGHTS.items():
         give(brokers.admin, security.principal(user), *rights)
@@ -249,10 +264,11 @@ def hold_out(
     give_quota(brokers.bootstrap, security, "writer", RATE)
     config = {} if durability is None else {"firn_durability": durability}
     tiered = TIERED if s3 is not None else None
+    one_by_one = one_by_one or s3 is not None
     if one_load:
-        load = OneLoad(brokers, config=config, tiered=tiered, one_by_one=s3 is not None)
+        load = OneLoad(brokers, config=config, tiered=tiered, one_by_one=one_by_one)
     else:
-        load = EveryLoad(brokers, seed, config=config, tiered=tiered, one_by_one=s3 is not None)
+        load = EveryLoad(brokers, seed, config=config, tiered=tiered, one_by_one=one_by_one)
     strangers = Strangers(brokers, security)
     loads = [*load.loads, strangers]
     # Who is acknowledged from the bucket waits for it.
@@ -281,6 +297,33 @@ def hold_out(
         assert have_left_the_disks(brokers), "what was read first came from S3"
         check_no_leak(cluster)
     print(f"{faults.count} faults, {load.acknowledged} records of one producer")
+
+
+def need_two_in_sync(brokers: Brokers, topic: str) -> None:
+    """By default one is enough for committed offsets, as in Kafka. Then the in-sync set may shrink to a dead broker that has lost
+    its power, while another one has everything in memory."""
+    admin = brokers.admin
+    until(lambda: topic in seen(admin).topics, f"{topic} is there")
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(
+        ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def hold_out_losses_of_power(path: Path, durability: Literal["disk", "memory"], count: int, seed: int) -> None:
+    """So many faults: first each loss of power that ``durability`` outlives, and then all other faults among them."""
+    memory = durability == "memory"
+    settings = every_load.SETTINGS | {"firn_internal_durability": durability}
+    with secured(path, *RIGHTS, STRANGER, settings=settings, loses_power=True) as cluster:
+
+        def kinds(faults: Faults) -> Sequence[Fault]:
+            if memory:
+                need_two_in_sync(cluster.brokers, "__consumer_offsets")
+            losses = faults.of_power(memory=memory)
+            return losses if count <= len(losses) else [*losses, *faults.all(), *losses, *losses]
+
+        hold_out(cluster, kinds, count, seed, durability, one_by_one=True)
 
 
 @pytest.mark.parametrize(
@@ -328,6 +371,22 @@ def test_a_secured_cluster_holds_out(tmp_path: Path, between: str, seed: int) ->
             return [faults.roll, *others, lose_redis, hang_redis]
 
         hold_out(cluster, kinds, 24, seed)
+
+
+@pytest.mark.parametrize(
+    ("durability", "count", "seed"),
+    [
+        pytest.param("disk", 2, 7, marks=pytest.mark.ci),
+        pytest.param("memory", 3, 8, marks=pytest.mark.ci),
+        pytest.param("disk", 24, 9, marks=pytest.mark.slow),
+        pytest.param("memory", 24, 10, marks=pytest.mark.slow),
+    ],
+)
+def test_a_secured_cluster_holds_out_losses_of_power(
+    tmp_path: Path, durability: Literal["disk", "memory"], count: int, seed: int
+) -> None:
+    """With ``disk`` of all brokers at once, too."""
+    hold_out_losses_of_power(tmp_path, durability, count, seed)
 
 
 @pytest.mark.slow

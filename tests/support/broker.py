@@ -23,7 +23,7 @@ from app.broker.places import KafkaPlaces
 from app.broker.quota_tokens import Tokens
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
-from app.machine.files import PosixFileSystem
+from app.machine.files import FileSystem, PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import Liveness
@@ -88,6 +88,7 @@ async def running_broker(
     rng: random.Random | None = None,
     new_level: int = 0,
     boot_id: str = "boot",
+    fs: FileSystem | None = None,
     log_line: Callable[[str], None] | None = None,
     new_link: Callable[[], NodeLink] = KafkaControlLink,
     places: Places | None = None,
@@ -101,11 +102,12 @@ async def running_broker(
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
     ``descriptors_max``: half of them are for connections.
+    ``fs``: where it has its data, if not on the machine's own file system.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = ThreadPool(4)
     rng = rng if rng is not None else random.Random(seed)
-    fs = PosixFileSystem()
+    fs = fs or PosixFileSystem()
     object_path = None
     if store is None:
         directory = DirectoryStore(path / "store", pool)

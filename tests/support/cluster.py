@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -23,8 +24,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
+from app.machine.files import PRIVATE_DIRECTORY
 from tests.support.links import Links
 from tests.support.ports import free_port
+from tests.support.power import begin, lose_power
 from tests.support.secured_cluster import Security
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +66,9 @@ class Brokers:
         security: Security | None,
         patience_ms: int | None,
         bucket: Bucket | None,
+        loses_power: bool,
     ) -> None:
+        assert bucket is None or not loses_power, "processes of firn serve keep no account of what is not synced"
         assert bucket is None or security is not None, "only secured brokers are run as firn serve as yet"
         self.path = path
         self._stack = stack
@@ -79,6 +84,9 @@ class Brokers:
         self.settings = settings
         self._redis = redis
         self._patience_ms = patience_ms
+        self._loses_power = loses_power
+        self._boots = dict.fromkeys(nodes, 0)
+        """How often the machine of each was started again."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
         """Where clients reach each."""
@@ -111,6 +119,12 @@ class Brokers:
             more["redis"] = self._redis
         if self._patience_ms is not None:
             more["patience_ms"] = self._patience_ms
+        if self._loses_power:
+            directory, account = self._disk(node_id)
+            directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            if not account.exists():
+                begin(directory, account)
+            more |= {"account": str(account), "boots": self._boots[node_id]}
         if self.links is not None:
             more["links"] = {
                 str(self.inner_ports[to]): port
@@ -152,10 +166,30 @@ class Brokers:
             *("--store", self._bucket.url(port)),
         )
 
+    def _disk(self, node_id: int) -> tuple[Path, Path]:
+        """The data directory of a broker, and the account of what is not synced there."""
+        return self.path / f"broker-{node_id}" / "data", self.path / f"account-{node_id}"
+
     def end(self, node_id: int, how: signal.Signals) -> None:
         process = self.processes[node_id]
         process.send_signal(how)
         process.wait(WAIT_S)
+
+    def kill_at_once(self, node_ids: Sequence[int]) -> None:
+        """Kill brokers so that none of them does anything after the others' end."""
+        for node_id in node_ids:
+            self.pause(node_id)
+        for node_id in node_ids:
+            self.end(node_id, signal.SIGKILL)
+
+    def lose_power(self, node_ids: Sequence[int], rng: random.Random) -> None:
+        """Take the power of the machines of brokers that were killed: disks lose what was not synced, and each is booted anew."""
+        assert self._loses_power
+        for node_id in node_ids:
+            assert self.processes[node_id].poll() is not None
+            lost = lose_power(*self._disk(node_id), rng)
+            self._boots[node_id] += 1
+            print(f"    broker {node_id} lost power: {lost}")
 
     def pause(self, node_id: int) -> None:
         self.processes[node_id].send_signal(signal.SIGSTOP)
@@ -166,7 +200,10 @@ class Brokers:
     def lose_disk(self, node_id: int) -> None:
         """Take the data directory of a broker that has ended."""
         assert self.processes[node_id].poll() is not None
-        shutil.rmtree(self.path / f"broker-{node_id}" / "data")
+        directory, account = self._disk(node_id)
+        shutil.rmtree(directory)
+        if self._loses_power:
+            shutil.rmtree(account)
 
     def cut_bucket(self, node_id: int) -> None:
         """Requests to a directory fail, those to an S3 server have no answer."""
@@ -206,11 +243,13 @@ def brokers_running(
     security: Security | None = None,
     patience_ms: int | None = None,
     bucket: Bucket | None = None,
+    loses_power: bool = False,
 ) -> Iterator[Brokers]:
     """Start brokers of one new cluster. ``proxied``: the ways between them can be cut (``Brokers.links``). ``settings``: fields of
     ``BrokerConfig``; ``{node}`` in a text stands for the node id. ``redis``: URL of a server. ``security``: what their listeners
     ask for. ``patience_ms``: how long a broker waits for another to accept a connection, and to answer a sign of life, if not as
-    long as usual. ``bucket``: where they store what they have, instead of a directory."""
+    long as usual. ``bucket``: where they store what they have, instead of a directory.
+    ``loses_power``: whether ``Brokers.lose_power`` may be called; each then keeps account of what it has not synced."""
     with ExitStack() as stack:
         brokers = Brokers(
             path,
@@ -222,6 +261,7 @@ def brokers_running(
             security=security,
             patience_ms=patience_ms,
             bucket=bucket,
+            loses_power=loses_power,
         )
         try:
             for node_id in nodes:
@@ -248,7 +288,9 @@ class Writing:
     ) -> None:
         """``client``: settings with which it gets in. ``one_by_one``: a number is written when the one before is acknowledged in
         every partition. Otherwise, where that takes longer than ``pace_s``, librdkafka (2.16) polls its sockets without a pause as
-        long as records wait behind a request: three brokers that are slow cost half a core."""
+        long as records wait behind a request: three brokers that are slow cost half a core. And it may write records twice: what
+        was sent behind a refused request is out of order, and then it begins a new epoch, and sends again what other leaders have
+        (``docs/proof.md``)."""
         self.topic = topic
         self.client = client or {}
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]

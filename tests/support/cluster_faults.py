@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
-from tests.support.cluster import Brokers, controller_of, until, wait_until_whole
+from tests.support.cluster import Brokers, controller_of, seen, until, wait_until_whole
 
 Fault = Callable[[], None]
 ROUNDS: Final = 10
@@ -144,6 +144,53 @@ class Faults:
         self._brokers.lose_disk(node_id)
         self._brokers.start(node_id)
 
+    # --- power --------------------------------------------------------------------------------------------------------
+
+    def lose_power(self) -> None:
+        """Of one broker's machine."""
+        node_id = self.victim()
+        self._lose_power_of([node_id])
+        self.go_on()
+        self._brokers.start(node_id)
+
+    def lose_power_of_two(self) -> None:
+        """At once. The third one has all that was acknowledged, and leads until they are back."""
+        node_id = self.victim()
+        others = [one for one in self._brokers.nodes if one != node_id]
+        self._lose_power_of(others)
+        until(lambda: self._is_alone(node_id), f"broker {node_id}, which was in sync, leads all")
+        self._start(others)
+
+    def lose_power_of_all(self) -> None:
+        """At once. Nothing is lost of topics whose records are on disks before they are acknowledged."""
+        self._lose_power_of(self._brokers.nodes)
+        self._start(self._brokers.nodes)
+
+    def lose_power_of_all_but_one(self) -> None:
+        """All are killed at once, and one keeps its page cache. Nobody else may lead what is stored in memory, though the others
+        come back first."""
+        node_id = self.victim()
+        others = [one for one in self._brokers.nodes if one != node_id]
+        self._brokers.kill_at_once(self._brokers.nodes)
+        self._brokers.lose_power(others, self._rng)
+        self._start(others)
+        until(lambda: {*seen(self._admin).brokers} == {*others}, f"brokers {others} are back")
+        self._brokers.start(node_id)
+
+    def _lose_power_of(self, node_ids: Sequence[int]) -> None:
+        self._brokers.kill_at_once(node_ids)
+        self._brokers.lose_power(node_ids, self._rng)
+
+    def _start(self, node_ids: Sequence[int]) -> None:
+        for node_id in self._rng.sample(node_ids, len(node_ids)):
+            self._brokers.start(node_id)
+
+    def _is_alone(self, node_id: int) -> bool:
+        """Whether no other broker is in the cluster, and this one leads every partition."""
+        found = seen(self._admin)
+        leaders = {one.leader for topic in found.topics.values() for one in topic.partitions.values()}
+        return {*found.brokers} == leaders == {node_id}
+
     # --- the network and the bucket -----------------------------------------------------------------------------------
 
     def cut_off(self) -> None:
@@ -211,6 +258,12 @@ class Faults:
             self.cut_one_way,
             self.roll,
         ]
+
+    def of_power(self, *, memory: bool = False) -> list[Fault]:
+        """One of each kind that loses nothing where records are on disks, or in the ``memory`` of brokers, before they are
+        acknowledged."""
+        found = [self.lose_power_of_all_but_one, self.lose_power, self.lose_power_of_two]
+        return found if memory else [self.lose_power_of_all, *found]
 
     def of_processes(self) -> list[Fault]:
         """Those that need no proxies."""

@@ -1,12 +1,14 @@
 """A broker of a cluster in a process of its own, to be killed, stopped, cut off and started again.
 
     python -m tests.support.cluster_process PATH NODE_ID PORT ['{"links": {…}, "redis": "redis://…", "settings": {…},
-        "properties": "…", "patience_ms": 2000}']
+        "properties": "…", "patience_ms": 2000, "account": "…", "boots": 1}']
 
 The bucket is the directory ``PATH/store``, the broker's data ``PATH/broker-<id>/data``. While the file ``PATH/no-bucket-<id>``
 exists, this broker cannot reach the bucket. ``links`` is where it reaches the other brokers instead of their own ports.
 ``properties`` is a file of settings as for ``firn serve``. ``patience_ms`` is how long it waits for another broker to accept a
-connection, and to answer a sign of life. SIGTERM stops it in order. It prints ``ready`` when it serves, and its notices.
+connection, and to answer a sign of life. ``account`` is where it notes what a loss of power would take (``tests.support.power``),
+and ``boots`` counts the losses of power of its machine, each of which gives it another boot id. SIGTERM stops it in order. It
+prints ``ready`` when it serves, and its notices.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
 
@@ -32,7 +34,7 @@ from app.broker.log_keys import with_log_keys
 from app.broker.places import KafkaPlaces
 from app.broker.quota_tokens import RedisTokens
 from app.client.connection import Dialer, KafkaConnection, dial_tcp
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, InternalDurability
 from app.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
 from app.metadata.cluster import LEVEL_MAX
@@ -41,8 +43,11 @@ from app.metadata.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
 from app.settings import load
 from tests.support.broker import running_broker
+from tests.support.power import AccountedFileSystem
 
 T = TypeVar("T")
+SYNC_S_MAX: Final = 0.01
+"""Of a broker whose machine may lose its power."""
 
 
 class CutPool:
@@ -111,13 +116,16 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
         loop.add_signal_handler(number, stopped.set)
     if "patience_ms" in more:
         control_link.BEAT_MS = control_link.CONNECT_MS = more["patience_ms"]  # type: ignore[misc]
+    settings = dict(more.get("settings", {}))
+    if "firn_internal_durability" in settings:
+        settings["firn_internal_durability"] = InternalDurability(settings["firn_internal_durability"])
     pool = ThreadPool(4)
     store = DirectoryStore(path / "store", CutPool(pool, path / f"no-bucket-{node_id}"))
     await store.open()
     dial: Dialer = ThroughLinks(more.get("links", {}), dial_tcp)
     around: dict[str, Any] = {}
     redis = more.get("redis")
-    if more.get("settings", {}).get("firn_quota_scope") == "cluster":
+    if settings.get("firn_quota_scope") == "cluster":
         around["new_tokens"] = partial(quota_tokens, redis)
     if "properties" in more:
         config = settings_of(more["properties"])
@@ -131,13 +139,14 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
         path / f"broker-{node_id}",
         store=store,
         rng=random.Random(),
-        boot_id=boot_id(),
+        boot_id=f"{boot_id()}-{more.get('boots', 0)}",
+        fs=AccountedFileSystem(Path(more["account"]), sync_s_max=SYNC_S_MAX) if "account" in more else None,
         new_link=partial(KafkaControlLink, dial=dial),
         node_id=node_id,
         listen_port=port,
         log_line=lambda line: print(f"{time.time():.2f} {line}", flush=True),
         liveness=redis_liveness(redis) if redis is not None else None,
-        **({"new_level": 1} | around | more.get("settings", {})),
+        **({"new_level": 1} | around | settings),
     ) as broker:
         print("ready", flush=True)
         fenced = asyncio.create_task(broker.ended.wait())
