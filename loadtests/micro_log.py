@@ -56,6 +56,19 @@ def _append_round(log: PartitionLog, payloads: list[bytearray]) -> float:
     return (time.perf_counter() - started) / len(views) * 1e6
 
 
+def _run_round(log: PartitionLog, payloads: list[bytearray], together: int) -> float:
+    """The same for so many batches by one write."""
+    views = [memoryview(payload) for payload in payloads]
+    started = time.perf_counter()
+    while views:
+        run = [(view, found) for view in views[:together] if (found := log.check_plain(view)) is not None]
+        appended = log.append_run(run, now_ms=NOW_MS)
+        del views[: len(appended)]
+        if len(appended) < len(run):  # the first of a producer, or of a segment
+            log.append_as_leader(views.pop(0), now_ms=NOW_MS)
+    return (time.perf_counter() - started) / len(payloads) * 1e6
+
+
 async def measure(directory: str) -> None:
     manager = LogManager(directory, PosixFileSystem(), ThreadPool(4), _Clock(), random.Random(1))
     manager.lock()
@@ -78,6 +91,16 @@ async def measure(directory: str) -> None:
             rounds.append(_append_round(log, payloads))
             await asyncio.sleep(0.05)
         print(f"{title + f' ({size} bytes)':58s} {statistics.median(rounds):10.2f}")
+    for named, records, count, producer_id in (("1 KB", 8, 4000, 4), ("16 KB", 128, 1000, 5)):
+        number = 0
+        for together in (1, 2, 8, 32, 64):
+            rounds = []
+            for _ in range(ROUNDS):
+                payloads = _batches(count, records, 105, number * count * records, producer_id)
+                rounds.append(_run_round(log, payloads, together))
+                number += 1
+                await asyncio.sleep(0.05)
+            print(f"{f'append {named}, idempotent, {together} together':58s} {statistics.median(rounds):10.2f}")
 
     payload = _batches(1, 8, 105, 0, 1)[0]
     view = memoryview(payload)

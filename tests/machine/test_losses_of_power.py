@@ -260,8 +260,8 @@ def test_a_change_that_was_noted_and_not_made_or_made_and_not_noted_does_no_harm
         file = machine.synced("log", b"data")
         inode = os.fstat(file.fileno()).st_ino
         account = machine.fs.account
-        account._note_change(file.fileno(), inode, 2, 10)
-        account._note_change(file.fileno(), inode, 1, -1)
+        account.note_change(file.fileno(), inode, 2, 10)
+        account.note_change(file.fileno(), inode, 1, -1)
         machine.synced("gone", b"data")
         account.keep(machine.path("gone"))
         os.unlink(machine.path("gone"))

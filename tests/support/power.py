@@ -117,15 +117,15 @@ class Account:
 
     def write(self, descriptor: int, inode: int, data: Buffer, position: int) -> int:
         with self.lock:
-            self._note_change(descriptor, inode, position, memoryview(data).nbytes)
+            self.note_change(descriptor, inode, position, memoryview(data).nbytes)
             return os.pwrite(descriptor, data, position)
 
     def truncate(self, descriptor: int, inode: int, size: int) -> None:
         with self.lock:
-            self._note_change(descriptor, inode, size, os.fstat(descriptor).st_size - size)
+            self.note_change(descriptor, inode, size, os.fstat(descriptor).st_size - size)
             os.ftruncate(descriptor, size)
 
-    def _note_change(self, descriptor: int, inode: int, position: int, length: int) -> None:
+    def note_change(self, descriptor: int, inode: int, position: int, length: int) -> None:
         size = os.fstat(descriptor).st_size
         old = os.pread(descriptor, length, position) if length > 0 and position < size else b""
         start, end = min(position, size), max(position, position + length)
