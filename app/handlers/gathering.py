@@ -50,7 +50,7 @@ class Gathered(NamedTuple):
 class Gathering:
     """The requests that wait for the end of a turn of the loop, or of a client's call. Belongs to one loop."""
 
-    __slots__ = ("_last_client", "_last_s", "_requests", "_server", "_set_aside", "several")
+    __slots__ = ("_last_id", "_last_s", "_requests", "_server", "_set_aside", "several")
 
     def __init__(self, server: Service) -> None:
         self._server = server
@@ -59,7 +59,8 @@ class Gathering:
         """Clients whose requests wait for the end of this turn."""
         self.several = False
         """Whether more than one client has sent something in the last turn: then it is worth it to wait for the others."""
-        self._last_client: Client | None = None
+        self._last_id = 0
+        """Whose call was the last. Not the client itself, which would be kept beyond its end."""
         self._last_s = -1.0
 
     def take(
@@ -115,9 +116,9 @@ class Gathering:
             else:
                 self.flush(client)
         started_s = client.started_s
-        if started_s == self._last_s and client is not self._last_client:
+        if started_s == self._last_s and id(client) != self._last_id:
             self.several = True
-        self._last_s, self._last_client = started_s, client
+        self._last_s, self._last_id = started_s, id(client)
 
     def _turn_ends(self) -> None:
         self.several = self._set_aside > 1
