@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,6 +297,21 @@ async def test_rights_that_were_taken_meanwhile_are_looked_at(bench: Bench) -> N
     await turn()
     assert one.answers() + other.answers() == [(3, 0, 3), (2, 0, 4), (3, 0, 5)], "this broker has no rules"
     assert log_of(bench).runs == [], "but it was asked for them"
+
+
+async def test_who_may_not_write_any_more_is_refused_what_was_not_appended_yet(bench: Bench) -> None:
+    one, other = several(bench, 2)
+    one.client.speak_as(replace(one.client.caller, rights=Rights("User:one")))
+    one.learn()
+    one.send(one.frame(), one.frame())
+    other.send(other.frame())
+    allows = SimpleNamespace(allows=lambda principal, *_: principal != "User:one")
+    bench.server.context.authorizer = allows  # type: ignore[assignment]
+    one.client.caller.rights.valid = False
+    await turn()
+    assert [error for _, error, _ in one.answers()] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
+    assert other.answers() == [(2, 0, 3)]
+    assert log_of(bench).log_end_offset == 4
 
 
 async def test_what_came_before_a_broken_frame_is_answered_before_the_connection_ends(bench: Bench) -> None:

@@ -304,6 +304,15 @@ one_batch = st.tuples(
 )
 
 
+def drawn(one: tuple[int, int, int, int, bool], next_sequence: dict[int, int]) -> memoryview:
+    """The batch that ``one_batch`` says."""
+    count, producer_id, distance, shift, transactional = one
+    if producer_id < 0:
+        return batch(count, timestamp=NOW + shift)
+    sequence = max(0, next_sequence[producer_id] + (distance - 2) * (distance != 2))
+    return idempotent(sequence, count, producer_id=producer_id, timestamp=NOW + shift, transactional=transactional)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(one_batch, max_size=25))
 def test_the_straight_way_of_an_append_equals_the_general_one(batches: list[tuple[int, int, int, int, bool]]) -> None:
@@ -320,14 +329,9 @@ def test_the_straight_way_of_an_append_equals_the_general_one(batches: list[tupl
         log._plain = plain
         next_sequence = {1: 0, 2: 0}
         outcomes: list[object] = []
-        for count, producer_id, distance, shift, transactional in batches:
-            if producer_id < 0:
-                records = batch(count, timestamp=NOW + shift)
-            else:
-                sequence = max(0, next_sequence[producer_id] + (distance - 2) * (distance != 2))
-                records = idempotent(
-                    sequence, count, producer_id=producer_id, timestamp=NOW + shift, transactional=transactional
-                )
+        for one in batches:
+            producer_id = one[1]
+            records = drawn(one, next_sequence)
             try:
                 outcomes.append(append(log, records))
                 if producer_id >= 0:
@@ -385,14 +389,9 @@ def test_batches_appended_together_equal_those_appended_one_by_one(
                 alone(log, records)
         else:
             next_sequence = {1: 0, 2: 0}
-            for count, producer_id, distance, shift, transactional in batches:
-                if producer_id < 0:
-                    records = batch(count, timestamp=NOW + shift)
-                else:
-                    sequence = max(0, next_sequence[producer_id] + (distance - 2) * (distance != 2))
-                    records = idempotent(
-                        sequence, count, producer_id=producer_id, timestamp=NOW + shift, transactional=transactional
-                    )
+            for one in batches:
+                producer_id = one[1]
+                records = drawn(one, next_sequence)
                 sent.append(bytes(records))
                 alone(log, records)
                 if producer_id >= 0 and producer_id in log.producers.entries:
