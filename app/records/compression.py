@@ -3,6 +3,9 @@
 A compressed batch comes from a peer, so its own claims about its size are never believed further than the limit: nothing is
 allocated beyond ``max_bytes`` (plus one step of a few MiB), whatever the bytes say, and work stops there.
 
+Work is bounded, too, for bytes that unfold to nothing. The number of a stream's parts is limited (``MEMBERS_MAX``, ``BLOCKS_MAX``),
+and the stream may not be far longer than its content (``WASTED_BYTES_MAX``). Otherwise 10 MB of empty gzip members take minutes.
+
     none    –
     gzip    RFC 1952, one or more members                        zlib
     snappy  raw blocks behind xerial's header, as Java writes;   cramjam
@@ -50,7 +53,16 @@ GZIP_LEVEL_DEFAULT: Final = -1
 LZ4_LEVEL_DEFAULT: Final = 9
 ZSTD_LEVEL_DEFAULT: Final = 3
 
+MEMBERS_MAX: Final = 1024
+"""Gzip members, zstd frames or xerial streams of one batch. Clients write one; each costs a new decoder."""
+BLOCKS_MAX: Final = 16_384
+"""Snappy and LZ4 blocks of one batch. Clients write blocks of 32 KiB or more, so this many are 512 MiB."""
+WASTED_BYTES_MAX: Final = 256 * KIB
+"""Bytes by which a gzip or zstd stream may be longer than twice its content. Inside a member or frame, blocks are not counted."""
+
 _GZIP_WBITS: Final = 31
+_GZIP_SLICE_BYTES: Final = 256 * KIB
+"""Input given to zlib at a time: the end of each member copies the rest of it."""
 _STEP_BYTES: Final = 64 * KIB
 """First output buffer of a decoder that cannot know how much will come."""
 
@@ -61,6 +73,14 @@ _XERIAL_BLOCK_BYTES: Final = 32 * KIB
 _SNAPPY_EXPANSION_MAX: Final = 22
 """Snappy's densest element is a copy: three bytes that stand for 64. A block that claims more lies about its length."""
 _INT32: Final = Struct(">i")
+
+LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+LZ4_CONTENT_SIZE: Final = 0x08
+LZ4_BLOCK_CHECKSUM: Final = 0x10
+LZ4_DICTIONARY: Final = 0x01
+_LZ4_HEADER_BYTES_MIN: Final = 7
+"""Magic, flags, block descriptor and header checksum. An optional content size and dictionary id come before the checksum."""
+_LZ4_BLOCK_SIZE: Final = Struct("<I")
 
 _ZSTD_SLICE_BYTES: Final = 1 * KIB
 """Input given to a zstd frame of unknown size at a time: it can unfold to 32 MiB at most (a 128 KiB block takes 4 bytes)."""
@@ -126,29 +146,47 @@ def _too_large(codec: int, max_bytes: int) -> LimitExceeded:
     return LimitExceeded(f"{Codec(codec).name.lower()} data unfolds to more than {max_bytes} bytes")
 
 
+def _too_many(codec: int, parts: str, parts_max: int) -> CorruptionError:
+    return CorruptionError(f"{Codec(codec).name.lower()} data has more than {parts_max} {parts}")
+
+
+def _check_waste(codec: int, consumed_bytes: int, content_bytes: int) -> None:
+    """Raises: CorruptionError if a stream is far longer than what it has unfolded to."""
+    if consumed_bytes > 2 * content_bytes + WASTED_BYTES_MAX:
+        raise CorruptionError(
+            f"{consumed_bytes} bytes of {Codec(codec).name.lower()} data unfold to only {content_bytes} bytes"
+        )
+
+
 # --- gzip -----------------------------------------------------------------------------------------------------------
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
     pieces: list[bytes] = []
-    total = 0
-    rest: Buffer = data
-    while True:
-        unpacker = zlib.decompressobj(_GZIP_WBITS)
+    total = position = 0
+    members = 1
+    unpacker = zlib.decompressobj(_GZIP_WBITS)
+    while position < len(view):
+        if unpacker.eof:
+            members += 1
+            if members > MEMBERS_MAX:
+                raise _too_many(Codec.GZIP, "members", MEMBERS_MAX)
+            unpacker = zlib.decompressobj(_GZIP_WBITS)
         try:
             # One byte more than allowed tells a stream that fits exactly from one that does not.
-            piece = unpacker.decompress(rest, max_bytes - total + 1)
+            piece = unpacker.decompress(view[position : position + _GZIP_SLICE_BYTES], max_bytes - total + 1)
         except zlib.error as error:
             raise CorruptionError(f"gzip data is damaged: {error}") from None
         total += len(piece)
         if total > max_bytes:
             raise _too_large(Codec.GZIP, max_bytes)
         pieces.append(piece)
-        if not unpacker.eof:
-            raise CorruptionError("gzip data ends early")
-        rest = unpacker.unused_data
-        if not rest:
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        position = min(position + _GZIP_SLICE_BYTES, len(view)) - len(unpacker.unused_data)
+        _check_waste(Codec.GZIP, position, total)
+    if not unpacker.eof:
+        raise CorruptionError("gzip data ends early")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 # --- snappy ---------------------------------------------------------------------------------------------------------
@@ -175,10 +213,13 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     end = len(view)
     position = 0
     pieces: list[bytes] = []
-    total = 0
+    total = streams = 0
     while position < end:
         if _starts_xerial(view, position):
             # Streams may follow each other; the versions after the magic are informative, as in snappy-java.
+            streams += 1
+            if streams > MEMBERS_MAX:
+                raise _too_many(Codec.SNAPPY, "streams", MEMBERS_MAX)
             position += len(_XERIAL_HEADER)
             if position > end:
                 raise CorruptionError("snappy data ends in its header")
@@ -189,6 +230,8 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
         position += 4
         if not 0 < length <= end - position:
             raise CorruptionError(f"a snappy block claims {length} bytes where {end - position} are left")
+        if len(pieces) == BLOCKS_MAX:
+            raise _too_many(Codec.SNAPPY, "blocks", BLOCKS_MAX)
         piece = _decompress_snappy_block(view[position : position + length], max_bytes - total, max_bytes)
         position += length
         total += len(piece)
@@ -211,7 +254,26 @@ def _decompress_snappy_block(block: memoryview, room_bytes: int, max_bytes: int)
 # --- lz4 ------------------------------------------------------------------------------------------------------------
 
 
+def _check_lz4_blocks(view: memoryview) -> None:
+    """Raises: CorruptionError if a frame has too many blocks. A damaged frame is left to the decoder."""
+    if len(view) < _LZ4_HEADER_BYTES_MIN or bytes(view[:4]) != LZ4_MAGIC:
+        return
+    flags = view[4]
+    position = _LZ4_HEADER_BYTES_MIN + (8 if flags & LZ4_CONTENT_SIZE else 0) + (4 if flags & LZ4_DICTIONARY else 0)
+    after = 8 if flags & LZ4_BLOCK_CHECKSUM else 4
+    end = len(view) - 4
+    for _ in range(BLOCKS_MAX + 1):
+        if position > end:
+            return
+        size = _LZ4_BLOCK_SIZE.unpack_from(view, position)[0]
+        if size == 0:
+            return
+        position += after + (size & 0x7FFFFFFF)
+    raise _too_many(Codec.LZ4, "blocks", BLOCKS_MAX)
+
+
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    _check_lz4_blocks(memoryview(data))
     unpacker = lz4.frame.LZ4FrameDecompressor()
     pieces: list[bytes] = []
     total = 0
@@ -260,7 +322,9 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
         size = zstandard.frame_content_size(data)
         if size > max_bytes:
             raise _too_large(Codec.ZSTD, max_bytes)
-        if size >= 0:
+        if (
+            size > 0 and len(data) <= 2 * size + WASTED_BYTES_MAX
+        ):  # of size 0, what follows the frame would not be looked at
             try:
                 return context.decompress(data, max_output_size=size, allow_extra_data=False)
             except zstandard.ZstdError:
@@ -276,11 +340,15 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
 def _decompress_zstd_stream(context: zstandard.ZstdDecompressor, view: memoryview, max_bytes: int) -> bytes:
     pieces: list[bytes] = []
     total = 0
+    frames = 1
     unpacker = context.decompressobj()
     for start in range(0, len(view), _ZSTD_SLICE_BYTES):
         rest: Buffer = view[start : start + _ZSTD_SLICE_BYTES]
         while rest:
             if unpacker.eof:
+                frames += 1
+                if frames > MEMBERS_MAX:
+                    raise _too_many(Codec.ZSTD, "frames", MEMBERS_MAX)
                 unpacker = context.decompressobj()
             piece = unpacker.decompress(rest)
             total += len(piece)
@@ -288,6 +356,7 @@ def _decompress_zstd_stream(context: zstandard.ZstdDecompressor, view: memoryvie
                 raise _too_large(Codec.ZSTD, max_bytes)
             pieces.append(piece)
             rest = unpacker.unused_data if unpacker.eof else b""
+        _check_waste(Codec.ZSTD, start, total)
     if not unpacker.eof:
         raise CorruptionError("zstd data ends early")
     return b"".join(pieces)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+from struct import pack_into
+
 import pytest
 
 from app.configs import ProduceValidation, TimestampType, TopicConfig
@@ -10,6 +13,7 @@ from app.hot.log import PartitionLog
 from app.hot.unreadable import UnreadableBatches
 from app.records.batch import HEADER_BYTES, parse_header, rewrite_header
 from app.records.builder import build_batch
+from app.records.compression import Codec
 from app.units import TimestampMs
 from tests.hot.helpers import NOW, batch, manager_over, new_log, read_all, sim
 
@@ -42,6 +46,29 @@ async def test_an_unsound_record_is_stored_by_default_and_refused_where_records_
     assert told.value.code is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
     assert append(log, batch()) == (0, 1)
+
+
+def compressed(body: bytes, codec: Codec, *, count: int = 1) -> memoryview:
+    """A batch with a right header and checksum whose compressed records are ``body``."""
+    made = bytearray(batch(count)[:HEADER_BYTES]) + body
+    pack_into(">i", made, 8, len(made) - 12)
+    rewrite_header(made, 0, attributes=int(codec))
+    return memoryview(made)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"firn_produce_validation": RECORDS}, {"cleanup_policy": ("compact",)}, {"compression_type": "zstd"}],
+    ids=["checked", "compacted", "recompressed"],
+)
+def test_a_batch_of_endless_empty_members_is_refused_wherever_batches_are_decompressed(
+    config: dict[str, object],
+) -> None:
+    log = logs(**config)
+    with pytest.raises(ProtocolError, match="gzip data has more than 1024 members") as told:
+        append(log, compressed(gzip.compress(b"") * 10_000, Codec.GZIP))
+    assert told.value.code is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
 
 
 async def test_a_false_greatest_timestamp_is_mended_where_records_are_checked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import time
 import tracemalloc
 import zlib
 
@@ -127,6 +128,64 @@ def test_a_bomb_is_refused_without_its_memory_being_spent(name: str) -> None:
         tracemalloc.stop()
     # zstd's input is fed a slice at a time, and one slice may unfold to 32 MiB; all others stop within a step.
     assert peak_bytes < (40 * MIB if codec is Codec.ZSTD else len(bomb) + 8 * MIB)
+
+
+GZIP_HEADER = gzip.compress(b"", mtime=0)[:10]
+LZ4_HEADER = bytes.fromhex("04224d18604082")
+EMPTY_DYNAMIC_BLOCK = bytes.fromhex("ecdd810800000000207feb177911")
+"""Deflate: 14 bytes that have the decoder build its tables, and no content."""
+LABOURS = {
+    "gzip: empty members": (Codec.GZIP, b"", gzip.compress(b"", mtime=0)),
+    "gzip: small members": (Codec.GZIP, b"", gzip.compress(b"abcdefghijklmnopqrstuvwxyz", mtime=0)),
+    "gzip: empty stored blocks": (Codec.GZIP, GZIP_HEADER, b"\0\0\0\xff\xff"),
+    "gzip: empty blocks with tables": (Codec.GZIP, GZIP_HEADER, EMPTY_DYNAMIC_BLOCK),
+    "gzip: a name without an end": (Codec.GZIP, b"\x1f\x8b\x08\x08" + bytes(6), b"name"),
+    "snappy: empty blocks": (Codec.SNAPPY, XERIAL_HEADER, b"\0\0\0\1\0"),
+    "snappy: blocks of a byte": (Codec.SNAPPY, XERIAL_HEADER, b"\0\0\0\3\1\0x"),
+    "snappy: streams": (Codec.SNAPPY, b"", XERIAL_HEADER),
+    "lz4: empty stored blocks": (Codec.LZ4, LZ4_HEADER, b"\0\0\0\x80"),
+    "lz4: empty compressed blocks": (Codec.LZ4, LZ4_HEADER, b"\1\0\0\0\0"),
+    "lz4: stored blocks of a byte": (Codec.LZ4, LZ4_HEADER, b"\1\0\0\x80x"),
+    "zstd: empty frames": (Codec.ZSTD, b"", bytes.fromhex("28b52ffd0000010000")),
+    "zstd: empty frames that state their size": (Codec.ZSTD, b"", bytes.fromhex("28b52ffd2000010000")),
+    "zstd: skippable frames": (Codec.ZSTD, b"", bytes.fromhex("502a4d1800000000")),
+    "zstd: empty blocks": (Codec.ZSTD, bytes.fromhex("28b52ffd0058"), bytes(3)),
+    "zstd: empty blocks of a frame that states its size": (Codec.ZSTD, bytes.fromhex("28b52ffd2001"), bytes(3)),
+}
+"""Codec, start, and what is repeated: streams that cost the decoder much and unfold to little."""
+LABOUR_BYTES = 4 * MIB
+LABOUR_CPU_SECONDS_MAX = 0.3
+"""Of a pool thread. Unbounded, the worst of them takes 20 s and more."""
+
+
+@pytest.mark.parametrize("name", LABOURS)
+def test_a_stream_of_much_work_and_little_content_is_refused_before_the_work(name: str) -> None:
+    codec, start, part = LABOURS[name]
+    stream = start + part * (LABOUR_BYTES // len(part))
+    before = time.thread_time()
+    with pytest.raises(CorruptionError, match=r"more than|unfold to only"):
+        decompress(codec, stream, 64 * MIB)
+    assert time.thread_time() - before < LABOUR_CPU_SECONDS_MAX
+
+
+def test_a_batch_of_many_members_frames_and_blocks_is_read() -> None:
+    assert decompress(Codec.GZIP, gzip.compress(b"one", mtime=0) * 1024, 10_000) == b"one" * 1024
+    assert decompress(Codec.ZSTD, zstandard.compress(b"one") * 1024, 10_000) == b"one" * 1024
+    block = bytes(cramjam.snappy.compress_raw(b"one"))
+    framed = len(block).to_bytes(4, "big") + block
+    assert decompress(Codec.SNAPPY, XERIAL_HEADER + framed * 16_384, 100_000) == b"one" * 16_384
+    stored = b"\3\0\0\x80one" * 16_384 + bytes(4)
+    assert decompress(Codec.LZ4, LZ4_HEADER + stored, 100_000) == b"one" * 16_384
+
+
+def test_a_large_batch_that_does_not_compress_is_read() -> None:
+    data = b"".join(zlib.crc32(number.to_bytes(4, "big")).to_bytes(4, "big") for number in range(300_000))
+    for codec in PACKING:
+        assert decompress(codec, compress(codec, data), len(data)) == data
+
+
+def test_a_frame_after_an_empty_zstd_frame_is_read() -> None:
+    assert decompress(Codec.ZSTD, zstandard.compress(b"") + zstandard.compress(b"two"), 100) == b"two"
 
 
 def test_a_bare_snappy_block_is_read_as_some_clients_write_it() -> None:
