@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -57,6 +58,7 @@ class TokenKeys:
         for module, package in (("jwt", "PyJWT"), ("cryptography", "cryptography")):
             if find_spec(module) is None:
                 raise ConfigError(f"OAUTHBEARER needs the package {package}: run pip install 'firn-broker[security]'.")
+        import_module("jwt")  # now, because it takes 100 ms of CPU, and the first login would wait for it
         self._name = listener.name
         self._url = listener.text(URL)
         self._parts = _checked(listener)

@@ -377,5 +377,5 @@ def unpack(kind: type[T], data: bytes) -> T:
     """The reverse. Raises: ProtocolError."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # the sender chooses how deeply values are nested
         raise ProtocolError(f"not a {kind.__name__}: {error}") from error

@@ -2,13 +2,16 @@
 
 ``X500Principal.getName()`` prints RFC 2253: the most specific part first, nine keywords, every other attribute as its number and
 the bytes of its value. Rules are those of ``ssl.principal.mapping.rules``.
+
+A client chooses its name, as far as its certificate authority lets it. So names have a limit, and rules are matched by RE2, in
+linear time. RE2 has no look-ahead, look-behind and references to groups within a pattern; rules that need them are refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -22,6 +25,12 @@ KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
 }
 """By number. Other attributes have no keyword in RFC 2253."""
+NAME_CHARS_MAX: Final = 4096
+"""Of a printed name. Kafka has no limit; names of real certificates have some hundred characters."""
+SUBJECT_BYTES_MAX: Final = 16_384
+"""Of a name in DER: ``NAME_CHARS_MAX`` characters of four bytes each."""
+NUMBER_BITS_MAX: Final = 128
+"""Of one part of an attribute's number: a UUID can be one (ITU-T X.667)."""
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _REFERENCE: Final = re.compile(r"\$(\d)|\\(.)|\$\{?(\w+)\}?")
 
@@ -57,8 +66,8 @@ _ESCAPED: Final = frozenset(',+"\\<>;#')
 
 
 class _Rule(NamedTuple):
-    pattern: re.Pattern[str] | None
-    """None for DEFAULT."""
+    pattern: Any
+    """Compiled by RE2; None for DEFAULT."""
     replacement: str
     case: str
 
@@ -79,14 +88,13 @@ class PrincipalRules:
             if default:
                 self._rules.append(_Rule(None, "", ""))
             else:
-                try:
-                    self._rules.append(_Rule(re.compile(_python(pattern)), replacement, case))
-                except re.error as error:
-                    raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from None
+                self._rules.append(_Rule(_compiled(pattern), replacement, case))
             position = found.end()
 
     def apply(self, name: str) -> str | None:
-        """The user's name, by the first rule that fits; None if none does."""
+        """The user's name, by the first rule that fits; None if none does, or if the name is longer than ``NAME_CHARS_MAX``."""
+        if len(name) > NAME_CHARS_MAX:
+            return None
         for rule in self._rules:
             if rule.pattern is None:
                 return name
@@ -98,23 +106,39 @@ class PrincipalRules:
         return None
 
 
-def _python(pattern: str) -> str:
-    """Java's named groups as Python has them."""
-    return re.sub(r"\(\?<(?![=!])", "(?P<", pattern)
+def _compiled(pattern: str) -> Any:
+    """Raises: ValueError, a clause that says what is wrong."""
+    import re2  # most brokers have no rules, and the library takes long to load
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        # Java's \uXXXX has another form in RE2; an escaped backslash before a u is no such character.
+        return re2.compile(_UNICODE.sub(lambda found: f"\\x{{{found[1]}}}" if found[1] else found[0], pattern), options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        why = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise ValueError(
+            f"the pattern {pattern!r} cannot be read by RE2, which has no look-ahead, look-behind and back references: {why}"
+        ) from None
 
 
-def _replaced(replacement: str, found: re.Match[str]) -> str:
+_UNICODE: Final = re.compile(r"\\u([0-9A-Fa-f]{4})|\\.", re.DOTALL)
+
+
+def _replaced(replacement: str, found: Any) -> str:
     return _REFERENCE.sub(lambda reference: _referred(reference, found), replacement)
 
 
-def _referred(reference: re.Match[str], found: re.Match[str]) -> str:
+def _referred(reference: re.Match[str], found: Any) -> str:
     number, escaped, name = reference.groups()
     if escaped is not None:
         return escaped
     try:
-        return found[int(number)] or "" if number is not None else found[name] or ""
+        text: str | None = found[int(number)] if number is not None else found[name]
     except IndexError:
         return reference[0]  # as Kafka: a reference to a group that is not there is text
+    return text or ""
 
 
 # --- reading a certificate --------------------------------------------------------------------------------------------
@@ -149,6 +173,8 @@ def subject_of(certificate: bytes) -> list[list[Attribute]]:
         _, _, fields = _element(fields)
     tag, subject, _ = _element(fields)
     _expect(tag, _SEQUENCE)
+    if len(subject) > SUBJECT_BYTES_MAX:
+        raise ValueError("the certificate has a name that is too long")
     parts = []
     while subject:
         tag, part, subject = _element(subject)
@@ -199,6 +225,8 @@ def _dotted(number: bytes) -> str:
     parts, value = [], 0
     for byte in number:
         value = value << 7 | byte & 0x7F
+        if value >> NUMBER_BITS_MAX:
+            raise ValueError("the certificate has an attribute with a number that is too long")
         if not byte & 0x80:
             parts.append(value)
             value = 0

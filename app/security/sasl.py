@@ -58,7 +58,7 @@ class PlainServer:
         self._users = {name: _digest(password) for name, password in users.items()}
 
     def evaluate(self, token: bytes) -> LoggedIn:
-        parts = token.split(b"\0")
+        parts = token.split(b"\0", 3)
         if len(parts) != 3 or not parts[1] or not parts[2]:
             raise Refused(PLAIN_REFUSED)
         try:

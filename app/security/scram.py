@@ -356,8 +356,8 @@ class ScramClient:
         if found is None or not found[1].startswith(self._nonce) or len(found[1]) <= len(self._nonce):
             raise Refused("the server's first SCRAM message cannot be read")
         iterations = int(found[3])
-        if not ITERATIONS_MIN <= iterations <= 1_000_000:
-            raise Refused(f"the server asks for {iterations} iterations; {ITERATIONS_MIN} are the least")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise Refused(f"the server asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are done")
         digest = self._mechanism.digest
         salt = b64decode(found[2])
         credential = credential_of(

@@ -16,6 +16,8 @@ from app.security.sasl import Invalid, LoggedIn, Refused
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 TOKEN_CHARS_MAX: Final = 64 * 1024
+MESSAGE_BYTES_MAX: Final = TOKEN_CHARS_MAX + 1024
+"""A token, and other pairs beside it."""
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 """RFC 7518, 3.3. Kafka refuses shorter keys, too."""
@@ -24,11 +26,28 @@ INVALID: Final = b'{"status":"invalid_token"}'
 """What a client is told first, as by Kafka; it answers, and then the login fails."""
 FAILED: Final = '{"status":"invalid_token"}'
 OTHER: Final = "Authentication failed: Client requested an authorization id that is different from the token's user"
-_PAIRS: Final = rb"(?:[A-Za-z]+=[\x20-\x7e\r\n\t]*\x01)"
-_MESSAGE: Final = re.compile(
-    rb"n,(?:a=([^,]*))?,\x01" + _PAIRS + rb"*?auth=Bearer +([-_.~+/A-Za-z0-9]+=*)\x01" + _PAIRS + rb"*\x01",
-    re.IGNORECASE,
-)
+_START: Final = re.compile(rb"n,(?:a=([^,]*))?,\x01", re.IGNORECASE)
+_PAIRS: Final = re.compile(rb"(?:[A-Za-z]+=[\x20-\x7e\r\n\t]*\x01)*\x01")
+_BEARER: Final = re.compile(rb"auth=Bearer +([-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
+"""One pair of ``_PAIRS``."""
+
+
+def read_message(message: bytes) -> tuple[bytes, str] | None:
+    """Parse a client's message (RFC 7628, section 3.1) in linear time.
+
+    Of several pairs that can be the token, the first one counts. No pair contains the byte that ends it, so the message can be cut
+    there, and each pair is looked at by itself.
+
+    Returns: the authorization id, empty for none, and the token; None if the message does not follow the grammar or has no token.
+    """
+    start = _START.match(message)
+    if start is None or _PAIRS.fullmatch(message, start.end()) is None:
+        return None
+    for pair in message[start.end() :].split(b"\x01"):
+        found = _BEARER.fullmatch(pair)
+        if found is not None:
+            return start[1] or b"", found[1].decode("ascii")
+    return None
 
 
 class NotValid(Exception):  # it is what was found
@@ -160,14 +179,15 @@ class TokenServer:
     def evaluate(self, token: bytes) -> LoggedIn | Invalid:
         if self._failed:
             raise Refused(FAILED)
-        found = _MESSAGE.fullmatch(token) if len(token) <= TOKEN_CHARS_MAX + 1024 else None
+        found = read_message(token) if len(token) <= MESSAGE_BYTES_MAX else None
         if found is None:
             raise Refused("Authentication failed: the OAUTHBEARER message cannot be read")
+        authorization, text = found
         try:
-            entered = self._verify(found[2].decode("ascii"))
+            entered = self._verify(text)
         except NotValid as error:
             self._failed = True
             return Invalid(INVALID, f"the token is refused: {error}")
-        if found[1] and found[1].decode(errors="replace") != entered.user:
+        if authorization and authorization.decode(errors="replace") != entered.user:
             raise Refused(OTHER, user=entered.user)
         return entered
