@@ -18,9 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import __version__
 from app.errors import BrokerUnavailable, FirnError
 from app.faults import Faults
-from app.http import compactions, costs, documentation, drains, metrics, records, topics
+from app.http import compactions, costs, documentation, drains, metrics, record_batches, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft
+from app.http.conventions import Conventions
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
@@ -78,9 +79,16 @@ def create_app(
             yield
 
     app = FastAPI(
-        title="Firn", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None, docs_url=None
+        title="Firn",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+        docs_url=None,
+        redirect_slashes=False,
     )
     app.include_router(records.router)
+    app.include_router(record_batches.router)
     app.include_router(topics.router)
     app.include_router(compactions.router)
     app.include_router(costs.router)
@@ -103,6 +111,7 @@ def create_app(
         app.add_middleware(Login, settings=settings)
     app.add_middleware(Guard, access=access, registry=registry)
     app.add_middleware(Measured, registry=registry)
+    app.add_middleware(Conventions)
     _complete_openapi(app)
     return app
 

@@ -1,4 +1,4 @@
-"""Reads request bodies within limits of size and time, and answers while a body still comes in.
+"""Reads request bodies within limits of size and time, undoes their Content-Encoding, and answers while a body still comes in.
 
 Starlette's streaming response watches the channel of the request to learn that the client has left. The body arrives on the
 same channel, so the two cannot be used together. ``Duplex`` is a response that has the channel to itself.
@@ -7,19 +7,25 @@ same channel, so the two cannot be used together. ``Duplex`` is a response that 
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.errors import ProtocolError
+from app.http.content_encoding import decoder_for
 from app.http.errors import RestError
 
 T = TypeVar("T")
 
 JSON_TYPE: Final = "application/json"
+HELD_BYTES_MAX: Final = 1024 * 1024
+"""Of an answer to HTTP/1.0, which is held until it is whole."""
 
 
 class ClientLeft(Exception):
@@ -30,6 +36,8 @@ class IdleSender(Exception):
     """The client sends too slowly: see ``Pace``."""
 
 
+STEPS_IN_A_ROW_MAX: Final = 16
+"""So many pieces of a compressed body are handed out before other requests get a turn."""
 BODY_BYTES_PER_S_MIN: Final = 1024
 """A slower sender is treated as one that sends nothing and only holds its connection."""
 
@@ -60,8 +68,15 @@ class Pace:
         return min(self._loop.time() + self._idle_s, whole_s)
 
 
-async def body_chunks(receive: Receive, pace: Pace) -> AsyncIterator[bytes]:
-    """The body as it arrives; ``pace`` is told of its bytes. Raises: ClientLeft, IdleSender."""
+async def body_chunks(receive: Receive, headers: Headers, pace: Pace) -> AsyncIterator[bytes]:
+    """The body as it arrives, without its Content-Encoding; ``pace`` is told of the bytes that came.
+
+    Raises: ClientLeft, IdleSender, RestError 415 for an encoding that is not served, ProtocolError for a body that is not in it.
+    """
+    decoder = decoder_for(headers.getlist("content-encoding"))
+    if decoder is None:
+        raise RestError(415, "The Content-Encoding is not served. Send the body in gzip, or as it is.")
+    steps = 0
     while True:
         try:
             async with asyncio.timeout_at(pace.deadline_s()):
@@ -73,26 +88,34 @@ async def body_chunks(receive: Receive, pace: Pace) -> AsyncIterator[bytes]:
         body: bytes = message.get("body", b"")
         if body:
             pace.received(len(body))
-            yield body
+            for piece in decoder.feed(body):
+                if piece:
+                    yield piece
+                steps += 1
+                if not steps % STEPS_IN_A_ROW_MAX:
+                    await asyncio.sleep(0)
         if not message.get("more_body", False):
+            decoder.end()
             return
 
 
 async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_timeout_ms: int) -> T:
     """The whole body, decoded as JSON of ``kind``.
 
-    Raises: RestError 400 (not JSON), 408 (too slow), 413 (too large), 422 (JSON of another shape); ClientLeft.
+    Raises: RestError 400 (not JSON), 408 (too slow), 413 (too large), 415 (encoding), 422 (JSON of another shape); ClientLeft.
     """
     body = bytearray()
     try:
-        async for chunk in body_chunks(request.receive, Pace(idle_timeout_ms)):
+        async for chunk in body_chunks(request.receive, request.headers, Pace(idle_timeout_ms)):
             body += chunk
             if len(body) > bytes_max:
                 raise RestError(413, f"The body is larger than {bytes_max} bytes.")
     except IdleSender:
         raise RestError(408, "The body did not arrive in time.") from None
+    except ProtocolError as error:
+        raise RestError(400, str(error)) from None
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=kind)
     except msgspec.ValidationError as error:
         raise RestError(422, f"The body is not of the right form: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -111,15 +134,23 @@ class Duplex(Response):
         self._talk = talk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._talk(receive, DuplexAnswer(send))
+        await self._talk(receive, DuplexAnswer(send, whole=scope["http_version"] == "1.0"))
 
 
 class DuplexAnswer:
-    """The answer of a ``Duplex``."""
+    """The answer of a ``Duplex``. A client of HTTP/1.0 cannot read chunks (RFC 9112, 6.1): it gets the ``whole`` answer at once."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, whole: bool = False) -> None:
         self._send = send
+        self._held: list[bytes] | None = [] if whole else None
+        self._held_bytes = 0
+        self._start: dict[str, Any] = {}
         self.started = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be asked for: what is held for a client of HTTP/1.0 has reached ``HELD_BYTES_MAX``."""
+        return self._held_bytes >= HELD_BYTES_MAX
 
     async def start(self, status: int, *, close: bool = False) -> None:
         """Send status and headers. ``close`` ends the connection after this answer."""
@@ -128,13 +159,22 @@ class DuplexAnswer:
         headers = [(b"content-type", JSON_TYPE.encode())]
         if close:
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        if self._held is None:
+            await self._send(self._start)
 
     async def write(self, piece: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        if self._held is None:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        else:
+            self._held.append(piece)
+            self._held_bytes += len(piece)
 
     async def finish(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        if self._held is not None:
+            self._start["headers"].append((b"content-length", b"%d" % self._held_bytes))
+            await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": b"".join(self._held or ()), "more_body": False})
 
 
 def json_response(content: Any, status: int = 200) -> Response:

@@ -1,4 +1,7 @@
-"""Cuts a stream of JSON objects into objects. White space between them is allowed and not needed. Pure.
+"""Cuts a stream of JSON objects, or an array of them, into objects. Pure.
+
+White space between the objects of a stream is allowed and not needed. A byte order mark before the first one is skipped
+(RFC 8259, 8.1).
 
 Only structure is looked at (strings, braces, brackets). The decoder finds out whether an object is valid JSON. So one bad
 record ends the stream only if nobody can tell where the next one begins.
@@ -6,6 +9,7 @@ record ends the stream only if nobody can tell where the next one begins.
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Final
 
@@ -20,8 +24,15 @@ _BLANK: Final = re.compile(rb"[ \t\r\n\x1e]*")
 class JsonSplitter:
     """Takes bytes and gives whole objects. Its work grows with the bytes fed, not with how they are cut."""
 
-    def __init__(self, object_bytes_max: int) -> None:
+    def __init__(self, object_bytes_max: int, *, separated: bool = False) -> None:
+        """``separated``: the objects are those of an array, whose opening bracket was read before: commas stand between them, and
+        ``]`` ends them."""
         self._object_bytes_max = object_bytes_max
+        self._separated = separated
+        self._comma_next = self._object_next = False
+        self.rest: bytes | None = None
+        """The bytes behind the end of the array, once it has ended."""
+        self._begun = False
         self._buffer = bytearray()
         self._scanned = 0
         self._depth = 0
@@ -37,6 +48,12 @@ class JsonSplitter:
         self.taken = []
         buffer = self._buffer
         buffer += data
+        if not self._begun:
+            if len(buffer) < len(codecs.BOM_UTF8) and codecs.BOM_UTF8.startswith(buffer):
+                return self.taken
+            self._begun = True
+            if buffer.startswith(codecs.BOM_UTF8):
+                del buffer[: len(codecs.BOM_UTF8)]
         start = 0
         position = self._scanned
         while True:
@@ -50,6 +67,13 @@ class JsonSplitter:
                 start = position = _BLANK.match(buffer, position).end()  # type: ignore[union-attr]
                 if position == len(buffer):
                     break
+                if self._separated and self._is_between(buffer[position]):
+                    if self.rest is not None:
+                        self.rest = bytes(buffer[position + 1 :])
+                        start = position = len(buffer)
+                        break
+                    start = position = position + 1
+                    continue
                 if buffer[position] != 0x7B:
                     found = bytes(buffer[position : position + 1])
                     raise ProtocolError(
@@ -70,6 +94,7 @@ class JsonSplitter:
                     if not self._depth:
                         self._check(position - start)
                         self.taken.append(bytes(buffer[start:position]))
+                        self._comma_next, self._object_next = True, False
                         start = position
         del buffer[:start]
         self._scanned = position - start
@@ -78,11 +103,65 @@ class JsonSplitter:
 
     def end(self) -> None:
         """The stream has ended. Raises: ProtocolError if it ends within an object."""
-        if self._depth:
+        if self._depth or (self._buffer and not self._begun):
             raise ProtocolError(
                 f"The body ends in the middle of a record, {len(self._buffer)} bytes after its beginning."
             )
 
+    def _is_between(self, byte: int) -> bool:
+        """Whether a byte behind an object of an array separates it from the next, or ends the array. Raises: ProtocolError."""
+        if byte == 0x2C and self._comma_next:
+            self._comma_next, self._object_next = False, True
+            return True
+        if byte == 0x5D and not self._object_next:
+            self.rest = b""
+            return True
+        if self._comma_next:
+            raise ProtocolError("A comma must stand between two entries, and ']' behind the last one.")
+        return False
+
     def _check(self, size: int) -> None:
         if size > self._object_bytes_max:
             raise LimitExceeded(f"A record is larger than {self._object_bytes_max} bytes.")
+
+
+_ENTRIES: Final = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"entries"[ \t\r\n]*:[ \t\r\n]*\[')
+_ENTRIES_START_BYTES_MAX: Final = 1024
+_ENTRIES_END: Final = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
+_ENTRIES_FORM: Final = 'The body must be an object with one member: {"entries": […]}.'
+
+
+class EntriesSplitter:
+    """Cuts ``{"entries": [{…}, …]}`` into its entries while it arrives, so that too many of them end the reading early."""
+
+    def __init__(self, entries_max: int, object_bytes_max: int) -> None:
+        self._entries_max = entries_max
+        self._start: bytearray | None = bytearray()
+        self._objects = JsonSplitter(object_bytes_max, separated=True)
+        self._end = bytearray()
+        self.entries: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        """Raises: ProtocolError where the body has another form; LimitExceeded for too many entries, or one that is too large."""
+        if self._start is not None:
+            self._start += data
+            start = self._start.removeprefix(codecs.BOM_UTF8)
+            found = _ENTRIES.match(start)
+            if found is None:
+                if len(start) > _ENTRIES_START_BYTES_MAX:
+                    raise ProtocolError(_ENTRIES_FORM)
+                return
+            data, self._start = bytes(start[found.end() :]), None
+        if self._objects.rest is None:
+            self.entries += self._objects.feed(data)
+            if len(self.entries) > self._entries_max:
+                raise LimitExceeded(f"A batch has at most {self._entries_max} entries.")
+            data = self._objects.rest or b""
+        self._end += data
+        if len(self._end) > _ENTRIES_START_BYTES_MAX:
+            raise ProtocolError(_ENTRIES_FORM)
+
+    def end(self) -> None:
+        """The body has ended. Raises: ProtocolError."""
+        if self._start is not None or self._objects.rest is None or _ENTRIES_END.fullmatch(self._end) is None:
+            raise ProtocolError(_ENTRIES_FORM)

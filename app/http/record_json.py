@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from app.client.producer import Acknowledged
 from app.errors import ProtocolError
 from app.http.errors import RestAnswer
 from app.units import TimestampMs
+
+Request = TypeVar("Request", bound="RecordRequest")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -40,6 +42,19 @@ class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
     value: Data | None = None
     timestamp: str | int | None = None
     """ISO 8601, or milliseconds since 1970."""
+
+
+class BatchEntry(RecordRequest, forbid_unknown_fields=True, kw_only=True):
+    """A record of ``POST …/records:batch``."""
+
+    id: str
+    """Chosen by the sender, unique in its batch."""
+
+
+class _EntryId(msgspec.Struct):
+    """Of an entry that may be malformed otherwise."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 
 
 class Part(NamedTuple):
@@ -77,17 +92,58 @@ class _Receipt(msgspec.Struct, omit_defaults=True):
     value: PartReceipt | None = None
 
 
+class BatchSuccess(_Receipt, kw_only=True):
+    """The receipt of an entry that was stored."""
+
+    id: str
+
+
+class BatchFailure(msgspec.Struct):
+    """The receipt of an entry that was not stored."""
+
+    id: str
+    error_code: int
+    message: str
+
+
+class _BatchReceipts(msgspec.Struct):
+    successes: list[BatchSuccess]
+    failures: list[BatchFailure]
+
+
 _decoder: Final = msgspec.json.Decoder(RecordRequest)
+_entry_decoder: Final = msgspec.json.Decoder(BatchEntry)
+_id_decoder: Final = msgspec.json.Decoder(_EntryId)
 _text_decoder: Final = msgspec.json.Decoder(str)
 _encoder: Final = msgspec.json.Encoder()
 
 
 def decode_record(data: bytes) -> NewRecord:
     """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
+    return _record_of(_decode(_decoder, data))
+
+
+def decode_entry(data: bytes) -> NewRecord:
+    """The record that an entry of a batch describes. Raises: ProtocolError, whose text is for the sender."""
+    return _record_of(_decode(_entry_decoder, data))
+
+
+def decode_entry_id(data: bytes) -> str:
+    """The id of an entry, whatever else it holds. Raises: ProtocolError."""
     try:
-        request = _decoder.decode(data)
+        return _id_decoder.decode(data).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"The id of an entry cannot be read: {error}.") from None
+
+
+def _decode(decoder: msgspec.json.Decoder[Request], data: bytes) -> Request:
+    try:
+        return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"The record cannot be read: {error}.") from None
+
+
+def _record_of(request: RecordRequest) -> NewRecord:
     headers = tuple((header.name, _header_value(header)) for header in request.headers)
     return NewRecord(
         request.partition_id,
@@ -111,6 +167,28 @@ def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None,
         value,
     )
     return _encoder.encode(message) + b"\n"
+
+
+def batch_success(
+    id: str, cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged
+) -> BatchSuccess:
+    """The receipt of a stored entry."""
+    return BatchSuccess(
+        200,
+        cluster_id,
+        stored.partition.topic,
+        stored.partition.partition,
+        stored.offset,
+        format_timestamp(stored.timestamp),
+        key,
+        value,
+        id=id,
+    )
+
+
+def batch_receipts(successes: list[BatchSuccess], failures: list[BatchFailure]) -> bytes:
+    """The answer to a batch."""
+    return _encoder.encode(_BatchReceipts(successes, failures))
 
 
 def error_receipt(answer: RestAnswer) -> bytes:
@@ -139,6 +217,8 @@ def _part(data: Data | None, what: str) -> Part:
     elif kind in ("STRING", "BINARY"):
         try:
             text = _text_decoder.decode(raw)
+        except UnicodeDecodeError:  # the record's decoder leaves raw values as they are
+            raise ProtocolError(f"The {what}'s data is not valid UTF-8.") from None
         except msgspec.MsgspecError:
             raise ProtocolError(f"The {what}'s data must be a JSON string, since its type is {kind}.") from None
         content = text.encode() if kind == "STRING" else _from_base64(text, f"The {what}'s data")

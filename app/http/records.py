@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastapi import APIRouter, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive
 
 from app.client.producer import Acknowledged
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
-from app.http.bodies import ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
-from app.http.errors import REFUSED, RestAnswer, answer_of
+from app.http.bodies import HELD_BYTES_MAX, ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
+from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
 from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
-from app.http.serving import caller_of, counts_no_more, gateway_of
+from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
 if TYPE_CHECKING:
     from app.http.callers import Caller
@@ -102,29 +103,29 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     await gateway.topic(topic_name)
     # A sender that announces its length sends all of it before it looks at the answer.
     whole = "content-length" in request.headers
-    conversation = _Conversation(gateway, caller_of(request), cluster_id, topic_name, whole=whole)
+    conversation = _Conversation(gateway, caller_of(request), cluster_id, topic_name, request.headers, whole=whole)
     return Duplex(conversation.talk)
 
 
 class _Conversation:
     """One request."""
 
-    def __init__(self, gateway: Gateway, caller: Caller | None, cluster_id: str, topic: str, *, whole: bool) -> None:
+    def __init__(
+        self, gateway: Gateway, caller: Caller | None, cluster_id: str, topic: str, headers: Headers, *, whole: bool
+    ) -> None:
         self._gateway = gateway
         self._caller = caller
         self._cluster_id = cluster_id
         self._topic = topic
+        self._headers = headers
         self._whole = whole
         self._outcomes: asyncio.Queue[_Outcome] = asyncio.Queue(gateway.settings.receipts_ahead_max)
         self._broken = False
-        registry = gateway.registry
-        text = "Records received over HTTP, by whether they were stored."
-        self._stored_total = registry.counter("firn_http_records_total", text, outcome="stored")
-        self._failed_total = registry.counter("firn_http_records_total", text, outcome="failed")
+        self._stored_total, self._failed_total = records_counters(gateway.registry)
 
     async def talk(self, receive: Receive, answer: DuplexAnswer) -> None:
         async with asyncio.TaskGroup() as group:
-            reader = group.create_task(self._read(receive))
+            reader = group.create_task(self._read(receive, answer))
             try:
                 await self._write(answer)
             finally:
@@ -132,12 +133,17 @@ class _Conversation:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    async def _read(self, receive: Receive) -> None:
+    async def _read(self, receive: Receive, answer: DuplexAnswer) -> None:
         splitter = JsonSplitter(self._gateway.settings.record_bytes_max)
         pace = Pace(self._gateway.settings.body_idle_timeout_ms)
         try:
             async with _while_counts(self._caller):
-                async for chunk in body_chunks(receive, pace):
+                async for chunk in body_chunks(receive, self._headers, pace):
+                    if answer.is_full:
+                        raise LimitExceeded(
+                            f"A client of HTTP/1.0 gets {HELD_BYTES_MAX} bytes of receipts for one request. "
+                            "Send the records that have no receipt in another request, or use HTTP/1.1."
+                        )
                     try:
                         objects = splitter.feed(chunk)
                     except (ProtocolError, LimitExceeded):
@@ -150,7 +156,7 @@ class _Conversation:
         except _CredentialEnded:
             self._broken = True
             await self._outcomes.put(REFUSED)
-        except (ProtocolError, LimitExceeded) as error:
+        except (ProtocolError, LimitExceeded, RestError) as error:
             # Where the next record begins is not known any more, so this is the last receipt.
             self._broken = True
             await self._outcomes.put(answer_of(error))

@@ -8,6 +8,7 @@ from fastapi import Request
 
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.http.gateway import Gateway
+from app.metrics import Counter, Registry
 
 if TYPE_CHECKING:
     from app.http.callers import Caller
@@ -27,6 +28,15 @@ def caller_of(request: Request) -> Caller | None:
     """Who asks; None if nobody had to log in."""
     caller: Caller | None = request.scope.get(CALLER)
     return caller
+
+
+def records_counters(registry: Registry) -> tuple[Counter, Counter]:
+    """Counters of the records that were stored, and of those that were not."""
+    text = "Records received over HTTP, by whether they were stored."
+    return (
+        registry.counter("firn_http_records_total", text, outcome="stored"),
+        registry.counter("firn_http_records_total", text, outcome="failed"),
+    )
 
 
 def counts_no_more(caller: Caller | None, error: Exception) -> bool:

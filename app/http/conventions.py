@@ -1,0 +1,40 @@
+"""ASGI middleware: how any HTTP server reads a request, whatever route it is for.
+
+- HEAD is GET without a body (RFC 9110, 9.3.2). Health checks of load balancers use it.
+- A path with a slash at its end names the same resource as without, as in Confluent's REST proxy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class Conventions:
+    """Runs before everything else, so that routes and metrics see GET and one form of each path."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        changed: dict[str, Any] = {}
+        path: str = scope["path"]
+        if path.endswith("/") and path != "/":
+            changed["path"] = path.rstrip("/") or "/"
+            if (raw := scope.get("raw_path")) is not None:
+                changed["raw_path"] = raw.rstrip(b"/") or b"/"
+        if scope["method"] != "HEAD":
+            await self._inner({**scope, **changed} if changed else scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                await send(message)
+            elif not message.get("more_body", False):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self._inner({**scope, **changed, "method": "GET"}, receive, without_body)

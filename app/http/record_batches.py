@@ -1,0 +1,177 @@
+"""``POST /v3/clusters/{cluster_id}/topics/{topic_name}/records:batch``: some records and one answer, 207, that tells of each.
+
+The entries have ids of the sender's choice. An entry that cannot be stored does not keep the others from being stored; a body whose
+entries cannot be told apart is refused before anything is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.client.producer import Acknowledged
+from app.errors import FirnError, LimitExceeded, ProtocolError
+from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
+from app.http.errors import RestError, answer_of
+from app.http.json_stream import EntriesSplitter
+from app.http.record_json import (
+    BatchFailure,
+    BatchSuccess,
+    PartReceipt,
+    batch_receipts,
+    batch_success,
+    decode_entry,
+    decode_entry_id,
+    part_receipt,
+)
+from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
+
+router = APIRouter(tags=["Records (v3)"])
+
+BATCHES: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/records:batch"
+ENTRIES_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of a body without its Content-Encoding."""
+
+
+@router.post(
+    BATCHES,
+    summary="Produce a batch of records",
+    status_code=207,
+    response_class=Response,
+    responses={
+        207: {"description": "What became of each entry, by its id.", "content": {"application/json": {}}},
+        404: {"description": "Unknown cluster or topic (40403)."},
+        413: {"description": "The batch is too large."},
+        422: {"description": "An id is missing, too long or used twice, or the batch is empty."},
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["entries"],
+                        "properties": {
+                            "entries": {
+                                "type": "array",
+                                "minItems": 1,
+                                "maxItems": ENTRIES_MAX,
+                                "items": {
+                                    "type": "object",
+                                    "required": ["id"],
+                                    "properties": {
+                                        "id": {"type": "string", "minLength": 1, "maxLength": 80},
+                                        "partition_id": {"type": "integer", "minimum": 0},
+                                        "timestamp": {"type": "string", "format": "date-time"},
+                                        "key": {"$ref": "#/components/schemas/RecordData"},
+                                        "value": {"$ref": "#/components/schemas/RecordData"},
+                                    },
+                                },
+                            }
+                        },
+                    },
+                    "example": {
+                        "entries": [
+                            {"id": "1", "value": {"type": "JSON", "data": {"flight": 1545}}},
+                            {
+                                "id": "2",
+                                "key": {"type": "STRING", "data": "UA"},
+                                "value": {"type": "STRING", "data": "late"},
+                            },
+                        ]
+                    },
+                }
+            },
+        }
+    },
+)
+async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> Response:
+    """Store the entries of a batch."""
+    gateway = gateway_of(request)
+    await gateway.check_cluster(cluster_id)
+    await gateway.topic(topic_name)
+    caller = caller_of(request)
+    entries = await _read(request, gateway.settings.record_bytes_max, gateway.settings.body_idle_timeout_ms)
+    stored_total, failed_total = records_counters(gateway.registry)
+    accepted: list[_Accepted] = []
+    failures: list[BatchFailure] = []
+
+    def failed(id: str, error: FirnError) -> None:
+        if counts_no_more(caller, error):
+            raise error  # the answer is that of a credential that has ended
+        gateway.tell(BATCHES, error)
+        answer = answer_of(error)
+        failures.append(BatchFailure(id, answer.error_code, answer.message))
+
+    for id, data in entries.items():
+        try:
+            record = decode_entry(data)
+            stored = await gateway.producer.send(
+                topic_name,
+                record.value.content,
+                key=record.key.content,
+                headers=record.headers,
+                timestamp=record.timestamp,
+                partition=record.partition,
+            )
+        except FirnError as error:
+            failed(id, error)
+        else:
+            accepted.append(_Accepted(id, part_receipt(record.key), part_receipt(record.value), stored))
+    successes: list[BatchSuccess] = []
+    outcomes = await asyncio.gather(*(one.stored for one in accepted), return_exceptions=True)
+    for one, outcome in zip(accepted, outcomes, strict=True):
+        if isinstance(outcome, FirnError):
+            failed(one.id, outcome)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            successes.append(batch_success(one.id, cluster_id, one.key, one.value, outcome))
+    stored_total.value += len(successes)
+    failed_total.value += len(failures)
+    return Response(batch_receipts(successes, failures), 207, media_type=JSON_TYPE)
+
+
+class _Accepted(NamedTuple):
+    """An entry that the producer took over. The receipt needs only sizes of its content."""
+
+    id: str
+    key: PartReceipt | None
+    value: PartReceipt | None
+    stored: asyncio.Future[Acknowledged]
+
+
+async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int) -> dict[str, bytes]:
+    """The entries of the body by their ids. Raises: RestError, ClientLeft."""
+    splitter = EntriesSplitter(ENTRIES_MAX, record_bytes_max)
+    size = 0
+    try:
+        async for chunk in body_chunks(request.receive, request.headers, Pace(idle_timeout_ms)):
+            size += len(chunk)
+            if size > BATCH_BYTES_MAX:
+                raise RestError(413, f"The body is larger than {BATCH_BYTES_MAX} bytes.")
+            splitter.feed(chunk)
+        splitter.end()
+    except IdleSender:
+        raise RestError(408, "The body did not arrive in time.") from None
+    except LimitExceeded as error:
+        raise RestError(413, str(error)) from None
+    except ProtocolError as error:
+        raise RestError(400, str(error)) from None
+    if not splitter.entries:
+        raise RestError(422, "The batch has no entries.")
+    entries: dict[str, bytes] = {}
+    for data in splitter.entries:
+        try:
+            id = decode_entry_id(data)
+        except ProtocolError as error:
+            raise RestError(422, str(error)) from None
+        if id in entries:
+            raise RestError(422, f"Two entries have the id {id!r}. Give each entry an id of its own.")
+        entries[id] = data
+    return entries
