@@ -22,7 +22,7 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata import control
-from app.metadata.control import LookRequest
+from app.metadata.control import HoldRequest, LookRequest
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes
@@ -193,6 +193,20 @@ PRIVATE_APIS = {
             "doubts": "partitions that are led here; so many are looked up at most",
         },
         (NO_REQUEST, NO_MEMBER),
+    ),
+    ApiKey.FIRN_HOLD: Private(
+        HoldRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "hold": "must name the present controller's epoch; so many are held at most",
+            "sequence": "any number: a broker that has not applied that entry holds nothing, and ends nothing",
+            "partitions": "must be led here in these leader epochs",
+        },
+        (
+            NO_REQUEST,
+            NO_MEMBER,
+            "tiering/test_copy_holds.py::test_a_hold_ends_with_the_record_of_a_later_controller",
+        ),
     ),
     ApiKey.FIRN_CLUSTER: Private(
         firn_api.ClusterRequest,

@@ -2,8 +2,8 @@
 
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
-manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, and looks at
-transactions. A connection
+manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
+transactions, and holds of copies. A connection
 that failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
@@ -32,6 +32,8 @@ from app.metadata.control import (
     HeardResponse,
     Heartbeat,
     HeartbeatAnswer,
+    HoldRequest,
+    HoldResponse,
     InSyncAnswer,
     InSyncAsked,
     LookRequest,
@@ -78,10 +80,24 @@ SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
 LOOK_MS: Final = 30_000
 """A broker may have to read what is in the object store."""
+HOLD_MS: Final = 20_000
+"""A leader waits for its image, and for copies under way."""
 PRODUCE_VERSION: Final = 12
 """The last that names topics."""
 PRODUCE_MS: Final = 5_000
-LANES: Final = ("audit", "beat", "entries", "change", "fetch", "manifests", "share", "markers", "transactions", "looks")
+LANES: Final = (
+    "audit",
+    "beat",
+    "entries",
+    "change",
+    "fetch",
+    "manifests",
+    "share",
+    "markers",
+    "transactions",
+    "looks",
+    "holds",
+)
 
 
 class KafkaControlLink:
@@ -221,6 +237,9 @@ class KafkaControlLink:
 
     async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:
         return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookResponse, LOOK_MS)
+
+    async def hold_copies(self, to: BrokerImage, asked: HoldRequest) -> HoldResponse:
+        return await self._ask(to, "holds", ApiKey.FIRN_HOLD, asked, HoldResponse, HOLD_MS)
 
     async def produce(self, to: BrokerImage, topic: str, index: int, batch: bytes) -> None:
         """Have a leader append a batch (acks=1). Raises: BrokerUnavailable, ProtocolError, RequestRejected."""

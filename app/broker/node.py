@@ -69,6 +69,7 @@ from app.replication.reading import PartitionReads
 from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.security.delegation import TokenSecrets
 from app.tiering.chunk_cache import ChunkCache
+from app.tiering.copy_holds import CopyHolds, HoldLink, HoldsOfLeaders
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.remote_reader import RemoteReader
 from app.tiering.store_work import StoreWork
@@ -104,7 +105,7 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, TransactionLink, Protocol):
+class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, TransactionLink, HoldLink, Protocol):
     """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as coordinators."""
 
 
@@ -237,6 +238,8 @@ class Node:
         self._sweeping: Sweeping = None  # type: ignore[assignment]
         self._apis: Apis = None  # type: ignore[assignment]
         self.cleaner: LogCleaner = None  # type: ignore[assignment]
+        self._copy_holds: CopyHolds = None  # type: ignore[assignment]
+        self._holds_of_leaders: HoldsOfLeaders = None  # type: ignore[assignment]
         self._last_registration: LastRegistration = None  # type: ignore[assignment]
         self._link: NodeLink = None  # type: ignore[assignment]
         self.tier_views: TierViews | None = None
@@ -385,6 +388,21 @@ class Node:
             faults=self.faults,
             wait_left=self.remote_log_manager.wait_left,
         )
+        self._copy_holds = CopyHolds(
+            self.remote_log_manager,
+            image=lambda: self.cluster.image,
+            epoch_of=self.partitions.epoch_of,
+            has_followed=self.partitions.has_followed,
+        )
+        self._holds_of_leaders = HoldsOfLeaders(
+            self._copy_holds,
+            link if member.member is not None else None,
+            broker_id=BrokerId(config.node_id),
+            image=lambda: self.cluster.image,
+            newest=lambda: self.cluster.log.next_sequence - 1,
+            settle=member.controller.settle,
+            faults=self.faults,
+        )
         metrics = ApiMetrics(self.registry, config.broker_rack)
         self.groups = GroupCoordinator(
             config=self.cluster.effective_broker_config,
@@ -448,6 +466,8 @@ class Node:
             partitions=self.partitions.table,
             reads=reads,
             remote_log_manager=self.remote_log_manager,
+            copy_holds=self._copy_holds,
+            holds_of_leaders=self._holds_of_leaders,
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
             producer_ids=producer_ids,
@@ -646,6 +666,9 @@ class Node:
         if not all(topic_id in image.topics_by_id for topic_id in delta.topics):
             self.server.produce_shapes.forget_closed()
 
+    def _end_holds(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self._copy_holds.follow()
+
     def _note_unreadable(self, partition: TopicIdPartition, batch: UnreadableBatch) -> None:
         topic = self.cluster.image.topics_by_id.get(partition.topic_id)
         name = topic.name if topic is not None else str(partition.topic_id)
@@ -760,6 +783,8 @@ class Node:
                         changes.follow(self.cluster.image, ImageDelta.between(ClusterImage(), self.cluster.image))
                     background.append(tasks.create_task(changes.run()))
                     background.append(tasks.create_task(self._high_watermarks.run()))
+                self.partitions.on_followed(self._end_holds)
+                background.append(tasks.create_task(self._holds_of_leaders.run()))
                 self.groups.start(self.cluster.image)
                 self.cluster.on_change(self._forget_deleted)  # after the partitions have followed
                 self.partitions.on_followed(self.groups.follow)

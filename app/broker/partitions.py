@@ -1064,6 +1064,18 @@ class Partitions:
         self._after.append(listener)
         self._cluster.on_change(listener)
 
+    def has_followed(self, topic_id: UUID) -> bool:
+        """Whether all logs of the topic here have the settings of the newest image, or are none."""
+        return topic_id not in self._unmade
+
+    def epoch_of(self, key: TopicIdPartition) -> LeaderEpoch | None:
+        """The leader epoch in which this broker leads a partition; None if it does not."""
+        topic = self._cluster.image.topic_by_id(key.topic_id)
+        partition = None if topic is None else self.table.get(topic.name, key.partition)
+        if partition is None or partition.topic_id != key.topic_id or not partition.leads:
+            return None
+        return partition.leader_epoch
+
     def _tell_after(self, topic_id: UUID) -> None:
         delta = ImageDelta(frozenset((topic_id,)), brokers=False, broker_configs=False, deleting=False)
         for listener in self._after:

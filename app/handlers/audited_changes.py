@@ -568,6 +568,7 @@ NOT_SAMPLED: Final = frozenset(
         ApiKey.FIRN_MANIFESTS,
         ApiKey.FIRN_FORWARDED,
         ApiKey.FIRN_TRANSACTIONS,
+        ApiKey.FIRN_HOLD,
     }
 )
 """Of brokers among themselves, and of what is asked all the time without any right. Of those none is told."""

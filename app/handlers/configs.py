@@ -18,7 +18,14 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, refusal, repeated
 from app.handlers.topic_settings import described_topic
-from app.metadata.changes import ConfigChange, Operation, ResourceType, check_topic_name
+from app.metadata.changes import (
+    ConfigChange,
+    LeaderEpochs,
+    LeadersHaveChanged,
+    Operation,
+    ResourceType,
+    check_topic_name,
+)
 from app.metadata.cluster import ALL_BROKERS
 from app.metadata.group_configs import describe_group
 from app.wire.apikeys import ApiKey
@@ -46,6 +53,8 @@ _KINDS: Final = frozenset(
 )
 
 NODE_ID_DIGITS_MAX: Final = 10
+LEADERS_ASKED_MAX: Final = 3
+"""How often the leaders of a topic are asked again because one of them has changed meanwhile."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 Resource = tuple[int, str]
@@ -239,26 +248,29 @@ async def incremental_alter_configs(
 
 
 async def _safely(
-    context: Context, resource: Resource, change: Callable[[bool], Awaitable[Mapping[str, str]]]
+    context: Context, resource: Resource, change: Callable[[LeaderEpochs | None], Awaitable[Mapping[str, str]]]
 ) -> Mapping[str, str]:
     """Make a change that some topics allow only while nothing of them is in the store.
 
-    No copy is begun between the look at the manifests and the change, which turns copying off.
-    Raises: as ``change``, StorageUnavailable.
+    No leader begins a copy between its look at the manifests and the change, which turns copying off.
+    Raises: as ``change``, and as ``HoldsOfLeaders.held``.
     """
     try:
-        return await change(False)
+        return await change(None)
     except TierMustBeEmpty as refused:
-        topic = context.image.topic(resource[1])
-        if topic is None:
-            raise
-        tier = context.remote_log_manager
-        async with tier.copies_held(
-            topic.topic_id, len(topic.partitions), settled=context.controller.settle
-        ) as segments_tiered:
-            if segments_tiered:
-                raise RequestRejected(refused.code, f"{refused} There are {segments_tiered} of them.") from None
-            return await change(True)
+        for attempt in range(1, LEADERS_ASKED_MAX + 1):
+            topic = context.image.topic(resource[1])
+            if topic is None:
+                raise
+            try:
+                async with context.holds_of_leaders.held(topic) as held:
+                    if held.segments:
+                        raise RequestRejected(refused.code, f"{refused} There are {held.segments} of them.") from None
+                    return await change(held.leader_epochs)
+            except LeadersHaveChanged:
+                if attempt == LEADERS_ASKED_MAX:
+                    raise
+        raise
 
 
 def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:

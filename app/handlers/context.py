@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
     from app.security.noting import Resource
+    from app.tiering.copy_holds import CopyHolds, HoldsOfLeaders
     from app.tiering.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
@@ -101,6 +102,10 @@ class Context:
     reads: PartitionReads
     """Reads partitions, wherever their records are."""
     remote_log_manager: RemoteLogManager
+    copy_holds: CopyHolds
+    """Of this broker, which the controller asks for."""
+    holds_of_leaders: HoldsOfLeaders
+    """Has all leaders of a topic hold copies, for changes that are made here."""
     metrics: ApiMetrics
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds

@@ -91,6 +91,7 @@ PRIVATE_NAMES = {
     20009: "firn_change",
     20010: "firn_manifests",
     20011: "firn_transactions",
+    20012: "firn_hold",
     20020: "firn_cluster",
     20021: "firn_forwarded",
 }

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TopicConfig
@@ -64,6 +64,9 @@ T_co = TypeVar("T_co", covariant=True)
 DEFAULT: Final = -1
 """As a number of partitions or a replication factor: the broker's default."""
 
+LeaderEpochs: TypeAlias = Mapping[PartitionIndex, LeaderEpoch]
+"""The leader epochs of partitions of one topic."""
+
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids given to a broker at once (KIP-730)."""
 
@@ -89,6 +92,13 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 Assignments = Mapping[int, Sequence[int]]
 """Replicas by partition index, the preferred leader first."""
+
+
+class LeadersHaveChanged(RequestRejected):
+    """A leader that was asked about a partition leads it no more. Nothing was changed; ask the new leader."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class ResourceType(IntEnum):
@@ -490,11 +500,13 @@ def alter_configs(
     resource_type: int,
     resource_name: str,
     changes: Sequence[ConfigChange],
-    nothing_tiered: bool = False,
+    nothing_tiered: LeaderEpochs | None = None,
 ) -> Planned[Mapping[str, str]]:
     """IncrementalAlterConfigs of one resource. The result is its overrides afterwards.
 
-    Raises: RequestRejected. It is TierMustBeEmpty if the caller may ensure an empty tier and then pass ``nothing_tiered``.
+    ``nothing_tiered``: the leader epochs under which the leaders have said that nothing of the topic is tiered, and keep it so.
+    Raises: RequestRejected. It is TierMustBeEmpty if the caller may ensure an empty tier and then pass ``nothing_tiered``, and
+    LeadersHaveChanged if the partitions have other leader epochs by now.
     """
     names = [change.name for change in changes]
     if len(set(names)) != len(names):
@@ -524,7 +536,7 @@ def replace_configs(
     resource_type: int,
     resource_name: str,
     configs: Mapping[str, str | None],
-    nothing_tiered: bool = False,
+    nothing_tiered: LeaderEpochs | None = None,
 ) -> Planned[Mapping[str, str]]:
     """AlterConfigs of one resource: configs without a value return to their defaults. Raises: as ``alter_configs``."""
     resource = _resource(draft, resource_type, resource_name)
@@ -568,7 +580,12 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
 
 
 def _configured(
-    draft: ImageDraft, around: Surroundings, resource: _Resource, overrides: dict[str, str], *, nothing_tiered: bool
+    draft: ImageDraft,
+    around: Surroundings,
+    resource: _Resource,
+    overrides: dict[str, str],
+    *,
+    nothing_tiered: LeaderEpochs | None,
 ) -> Planned[Mapping[str, str]]:
     topic = resource.topic
     if resource.group_id is not None:
@@ -587,6 +604,8 @@ def _configured(
         if resource.broker_id == ALL_BROKERS and _min_in_sync_changes(draft, resource.overrides, overrides):
             records += clear_eligible([each for each in draft.topics if MIN_IN_SYNC not in each.configs])
     else:
+        if nothing_tiered is not None:
+            _check_leaders(topic, nothing_tiered)
         broker = _effective_broker(draft, around.config)
         if says_object(topic.configs):
             # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as of a new topic.
@@ -596,7 +615,7 @@ def _configured(
             overrides,
             broker=broker,
             existing=topic.configs,
-            nothing_tiered=nothing_tiered,
+            nothing_tiered=nothing_tiered is not None,
         )
         changed = _with_other_durability(draft, around, topic, overrides)
         records = [topic_change(topic.topic_id, changed.record(configs=overrides))]
@@ -608,6 +627,15 @@ def _configured(
         if _min_in_sync_changes(draft, resource.overrides, overrides):
             records += clear_eligible([changed])
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _check_leaders(topic: TopicImage, said: LeaderEpochs) -> None:
+    """Raises: LeadersHaveChanged if a partition has another leader epoch than its leader has spoken under."""
+    for one in topic.partitions:
+        if said.get(one.partition_index) != one.leader_epoch:
+            raise LeadersHaveChanged(
+                f"Partition {topic.name}-{one.partition_index} has got another leader meanwhile. Try again."
+            )
 
 
 def _with_other_durability(

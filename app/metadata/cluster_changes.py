@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from app.metadata.changes import DEFAULT
+from app.metadata.changes import DEFAULT, LeaderEpochs
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -79,12 +79,13 @@ class ClusterChanges(Protocol):
         operations: Sequence[ConfigChange],
         *,
         validate_only: bool = False,
-        nothing_tiered: bool = False,
+        nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         """Change configs of a topic, a broker, or (a broker named "") all brokers. Returns: the overrides afterwards.
 
         Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
-        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty.
+        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty; with
+        LeadersHaveChanged if the leader epochs in ``nothing_tiered`` are not those of the topic.
         """
         ...
 
@@ -95,7 +96,7 @@ class ClusterChanges(Protocol):
         configs: Mapping[str, str | None],
         *,
         validate_only: bool = False,
-        nothing_tiered: bool = False,
+        nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
         ...

@@ -17,6 +17,7 @@ from app.errors import BrokerUnavailable, ErrorCode, ProtocolError
 from app.metadata.cluster import BrokerImage, Endpoint
 from app.metadata.wal_ranges import WalRange
 from app.security.scram import ScramCredential
+from app.units import TopicId
 
 
 class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -115,6 +116,35 @@ class LookResponse(msgspec.Struct, array_like=True, frozen=True):
     -1, and partitions."""
     marked: tuple[tuple[str, int, int, int], ...] = ()
     """The doubts whose partition has such a marker."""
+
+
+class HoldId(msgspec.Struct, array_like=True, frozen=True):
+    """Names one hold."""
+
+    topic_id: TopicId
+    controller_epoch: int
+    """Of the controller that asks."""
+    number: int
+    """Which of its holds."""
+
+
+class HoldRequest(msgspec.Struct, array_like=True, frozen=True):
+    """The controller asks a leader to hold copies, or says that a hold is over."""
+
+    cluster_id: str
+    hold: HoldId
+    sequence: int
+    """The entry of the cluster log that the leader must have applied before it answers, or before the hold ends."""
+    partitions: tuple[tuple[int, int], ...] = ()
+    """What the leader leads of the topic, each with its leader epoch. Empty: the hold is over."""
+
+
+class HoldResponse(msgspec.Struct, array_like=True, frozen=True):
+    """How many segments the object store has of these partitions, or why that is not known."""
+
+    error: int = 0
+    message: str = ""
+    segments: int = 0
 
 
 class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -44,7 +44,7 @@ from app.metadata import (
     token_changes,
 )
 from app.metadata.broker_changes import BrokersChanged
-from app.metadata.changes import DEFAULT, Assignments, ConfigChange, Planned, Surroundings
+from app.metadata.changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, Planned, Surroundings
 from app.metadata.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
@@ -370,7 +370,7 @@ class Controller(ClusterChanges):
         operations: Sequence[ConfigChange],
         *,
         validate_only: bool = False,
-        nothing_tiered: bool = False,
+        nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         return await self.submit(
             lambda draft, around: changes.alter_configs(
@@ -391,7 +391,7 @@ class Controller(ClusterChanges):
         configs: Mapping[str, str | None],
         *,
         validate_only: bool = False,
-        nothing_tiered: bool = False,
+        nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         return await self.submit(
             lambda draft, around: changes.replace_configs(

@@ -21,7 +21,7 @@ class LedPartition:
     busy: bool = False
     detached: bool = False
     held: bool = False
-    """Whether no further copy may begin: see ``RemoteLogManager.copies_held``."""
+    """Whether no further copy may begin: see ``RemoteLogManager.hold_copies``."""
     leftovers_checked: bool = False
     announced: SegmentEntry | None = None
     """The entry whose COPY_STARTED was written together with the finish of the previous segment. Its upload is next."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,7 +22,6 @@ from app.errors import (
     DirectoryOffline,
     FencedError,
     FirnError,
-    LimitExceeded,
     StorageUnavailable,
 )
 from app.faults import Faults
@@ -57,8 +55,9 @@ BEGUN_SLICE: Final = 16
 """Rounds begun before the loop serves other work. A round in which nothing is due takes about 0.1 ms."""
 ATTACH_WAIT_S: Final = 10.0
 """Maximum time that a change of a log's start waits for a partition that was just created."""
-HOLD_WAIT_S: Final = 30.0
-"""Maximum time that a change of a topic waits until no segment of it is being copied."""
+HOLD_WAIT_S: Final = 15.0
+"""Maximum time that a change of a topic waits until no segment of it is being copied. Shorter than the 30 s within which a broker
+that passes the change on must be answered."""
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
 """Time between two looks for orphans of a partition. Orphans only take space, and a look costs two LISTs."""
@@ -124,7 +123,6 @@ class RemoteLogManager:
         """Topics whose copies are held, with the number of callers that hold them."""
         self._rested = asyncio.Event()
         """Set, and replaced, whenever a round of a partition ends."""
-        self._group: asyncio.TaskGroup | None = None
         self._draining = False
         self.followed_manifest_of: Callable[[TopicIdPartition], SegmentManifest | None] | None = None
         """The view that this broker has of the manifest of a partition that it follows; None on a broker that follows nothing."""
@@ -255,32 +253,27 @@ class RemoteLogManager:
         found = self._partitions.get(partition)
         return "" if found is None else found.last_error
 
-    @asynccontextmanager
-    async def copies_held(
-        self, topic_id: TopicId, partition_count: int, *, settled: Callable[[], Awaitable[object]]
-    ) -> AsyncIterator[int]:
-        """Inside the block no copy of the topic begins. Yields the number of its segments that are in the store or being copied.
-
-        For a change of the topic that is safe only if that is none. If the block ends with StorageUnavailable, nobody knows
-        whether the change was made, so that copies are held until ``settled`` has returned; it raises StorageUnavailable to be
-        called again.
-
-        Raises: StorageUnavailable if the partitions are not at rest in time.
-        """
+    def hold_copies(self, topic_id: TopicId) -> None:
+        """From now on begin no copy of the topic, until ``release_copies`` was called as often as this."""
         self._hold(topic_id, 1)
-        release = True
-        try:
-            keys = [TopicIdPartition(topic_id, PartitionIndex(index)) for index in range(partition_count)]
-            led = await self._at_rest(keys)
-            yield sum(len(one.manifest.state.finished) + len(one.manifest.state.pending_copies()) for one in led)
-        except StorageUnavailable:
-            if self._group is not None:
-                self._group.create_task(self._release_when(topic_id, settled))
-                release = False
-            raise
-        finally:
-            if release:
-                self._hold(topic_id, -1)
+
+    def release_copies(self, topic_id: TopicId) -> None:
+        """Take one ``hold_copies`` back."""
+        self._hold(topic_id, -1)
+
+    @property
+    def held_topics(self) -> frozenset[UUID]:
+        """Topics of which no copy begins now."""
+        return frozenset(self._held)
+
+    async def count_held(self, keys: Sequence[TopicIdPartition]) -> int:
+        """The segments of these partitions that are in the store or being copied, once none has a round under way. For the time
+        after ``hold_copies`` of their topic.
+
+        Raises: StorageUnavailable if they are not at rest, or not attached, within ``HOLD_WAIT_S``.
+        """
+        led = await self._at_rest(keys)
+        return sum(len(one.manifest.state.finished) + len(one.manifest.state.pending_copies()) for one in led)
 
     async def _at_rest(self, keys: Sequence[TopicIdPartition]) -> list[LedPartition]:
         """Wait until each of these partitions is attached and has no round under way. Raises: StorageUnavailable."""
@@ -298,18 +291,6 @@ class RemoteLogManager:
             raise StorageUnavailable(
                 "segments of the topic are being copied, or looked for, in the store: try again"
             ) from None
-
-    async def _release_when(self, topic_id: UUID, settled: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            try:
-                await settled()
-            except (StorageUnavailable, LimitExceeded):
-                await asyncio.sleep(self._poll_s)
-                continue
-            except FirnError:
-                return  # fenced: this broker copies nothing more
-            break
-        self._hold(topic_id, -1)
 
     def _hold(self, topic_id: UUID, change: int) -> None:
         self._held[topic_id] += change
@@ -329,13 +310,9 @@ class RemoteLogManager:
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            self._group = group
-            try:
-                while True:
-                    await self._look_at_all(group)
-                    await self._wait()
-            finally:
-                self._group = None
+            while True:
+                await self._look_at_all(group)
+                await self._wait()
 
     async def _wait(self) -> None:
         try:

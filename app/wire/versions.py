@@ -114,6 +114,7 @@ BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.FIRN_CHANGE: (0, 0),
         ApiKey.FIRN_MANIFESTS: (0, 0),
         ApiKey.FIRN_TRANSACTIONS: (0, 0),
+        ApiKey.FIRN_HOLD: (0, 0),
     }
 )
 """First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three
@@ -127,6 +128,7 @@ OPAQUE: Final[frozenset[int]] = PRIVATE | {
     ApiKey.FIRN_CHANGE,
     ApiKey.FIRN_MANIFESTS,
     ApiKey.FIRN_TRANSACTIONS,
+    ApiKey.FIRN_HOLD,
 }
 """All of Firn's own keys, whoever may send them."""
 

@@ -16,8 +16,9 @@ from app.handlers.authorising import TABLE
 from app.handlers.callers import Caller
 from app.handlers.dispatch import Apis
 from app.metadata.cluster import SECURITY_LEVEL
-from app.metadata.control import LookRequest
+from app.metadata.control import HoldId, HoldRequest, LookRequest
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType
+from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -211,6 +212,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_CHANGE: control.ChangeRequest(cluster_id, broker_id, 0, control.CREATE_TOPIC, b""),
             ApiKey.FIRN_MANIFESTS: control.ManifestsRequest(cluster_id, broker_id, "", 0, 0),
             ApiKey.FIRN_TRANSACTIONS: LookRequest(cluster_id, 0),
+            ApiKey.FIRN_HOLD: HoldRequest(cluster_id, HoldId(TopicId(uuid), 0, 1), 0, ((0, 0),)),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),

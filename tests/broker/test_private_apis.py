@@ -29,6 +29,9 @@ from app.metadata.control import (
     EntriesResponse,
     HeardRequest,
     HeardResponse,
+    HoldId,
+    HoldRequest,
+    HoldResponse,
     LookRequest,
     LookResponse,
     ManifestsRequest,
@@ -36,6 +39,7 @@ from app.metadata.control import (
     RegisterRequest,
     RegisterResponse,
 )
+from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.versions import PRIVATE
 from tests.handlers.conversation import batch, produce_one, talk
@@ -129,6 +133,12 @@ async def test_a_broker_that_is_no_controller_changes_nothing_for_another(tmp_pa
             looked = LookRequest(cluster_id, 2**62, ((-1, 2**15),), (("t", 0, 7, -(2**62)),))
             answer = unpack(LookResponse, await client.ask(ApiKey.FIRN_TRANSACTIONS, 0, pack(looked)))
             assert (bool(answer.error_code), answer.led, answer.opened) == (True, (), ())
+            epoch = image.controller.epoch
+            for hold in (HoldId(TopicId(UUID(int=7)), epoch, 1), HoldId(TopicId(UUID(int=7)), 2**40, 1)):
+                for partitions in ((), ((0, 0),)):
+                    held = HoldRequest(cluster_id, hold, -1, partitions)
+                    assert unpack(HoldResponse, await client.ask(ApiKey.FIRN_HOLD, 0, pack(held))).error
+            assert not broker.node.remote_log_manager.held_topics
             heard = HeardRequest(cluster_id, node_id)
             assert not unpack(HeardResponse, await client.ask(ApiKey.FIRN_MEMBERS, 0, pack(heard))).heard
             for name in (LEAVE, CREATE_TOPIC, "format-the-disk"):

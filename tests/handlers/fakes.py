@@ -429,6 +429,8 @@ class Bench:
             partitions=self.logs.table,
             reads=PartitionReads(self.remote, pool),  # type: ignore[arg-type]
             remote_log_manager=FakeTier(),  # type: ignore[arg-type]
+            copy_holds=None,  # type: ignore[arg-type]
+            holds_of_leaders=None,  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
             producer_ids=producer_ids,

@@ -58,7 +58,7 @@ NO_CHANGE_OF_SETTINGS = {
     "makes the topics of the broker itself, once": {ApiKey.FIND_COORDINATOR},
     "what is inside is told": {ApiKey.ENVELOPE},
     "brokers at work; what a client has caused is told where the client asked for it": {
-        ApiKey.ALTER_PARTITION, ApiKey.BROKER_HEARTBEAT, ApiKey.FIRN_CHANGE, ApiKey.FIRN_PLACE,
+        ApiKey.ALTER_PARTITION, ApiKey.BROKER_HEARTBEAT, ApiKey.FIRN_CHANGE, ApiKey.FIRN_PLACE, ApiKey.FIRN_HOLD,
         ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE,
     },
 }  # fmt: skip

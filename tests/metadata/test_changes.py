@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig
+from app.configs.validation import TierMustBeEmpty
 from app.errors import ErrorCode, RequestRejected
 from app.metadata import changes
-from app.metadata.changes import ConfigChange, Operation, Planned, ResourceType, Surroundings
+from app.metadata.changes import (
+    ConfigChange,
+    LeaderEpochs,
+    LeadersHaveChanged,
+    Operation,
+    Planned,
+    ResourceType,
+    Surroundings,
+)
 from app.metadata.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
@@ -23,7 +32,7 @@ from app.metadata.cluster import (
     feature_change,
     partition_change,
 )
-from app.units import BrokerId, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
+from app.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
 SET, DELETE, APPEND, SUBTRACT = Operation
@@ -60,10 +69,20 @@ def create(draft: ImageDraft, name: str, partitions: int = -1, factor: int = -1,
 
 
 def alter(
-    draft: ImageDraft, kind: int, name: str, *operations: ConfigChange, config: BrokerConfig | None = None
+    draft: ImageDraft,
+    kind: int,
+    name: str,
+    *operations: ConfigChange,
+    config: BrokerConfig | None = None,
+    nothing_tiered: LeaderEpochs | None = None,
 ) -> Planned[Mapping[str, str]]:
     plan = changes.alter_configs(
-        draft, around(config=config), resource_type=kind, resource_name=name, changes=operations
+        draft,
+        around(config=config),
+        resource_type=kind,
+        resource_name=name,
+        changes=operations,
+        nothing_tiered=nothing_tiered,
     )
     draft.apply(plan.records)
     return plan
@@ -233,6 +252,20 @@ def test_configs_are_set_deleted_appended_and_subtracted() -> None:
     assert alter(draft, TOPIC, "t", ConfigChange("retention.ms", DELETE)).records == [], (
         "nothing changes, nothing is written"
     )
+
+
+def test_what_leaders_have_said_counts_only_under_their_leader_epochs() -> None:
+    draft = new_draft()
+    create(draft, "t", 2)
+    epochs = {one.partition_index: one.leader_epoch for one in draft.topic("t").partitions}  # type: ignore[union-attr]
+    change = ConfigChange("cleanup.policy", SET, "compact")
+    with pytest.raises(TierMustBeEmpty):
+        alter(draft, TOPIC, "t", change)
+    other = {**epochs, PartitionIndex(1): LeaderEpoch(epochs[PartitionIndex(1)] + 1)}
+    for said in ({}, {PartitionIndex(0): epochs[PartitionIndex(0)]}, other):
+        with pytest.raises(LeadersHaveChanged):
+            alter(draft, TOPIC, "t", change, nothing_tiered=said)
+    assert alter(draft, TOPIC, "t", change, nothing_tiered=epochs).answer["cleanup.policy"] == "compact"
 
 
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])

@@ -12,7 +12,9 @@ from uuid import UUID
 from app.client import firn_api as own
 from app.metadata import control
 from app.metadata.cluster import Endpoint
+from app.metadata.control import HoldId, HoldRequest
 from app.security.acls import Operation
+from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.envelope import EnvelopeRequest
 from app.wire.framing import request_frame
@@ -201,6 +203,13 @@ def _told_of_replacement(version: int, cluster: GuardedCluster) -> Any:
     return own.pack(own.PlaceRequest(_cluster_id(cluster), LEADER, directory_id, "somebody"))
 
 
+def _hold(version: int, cluster: GuardedCluster) -> Any:
+    image = cluster.controller.node.context.image
+    hold = HoldId(TopicId(cluster.ids[SEEN]), image.controller.epoch, 1)
+    partitions = ((0, _partition(cluster).leader_epoch),)
+    return own.pack(HoldRequest(image.cluster_id, hold, image.sequence, partitions))
+
+
 BETWEEN: list[Harm] = [
     Harm("fetch as a follower", _K.FETCH, _fetch(-1)),
     Harm("fetch in a follower's session", _K.FETCH, _fetch(0), first=7),
@@ -244,6 +253,7 @@ BETWEEN: list[Harm] = [
         _K.FIRN_TRANSACTIONS,
         lambda version, cluster: own.pack(control.LookRequest(_cluster_id(cluster), 0)),
     ),
+    Harm("hold copies", _K.FIRN_HOLD, _hold),
     Harm(
         "replace segments",
         _K.FIRN_TIER_REPLACE,

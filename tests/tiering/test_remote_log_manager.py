@@ -22,7 +22,7 @@ from app.tiering.remote_reader import RemoteRead
 from app.tiering.segment_format import decode_footer
 from app.tiering.store_work import InlineStoreWork
 from app.tiering.tier_status import SegmentStatus
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId
+from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
 
@@ -696,19 +696,18 @@ def test_keys_lie_where_the_layout_says(tmp_path: Path) -> None:
     run_world(tmp_path, scenario)
 
 
-async def settled_at_once() -> None:
-    """Whatever was undecided is known."""
-
-
 def test_while_copies_are_held_none_begins_and_they_go_on_afterwards(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        async with world.tier.copies_held(TOPIC, 1, settled=settled_at_once) as tiered:
-            assert tiered == 0
-            world.append(40)
-            assert len(world.log.segments()) > 5
+        for _ in range(2):
+            world.tier.hold_copies(TOPIC)
+        assert await world.tier.count_held([KEY]) == 0
+        world.append(40)
+        assert len(world.log.segments()) > 5
+        for _ in range(2):
             await asyncio.sleep(60)
             assert world.manifest.state.is_blank
             assert await world.store.list_objects("data/") == []
+            world.tier.release_copies(TOPIC)
         await world.until(world.all_copied)
         await world.check()
 
@@ -721,46 +720,20 @@ def test_a_copy_under_way_is_waited_for_and_counted(tmp_path: Path) -> None:
         world.append(10)
         await world.until(lambda: world.status().phase == "announcing")
         assert world.manifest.state.entries == [], "that it begins is not written yet"
-        async with world.tier.copies_held(TOPIC, 1, settled=settled_at_once) as tiered:
-            assert tiered > 0
-            known = len(world.manifest.state.entries)
-            await asyncio.sleep(60)
-            assert len(world.manifest.state.entries) == known
-
-    run_world(tmp_path, scenario)
-
-
-def test_copies_stay_held_after_a_change_of_which_nobody_knows_until_it_is_known(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        known = asyncio.Event()
-        asked = 0
-
-        async def settled() -> None:
-            nonlocal asked
-            asked += 1
-            if not known.is_set():
-                raise StorageUnavailable("still away")
-
-        with pytest.raises(StorageUnavailable, match="nobody knows"):
-            async with world.tier.copies_held(TOPIC, 1, settled=settled):
-                raise StorageUnavailable("nobody knows")
-        world.append(40)
+        world.tier.hold_copies(TOPIC)
+        assert await world.tier.count_held([KEY]) > 0
+        known = len(world.manifest.state.entries)
         await asyncio.sleep(60)
-        assert asked > 10
-        assert world.manifest.state.is_blank
-        known.set()
-        await world.until(world.all_copied)
+        assert len(world.manifest.state.entries) == known
 
     run_world(tmp_path, scenario)
 
 
 def test_a_partition_that_is_not_led_here_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
+        world.tier.hold_copies(TOPIC)
         with pytest.raises(StorageUnavailable, match="try again"):
-            async with world.tier.copies_held(TOPIC, 2, settled=settled_at_once):
-                pytest.fail("the second partition may have segments in the store")
-        world.append(40)
-        await world.until(world.all_copied)
+            await world.tier.count_held([KEY, TopicIdPartition(TOPIC, PartitionIndex(1))])
 
     run_world(tmp_path, scenario)
 

@@ -1,0 +1,212 @@
+"""When holds begin and end on a leader, and what the controller does when it does not know whether a change was made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.faults import Faults
+from app.metadata.changes import LeadersHaveChanged
+from app.metadata.cluster import ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.control import HoldId
+from app.tiering.copy_holds import CopyHolds, HoldsOfLeaders
+from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
+
+TOPIC = TopicId(UUID(int=5))
+ONE = BrokerId(1)
+EPOCHS = {PartitionIndex(0): LeaderEpoch(4)}
+HOLD = HoldId(TOPIC, 7, 1)
+
+
+class Tier:
+    """Counts holds as the remote log manager does."""
+
+    def __init__(self) -> None:
+        self.held: Counter[UUID] = Counter()
+        self.segments = 0
+        self.rests = asyncio.Event()
+        self.rests.set()
+
+    def hold_copies(self, topic_id: TopicId) -> None:
+        self.held[topic_id] += 1
+
+    def release_copies(self, topic_id: TopicId) -> None:
+        self.held[topic_id] -= 1
+        assert self.held[topic_id] >= 0, "released twice"
+
+    async def count_held(self, keys: Sequence[TopicIdPartition]) -> int:
+        assert self.held[TOPIC]
+        await self.rests.wait()
+        return self.segments
+
+
+class Leader:
+    """One broker that leads partition 0 in leader epoch 4, by entry 10 of controller 7."""
+
+    def __init__(self) -> None:
+        self.tier = Tier()
+        self.epoch: LeaderEpoch | None = LeaderEpoch(4)
+        self.followed = True
+        self.image = ClusterImage(
+            sequence=LogSequence(10), controller=ControllerImage(7, ONE, UUID(int=1)), cluster_id="c"
+        )
+        self.holds = CopyHolds(
+            self.tier,  # type: ignore[arg-type]
+            image=lambda: self.image,
+            epoch_of=lambda _: self.epoch,
+            has_followed=lambda _: self.followed,
+        )
+
+    def applies(self, sequence: int, controller_epoch: int = 7) -> None:
+        self.image = replace(
+            self.image,
+            sequence=LogSequence(sequence),
+            controller=ControllerImage(controller_epoch, ONE, UUID(int=1)),
+        )
+        self.holds.follow()
+
+    @property
+    def held(self) -> bool:
+        return bool(self.tier.held[TOPIC])
+
+
+async def test_a_hold_lasts_until_the_entry_with_the_outcome_is_applied_and_the_logs_have_followed() -> None:
+    leader = Leader()
+    leader.tier.segments = 3
+    assert await leader.holds.begin(HOLD, 10, EPOCHS) == 3
+    leader.holds.end(HOLD, 12)
+    leader.applies(11)
+    assert leader.held
+    leader.followed = False
+    leader.applies(12)
+    assert leader.held, "the log may still have the old settings"
+    leader.followed = True
+    leader.holds.follow()
+    assert not leader.held
+
+
+async def test_a_hold_ends_with_the_record_of_a_later_controller() -> None:
+    leader = Leader()
+    await leader.holds.begin(HOLD, 10, EPOCHS)
+    leader.applies(11)
+    assert leader.held
+    leader.applies(12, controller_epoch=8)
+    assert not leader.held
+    with pytest.raises(RequestRejected, match="earlier controller"):
+        await leader.holds.begin(HoldId(TOPIC, 7, 2), 10, EPOCHS)
+    with pytest.raises(RequestRejected, match="earlier controller"):
+        await leader.holds.begin(HoldId(TOPIC, 1 << 40, 1), 10, EPOCHS)  # of a controller that there is not
+    assert not leader.held
+
+
+async def test_a_hold_that_comes_after_its_end_does_not_begin() -> None:
+    leader = Leader()
+    leader.holds.end(HOLD, 10)
+    with pytest.raises(RequestRejected, match="too late"):
+        await leader.holds.begin(HOLD, 10, EPOCHS)
+    assert not leader.held
+
+
+async def test_a_hold_waits_for_the_image_that_the_controller_has() -> None:
+    leader = Leader()
+    beginning = asyncio.create_task(leader.holds.begin(HOLD, 11, EPOCHS))
+    await asyncio.sleep(0)
+    assert not leader.held
+    leader.applies(11)
+    assert await beginning == 0
+    assert leader.held
+
+
+async def test_who_stops_to_lead_before_its_copies_rest_has_counted_for_nothing() -> None:
+    leader = Leader()
+    leader.tier.rests.clear()
+    beginning = asyncio.create_task(leader.holds.begin(HOLD, 10, EPOCHS))
+    while not leader.held:
+        await asyncio.sleep(0)
+    leader.epoch = LeaderEpoch(6)
+    leader.tier.rests.set()
+    with pytest.raises(LeadersHaveChanged):
+        await beginning
+    assert not leader.held
+
+
+class Settling:
+    """Whether the outcome of earlier changes can be found out."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.asked = 0
+
+    async def settle(self) -> None:
+        self.asked += 1
+        if self.fails:
+            raise StorageUnavailable("The store is away.")
+
+
+def topic(leader: int = 1) -> TopicImage:
+    one = PartitionImage(PartitionIndex(0), BrokerId(leader), LeaderEpoch(4), 0, (ONE,), (ONE,))
+    return TopicImage(TOPIC, "t", (one,), {}, TimestampMs(0))
+
+
+def holds_of(leader: Leader, settling: Settling) -> HoldsOfLeaders:
+    return HoldsOfLeaders(
+        leader.holds,
+        None,
+        broker_id=ONE,
+        image=lambda: leader.image,
+        newest=lambda: leader.image.sequence,
+        settle=settling.settle,
+        faults=Faults(lambda _: None),
+    )
+
+
+async def make(holds: HoldsOfLeaders, how: BaseException) -> None:
+    """A change that ends with an error."""
+    async with holds.held(topic()) as held:
+        assert held == (0, EPOCHS)
+        raise how
+
+
+@pytest.mark.parametrize("how", [StorageUnavailable("Undecided."), asyncio.CancelledError()])
+async def test_copies_stay_held_while_it_is_not_known_whether_the_change_was_made(
+    how: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    leader, settling = Leader(), Settling()
+    holds = holds_of(leader, settling)
+    running = asyncio.create_task(holds.run())
+    with pytest.raises(type(how)):
+        await make(holds, how)
+    while settling.asked < 5:
+        await asyncio.sleep(0)
+    assert leader.held
+    settling.fails = False
+    while leader.held:
+        await asyncio.sleep(0)
+    running.cancel()
+
+
+async def test_copies_go_on_after_a_change_that_was_refused() -> None:
+    leader, settling = Leader(), Settling()
+    holds = holds_of(leader, settling)
+    running = asyncio.create_task(holds.run())
+    with pytest.raises(RequestRejected, match="Refused"):
+        await make(holds, RequestRejected(ErrorCode.INVALID_CONFIG, "Refused."))
+    while leader.held:
+        await asyncio.sleep(0)
+    assert settling.asked == 0
+    running.cancel()
+
+
+async def test_a_partition_without_a_leader_can_say_nothing() -> None:
+    leader, settling = Leader(), Settling()
+    with pytest.raises(RequestRejected, match="has no leader"):
+        async with holds_of(leader, settling).held(topic(leader=-1)):
+            pytest.fail("nobody has said anything")
+    assert not leader.held
