@@ -63,7 +63,7 @@ class _Codec:
     def decode(self, data: bytes, struct: type, version: int, flexible_first: int) -> Any:
         decoder = self._decoders.get((struct, version))
         if decoder is None:
-            writer = DecoderSource(self._shape(version, flexible_first), from_bytes=True, ignores_rest=False)
+            writer = DecoderSource(self._shape(version, flexible_first), from_bytes=True, is_request=False)
             decoder = self._decoders[struct, version] = writer.compile(struct.__name__)
         try:
             return decoder(data)

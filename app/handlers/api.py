@@ -5,7 +5,9 @@ parts, the request's header and the decoded message (a superset dataclass of ``a
 message, or is ``async`` if it has to wait. It may raise any ``FirnError`` that concerns the request as a whole: ``refuse``
 then makes the response that carries the code the way that API carries it; ``None`` from it closes the connection.
 
-A synchronous handler runs inside the socket's callback and must be done in well under 10 ms.
+A synchronous handler runs inside the socket's callback and must be done in well under 10 ms, whatever the request asks for
+(INV-15). If its work grows with the request alone, a ``split`` bounds it. If it grows with what the broker has, the handler is
+``async`` and rests between portions (``app/turns.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 
 from app.errors import ErrorCode
 from app.handlers.context import Context, Request
+from app.handlers.portions import Split
 from app.wire.apikeys import ApiKey
 
 
@@ -30,6 +33,8 @@ class Api(NamedTuple):
     before: Callable[[Context, Request, Any], None] | None = None
     """Called on the broker to which the client is connected, also if the request is passed on to the controller: what the
     connection itself does not allow. Raises: RequestRejected."""
+    split: Split | None = None
+    """How a long request falls into short ones."""
 
 
 ApiTable = Mapping[ApiKey, Api]

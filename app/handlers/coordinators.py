@@ -20,6 +20,7 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.portions import Split
 from app.metadata.cluster import BrokerImage, Endpoint, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -119,4 +120,4 @@ def refuse(
     return FindCoordinatorResponse(error_code=code, error_message=sentence, node_id=-1, host="", port=-1)
 
 
-APIS: Final[ApiTable] = {ApiKey.FIND_COORDINATOR: Api(handle, refuse)}
+APIS: Final[ApiTable] = {ApiKey.FIND_COORDINATOR: Api(handle, refuse, split=Split("coordinator_keys", "coordinators"))}

@@ -8,6 +8,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import led_in_epoch
+from app.handlers.portions import Split
 from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_for_leader_epoch import (
@@ -51,4 +52,8 @@ def refuse(
     )
 
 
-APIS: Final[ApiTable] = {ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(handle, refuse)}
+SPLIT: Final = Split(
+    "topics", "topics", "partitions", "partitions", names=("topic",), inner_name="partition", at_once=200
+)
+
+APIS: Final[ApiTable] = {ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(handle, refuse, split=SPLIT)}

@@ -13,6 +13,7 @@ from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import check_epoch, check_reader, led_in_epoch
+from app.handlers.portions import Split
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import (
@@ -200,4 +201,9 @@ def refuse(request: Request, message: ListOffsetsRequest, code: ErrorCode, sente
     )
 
 
-APIS: Final[ApiTable] = {ApiKey.LIST_OFFSETS: Api(handle, refuse)}
+SPLIT: Final = Split(
+    "topics", "topics", "partitions", "partitions",
+    names=("name",), inner_name="partition_index", refuses_repeats=ErrorCode.INVALID_REQUEST, at_once=200,
+)  # fmt: skip
+
+APIS: Final[ApiTable] = {ApiKey.LIST_OFFSETS: Api(handle, refuse, split=SPLIT)}

@@ -13,12 +13,13 @@ from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, FirnError, ProtocolError, kafka_code
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.client import Client
 from app.handlers.committing import serve_replicated
 from app.handlers.context import PassesOn, Request
 from app.handlers.fetch import FETCH, serve_fetch
 from app.handlers.passing_on import PASSED_ON, address_of, principal_of
+from app.handlers.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
 from app.handlers.produce import PRODUCE, serve_produce, serve_shaped, tell_served
 from app.handlers.produce_shape import PREFIX_START
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
@@ -30,6 +31,7 @@ from app.wire.negotiation import is_api_versions_known, unknown_api_versions_fra
 from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
 
 if TYPE_CHECKING:
+    from app.handlers.api import Api
     from app.handlers.metrics import ApiMeter
 
 FRAME_HEAD: Final = Struct(">ihhi")
@@ -226,6 +228,10 @@ class Session(Client):
         request = Request(
             api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
         )
+        if len(frame) > LONG_FRAME_BYTES:
+            slot = self.open_slot(meter, stops_parsing=True)
+            server.spawn(self._serve_long(slot, meter, api, request, bytes(frame), header.body_start), self)
+            return
         message = decode_request(api_key, api_version, frame[header.body_start :])
         if api.before is not None:
             try:
@@ -241,8 +247,13 @@ class Session(Client):
             slot = self.open_slot(meter, stops_parsing=True)
             server.spawn(self._pass_on(slot, meter, passes_on, bytes(frame), api.refuse, request, message), self)
             return
+        result: Any
         try:
-            result = api.handle(self.context, request, message)
+            split = api.split
+            if split is not None and split.is_long(message):
+                result = serve_split(split, api.handle, api.refuse_each or api.refuse, self.context, request, message)
+            else:
+                result = api.handle(self.context, request, message)
         except FirnError as error:
             result = self._refused(api.refuse, request, message, error, meter)
         quotas, audit = self.context.quotas, self.context.audit
@@ -277,7 +288,54 @@ class Session(Client):
         if result is None:
             self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
         elif not self.closed:
-            self.complete(slot, self._encode(request, result, meter))
+            await self._complete(slot, meter, refuse, request, message, result)
+
+    async def _serve_long(
+        self, slot: Slot, meter: ApiMeter, api: Api, request: Request, frame: bytes, body_start: int
+    ) -> None:
+        """Serve a request that may take longer than one portion to decode."""
+        context = self.context
+        try:
+            message = await decode_long(request.api_key, request.api_version, frame[body_start:])
+        except ProtocolError as error:
+            self.fail(f"closing the connection of {self.peer}: {error}")
+            return
+        if self.closed:
+            return
+        passes_on = context.passes_on
+        result: Any
+        try:
+            if api.before is not None:
+                api.before(context, request, message)
+            if passes_on is not None and request.api_key in PASSED_ON and passes_on.needed():
+                await self._pass_on(slot, meter, passes_on, frame, api.refuse, request, message)
+                return
+            split = api.split
+            if split is not None and split.is_long(message):
+                result = serve_split(split, api.handle, api.refuse_each or api.refuse, context, request, message)
+            else:
+                result = api.handle(context, request, message)
+        except FirnError as error:
+            result = self._refused(api.refuse, request, message, error, meter)
+        await self._finish(slot, meter, as_coroutine(result), api.refuse, request, message)
+
+    async def _complete(
+        self, slot: Slot, meter: ApiMeter, refuse: Any, request: Request, message: Any, result: Any
+    ) -> None:
+        """Encode a response and put it into its slot."""
+        if request.throttle_time_ms and hasattr(result, "throttle_time_ms"):
+            result.throttle_time_ms = request.throttle_time_ms
+        try:
+            answer = await encode_long(request, result)
+        except RequestRejected as error:
+            refused = self._refused(refuse, request, message, error, meter)
+            if refused is None:
+                self.fail(f"closing the connection of {self.peer}: {error}")
+                return
+            answer = await encode_long(request, refused)
+        if not self.closed:
+            meter.response_bytes.value += len(answer)
+            self.complete(slot, answer)
 
     async def _pass_on(
         self,

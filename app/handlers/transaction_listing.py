@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from typing import Final
 
@@ -11,7 +10,10 @@ from app.groups.subscriptions import TopicPattern
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import led_log
+from app.handlers.portions import Split
 from app.transactions.state import Transaction, TransactionState
+from app.turns import Portion, ordered
+from app.units import TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_producers import (
     DescribeProducersRequest,
@@ -42,23 +44,26 @@ async def handle_describe(
 ) -> DescribeTransactionsResponse:
     """State, owner and partitions of each id."""
     del request
-    return DescribeTransactionsResponse(
-        transaction_states=[await _describe(context, each) for each in message.transactional_ids]
-    )
+    portion = Portion()
+    states = []
+    for transactional_id in dict.fromkeys(message.transactional_ids):
+        states.append(await _describe(context, transactional_id, portion))
+        await portion.rest_if_spent()
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
-async def _describe(context: Context, transactional_id: str) -> DescribedTransaction:
+async def _describe(context: Context, transactional_id: str, portion: Portion) -> DescribedTransaction:
     try:
         if not transactional_id:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-        return _described(await context.transactions.describe(transactional_id))
+        return await _described(await context.transactions.describe(transactional_id), portion)
     except RequestRejected as error:
         return _not_described(transactional_id, error.code)
 
 
-def _described(transaction: Transaction) -> DescribedTransaction:
+async def _described(transaction: Transaction, portion: Portion) -> DescribedTransaction:
     by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(transaction.partitions):
+    for topic, partition in await ordered(transaction.partitions, portion, key=_itself):
         by_topic[topic].append(partition)
     return DescribedTransaction(
         transactional_id=transaction.transactional_id,
@@ -69,6 +74,10 @@ def _described(transaction: Transaction) -> DescribedTransaction:
         producer_epoch=transaction.epoch,
         topics=[TopicData(topic, partitions) for topic, partitions in by_topic.items()],
     )
+
+
+def _itself(partition: TopicPartition) -> TopicPartition:
+    return partition
 
 
 def _not_described(transactional_id: str, code: ErrorCode) -> DescribedTransaction:
@@ -107,14 +116,21 @@ async def handle_list(context: Context, request: Request, message: ListTransacti
         )
 
     found: list[Transaction] = []
+    portion = Portion()
     for some in context.transactions.all():
-        found += filter(passes, some)
-        await asyncio.sleep(0)
+        for transaction in tuple(some):
+            if passes(transaction):
+                found.append(transaction)
+            if portion.spent() if pattern is not None else portion.spent_by():
+                await portion.rest()
+    listed = []
+    for transaction in found:
+        listed.append(ListedTransaction(transaction.transactional_id, transaction.producer_id, transaction.state.title))
+        if portion.spent_by():
+            await portion.rest()
     return ListTransactionsResponse(
         unknown_state_filters=sorted(states - STATE_NAMES),
-        transaction_states=[
-            ListedTransaction(each.transactional_id, each.producer_id, each.state.title) for each in found
-        ],
+        transaction_states=listed,
     )
 
 
@@ -128,38 +144,50 @@ def refuse_list(
 # --- DescribeProducers ------------------------------------------------------------------------------------------------
 
 
-def handle_producers(
+async def handle_producers(
     context: Context, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Who writes to each partition, and since where with a transaction open."""
     del request
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(topic.name, [_producers(context, topic.name, index) for index in topic.partition_indexes])
-            for topic in message.topics
+    portion = Portion()
+    topics = []
+    for topic in message.topics:
+        partitions = [
+            await _producers(context, topic.name, index, portion) for index in dict.fromkeys(topic.partition_indexes)
         ]
-    )
+        topics.append(TopicResponse(topic.name, partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
-def _producers(context: Context, topic: str, index: int) -> PartitionResponse:
+async def _producers(context: Context, topic: str, index: int, portion: Portion) -> PartitionResponse:
     try:
         log = led_log(context, topic, index)
     except FirnError as error:
         return PartitionResponse(index, kafka_code(error), str(error))
-    return PartitionResponse(
-        index,
-        active_producers=[
-            ProducerState(
-                producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_first_offset,
+    response = PartitionResponse(index)
+    entries = log.producers.entries
+    for producer_id in tuple(entries):
+        entry = entries.get(producer_id)
+        if entry is not None:  # it may have expired during a rest
+            response.active_producers.append(
+                ProducerState(
+                    producer_id,
+                    entry.epoch,
+                    entry.last_sequence,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    entry.transaction_first_offset,
+                )
             )
-            for producer_id, entry in log.producers.entries.items()
-        ],
-    )
+        if portion.spent_by():
+            await portion.rest()
+            # Only the leader tells, and of this log alone.
+            try:
+                if led_log(context, topic, index) is not log:
+                    return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} has a new log")
+            except FirnError as error:
+                return PartitionResponse(index, kafka_code(error), str(error))
+    return response
 
 
 def refuse_producers(
@@ -175,7 +203,11 @@ def refuse_producers(
 
 
 APIS: Final[ApiTable] = {
-    ApiKey.DESCRIBE_PRODUCERS: Api(handle_producers, refuse_producers),
+    ApiKey.DESCRIBE_PRODUCERS: Api(
+        handle_producers,
+        refuse_producers,
+        split=Split("topics", "topics", "partition_indexes", "partitions", names=("name",)),
+    ),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(handle_describe, refuse_describe),
     ApiKey.LIST_TRANSACTIONS: Api(handle_list, refuse_list),
 }

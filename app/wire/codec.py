@@ -16,7 +16,7 @@ The frame bounds what there can be. Behind a response, or a message of Firn's ow
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import import_module
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Any, Final, NamedTuple
@@ -52,6 +52,15 @@ _decoders: Final[dict[tuple[int, int, bool], tuple[Decoder, bool, str]]] = {}
 
 _encoders: Final[dict[tuple[int, int, bool], tuple[Encoder, str]]] = {}
 
+StepDecoder = Callable[[Buffer], Generator[None, None, Any]]
+StepEncoder = Callable[[Any], Generator[int, None, list[bytes]]]
+
+_step_decoders: Final[dict[tuple[int, int], tuple[StepDecoder, bool, str]]] = {}
+"""(key, version) of a request → (decoder, whether it wants a view instead of plain bytes, name for errors)."""
+
+_step_encoders: Final[dict[tuple[int, int], tuple[StepEncoder, str]]] = {}
+"""(key, version) of a response → (encoder, name for errors)."""
+
 
 def decode_request(key: int, version: int, view: Buffer) -> Any:
     """The request that ``view`` begins with: an object of ``app.wire.apis.<api>``'s request class. What follows is ignored.
@@ -65,6 +74,37 @@ def decode_request(key: int, version: int, view: Buffer) -> Any:
 def decode_response(key: int, version: int, view: Buffer) -> Any:
     """The response that ``view`` is, without its header, to its last byte; else as ``decode_request``."""
     return _decode(key, version, view, False)
+
+
+def decode_request_steps(key: int, version: int, view: Buffer) -> Generator[None, None, Any]:
+    """As ``decode_request``, by a generator that yields after every few elements and returns the request.
+
+    ``view`` must not change meanwhile. The first step raises for an unknown schema, any step for what is wrong with the bytes.
+    """
+    found = _step_decoders.get((key, version))
+    if found is None:
+        decoder, has_records, name = _compile_step_decoder(key, version)
+    else:
+        decoder, has_records, name = found
+    try:
+        return (yield from decoder(view if has_records else bytes(view)))
+    except TROUBLES as trouble:
+        raise explain(trouble, name) from None
+
+
+def encode_response_steps(key: int, version: int, message: Any) -> Generator[int, None, list[bytes]]:
+    """As ``encode_response``, by a generator that yields after every few elements, with the bytes that were added. It returns the
+    pieces of the body. The message must not change meanwhile."""
+    if type(message) is Encoded:
+        return [message.body]
+    found = _step_encoders.get((key, version))
+    if found is None:
+        found = _compile_step_encoder(key, version)
+    encoder, name = found
+    try:
+        return (yield from encoder(message))
+    except (StructError, AttributeError, TypeError, ValueError) as trouble:
+        raise ValueError(f"{name} cannot be written: {trouble}") from trouble
 
 
 def encode_request(key: int, version: int, message: Any) -> bytes:
@@ -122,7 +162,7 @@ def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder,
             raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
         struct = struct_name(key, is_request)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
-        writer = DecoderSource(shape, from_bytes=not has_records, ignores_rest=is_request)
+        writer = DecoderSource(shape, from_bytes=not has_records, is_request=is_request)
         made = (writer.compile(struct), not has_records, name)
     _decoders[key, version, is_request] = made
     return made
@@ -140,6 +180,46 @@ def _compile_encoder(key: int, version: int, is_request: bool) -> tuple[Encoder,
         made = (EncoderSource(shape).compile(struct_name(key, is_request)), name)
     _encoders[key, version, is_request] = made
     return made
+
+
+def _compile_step_decoder(key: int, version: int) -> tuple[StepDecoder, bool, str]:
+    name = message_name(key, version, True)
+    made: tuple[StepDecoder, bool, str]
+    if key in OPAQUE and version == 0:
+        made = (_opaque_steps, False, name)
+    else:
+        shape = shape_of(key, version)
+        if shape is None:
+            raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
+        has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
+        writer = DecoderSource(shape, from_bytes=not has_records, is_request=True, in_steps=True)
+        made = (writer.compile(struct_name(key, True)), has_records, name)
+    _step_decoders[key, version] = made
+    return made
+
+
+def _opaque_steps(buffer: Buffer) -> Generator[None, None, bytes]:
+    yield
+    return decode_opaque(buffer)
+
+
+def _compile_step_encoder(key: int, version: int) -> tuple[StepEncoder, str]:
+    name = message_name(key, version, False)
+    encoder: StepEncoder
+    if key in OPAQUE and version == 0:
+        encoder = _opaque_encoding_steps
+    else:
+        shape = shape_of(key, version)
+        if shape is None:
+            raise ValueError(f"{name} is not known")
+        encoder = EncoderSource(shape, in_steps=True).compile_steps(struct_name(key, False))
+    _step_encoders[key, version] = (encoder, name)
+    return encoder, name
+
+
+def _opaque_encoding_steps(body: bytes) -> Generator[int, None, list[bytes]]:
+    yield 0
+    return [encode_opaque(body)]
 
 
 def shape_of(key: int, version: int) -> Shape | None:

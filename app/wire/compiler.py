@@ -11,17 +11,20 @@ What the generated decoder promises:
   of all arrays together stay within ``MESSAGE_ELEMENTS_MAX``;
 - it raises nothing but ``primitives.TROUBLES``, and does not recurse;
 - ``records`` are slices of the buffer it was given; strings and bytes are its own.
+
+Both directions have a second form for long messages, from the same rows: a generator that yields after every
+``STEP_ELEMENTS`` elements of arrays, so that the event loop can do other work in between (INV-15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from struct import Struct, pack, unpack_from
 from typing import Any, Final, cast
 
-from app.limits import MESSAGE_ELEMENTS_MAX
+from app.limits import MESSAGE_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 from app.wire import primitives
 from app.wire.primitives import Buffer
 from app.wire.schema import ZERO_UUID, Field, Rows, all_fields, fields_of
@@ -38,10 +41,14 @@ FIXED: Final = {
 }
 """Struct codes of the kinds whose size is fixed."""
 
+STEP_ELEMENTS: Final = 32
+"""Elements of arrays between two steps of a generator. Arrays of numbers are read and written whole."""
+
 SIZES: Final = {kind: Struct(f">{code}").size for kind, code in FIXED.items()}
 
 GLOBALS: Final[dict[str, object]] = {
-    "ELEMENTS_MAX": MESSAGE_ELEMENTS_MAX,
+    "MESSAGE_ELEMENTS_MAX": MESSAGE_ELEMENTS_MAX,
+    "REQUEST_ELEMENTS_MAX": REQUEST_ELEMENTS_MAX,
     "UVARINTS": primitives.UVARINTS,
     "ZERO_UUID": ZERO_UUID,
     "next_tagged_field": primitives.next_tagged_field,
@@ -175,11 +182,14 @@ class DecoderSource:
     In the source ``b`` is the buffer, ``p`` the position, ``end`` its length and ``left`` the elements still allowed.
     """
 
-    def __init__(self, shape: Shape, *, from_bytes: bool, ignores_rest: bool) -> None:
+    def __init__(self, shape: Shape, *, from_bytes: bool, is_request: bool, in_steps: bool = False) -> None:
+        """``is_request``: bytes behind the message are ignored, and it may have ``REQUEST_ELEMENTS_MAX`` elements.
+        ``in_steps``: the decoder is a generator that returns the object."""
         self.shape = shape
         self.source = Source()
         self.from_bytes = from_bytes
-        self.ignores_rest = ignores_rest
+        self.is_request = is_request
+        self.in_steps = in_steps
         self.run: list[tuple[str, str, str]] = []
         """Fixed-size pieces not yet read: (struct code, variable, statement to run after it is read)."""
 
@@ -187,9 +197,12 @@ class DecoderSource:
         source = self.source
         source("p = 0")
         source("end = len(b)")
-        source("left = ELEMENTS_MAX")
+        source(f"left = {'REQUEST' if self.is_request else 'MESSAGE'}_ELEMENTS_MAX")
+        if self.in_steps:
+            source(f"step = {STEP_ELEMENTS}")
+            source("yield")
         result = self.read_struct(struct)
-        if not self.ignores_rest:
+        if not self.is_request:
             with source.block("if p != end:"):
                 source("raise refuse_rest(end - p)")
         source(f"return {result}")
@@ -357,6 +370,11 @@ class DecoderSource:
                 source(f"{variable} = []")
                 source(f"{add} = {variable}.append")
                 with source.block(f"for _ in range({count}):"):
+                    if self.in_steps:
+                        source("step -= 1")
+                        with source.block("if step < 0:"):
+                            source("yield")
+                            source(f"step = {STEP_ELEMENTS}")
                     element = item._replace(is_array=False, is_nullable=False)
                     value = self.read_field(element, name)
                     self.flush()
@@ -369,22 +387,42 @@ class DecoderSource:
 
 
 class EncoderSource:
-    """Writes the encoder of one message: ``encode(m)`` → bytes. In the source ``add`` takes the next piece."""
+    """Writes the encoder of one message: ``encode(m)`` → bytes. In the source ``add`` takes the next piece.
 
-    def __init__(self, shape: Shape) -> None:
+    ``in_steps``: the encoder is a generator that returns the pieces of the message.
+    """
+
+    def __init__(self, shape: Shape, *, in_steps: bool = False) -> None:
         self.shape = shape
+        self.in_steps = in_steps
         self.source = Source()
         self.add = "add"
         self.run: list[tuple[str, str]] = []
         """Fixed-size pieces not yet written: (struct code, expression or "" for a zero byte)."""
 
     def compile(self, struct: str) -> Callable[[Any], bytes]:
+        assert not self.in_steps
         source = self.source
         source("out = []")
         source("add = out.append")
         self.write_struct(struct, "m")
         self.flush()
         source('return b"".join(out)')
+        return source.function("encode(m)")
+
+    def compile_steps(self, struct: str) -> Callable[[Any], Generator[int, None, list[bytes]]]:
+        """As ``compile``, ``in_steps``. Each step yields the bytes that were added."""
+        assert self.in_steps
+        source = self.source
+        source("done = []")
+        source("out = []")
+        source("add = out.append")
+        source(f"step = {STEP_ELEMENTS}")
+        source("yield 0")
+        self.write_struct(struct, "m")
+        self.flush()
+        source('done.append(b"".join(out))')
+        source("return done")
         return source.function("encode(m)")
 
     def put(self, code: str, expression: str) -> None:
@@ -513,5 +551,12 @@ class EncoderSource:
             return
         element = source.fresh("x")
         with source.block(f"for {element} in {variable}:"):
+            if self.in_steps:
+                source("step -= 1")
+                with source.block("if step < 0:"):
+                    source(f"step = {STEP_ELEMENTS}")
+                    source('done.append(b"".join(out))')
+                    source("out.clear()")
+                    source("yield len(done[-1])")
             self.write_field(item._replace(is_array=False, is_nullable=False), element)
             self.flush()

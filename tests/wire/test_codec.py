@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from app.errors import ErrorCode, ProtocolError
+from app.turns import whole
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
@@ -91,6 +92,29 @@ def test_every_version_equals_the_oracle_and_comes_back(key: int, is_request: bo
         assert b"".join(_written(cls, entity)) == data
         assert decode(subject, data) == message
         assert reference.encode(subject, message).data == data
+
+
+@pytest.mark.parametrize(("key", "is_request"), MESSAGES, ids=MESSAGE_IDS)
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
+def test_the_forms_in_steps_read_and_write_the_same(key: int, is_request: bool, seed: int) -> None:
+    for subject in reference.subjects(key, is_request):
+        message = reference.make(subject, random.Random(seed))
+        data = encode(subject, message)
+        if is_request:
+            assert whole(codec.decode_request_steps(key, subject.version, memoryview(data))) == message
+        else:
+            assert b"".join(whole(codec.encode_response_steps(key, subject.version, message))) == data
+
+
+def test_a_long_message_is_read_and_written_in_many_steps() -> None:
+    topics = [MetadataRequestTopic(name=f"topic-{number}") for number in range(10_000)]
+    data = codec.encode_request(ApiKey.METADATA, 12, MetadataRequest(topics=topics))
+    assert len(list(codec.decode_request_steps(ApiKey.METADATA, 12, data))) > 10_000 // 40
+    answer = MetadataResponse(topics=[MetadataResponseTopic(name=topic.name) for topic in topics])
+    sizes = list(codec.encode_response_steps(ApiKey.METADATA, 12, answer))
+    assert len(sizes) > 10_000 // 40
+    assert max(sizes) < 4_096
 
 
 def _written(cls: Any, entity: Any) -> list[bytes]:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import ProtocolError
-from app.limits import MESSAGE_ELEMENTS_MAX, TAGGED_FIELDS_MAX
+from app.limits import REQUEST_ELEMENTS_MAX, TAGGED_FIELDS_MAX
+from app.turns import whole
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
@@ -212,11 +213,13 @@ def test_a_message_with_flipped_bytes_gives_a_message_or_a_protocol_error(
 
 def test_the_elements_of_all_arrays_of_a_message_share_one_bound() -> None:
     """Each array is below the bound and fits in its bytes; together they are above it."""
-    half = MESSAGE_ELEMENTS_MAX // 2 + 1
+    half = REQUEST_ELEMENTS_MAX // 2 + 1
     topic = struct.pack(">h", 0) + struct.pack(">i", half) + bytes(4 * half)
     data = struct.pack(">i", 2) + topic + topic
     with pytest.raises(ProtocolError, match=f"claims {half} elements"):
         codec.decode_request(ApiKey.OFFSET_FETCH, 1, struct.pack(">h", 0) + data)
+    with pytest.raises(ProtocolError, match=f"claims {half} elements"):
+        whole(codec.decode_request_steps(ApiKey.OFFSET_FETCH, 1, struct.pack(">h", 0) + data))
 
 
 def test_more_tagged_fields_than_allowed_are_refused_even_if_all_are_there() -> None:

@@ -1,0 +1,188 @@
+"""Long requests as several short ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.errors import ErrorCode, RequestRejected
+from app.handlers import portions
+from app.handlers.context import Request
+from app.handlers.portions import SLICE_FIRST, Split, encode_long, serve_split
+from app.turns import PORTION_S
+from app.wire.apikeys import ApiKey
+from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from app.wire.apis.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+from app.wire.codec import decode_response
+from tests.support.callers import SOMEBODY
+from tests.support.counted_loop import count_turns, on_counted_loop, work
+
+NESTED = Split("topics", "topics", "partitions", "partitions", names=("name",), inner_name="partition_index")
+FLAT = Split("coordinator_keys", "coordinators")
+CONTEXT: Any = None
+
+
+def request(key: int, version: int) -> Request:
+    return Request(key, version, 1, "client", SOMEBODY, set())
+
+
+class Handler:
+    """Answers each partition with its number, and notes how many it was asked for at a time."""
+
+    def __init__(self, cost_s: float = 0.0) -> None:
+        self.cost_s = cost_s
+        self.asked: list[int] = []
+        self.pauses = 0
+
+    def handle(self, context: Any, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
+        self.asked.append(sum(len(topic.partitions) for topic in message.topics))
+        work(self.cost_s * self.asked[-1])
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    topic.name,
+                    [ListOffsetsPartitionResponse(each.partition_index) for each in topic.partitions],
+                )
+                for topic in message.topics
+            ]
+        )
+
+
+def refuse(request: Request, message: ListOffsetsRequest, code: ErrorCode, sentence: str) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                topic.name, [ListOffsetsPartitionResponse(each.partition_index, code) for each in topic.partitions]
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def asked(*counts: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(f"t{number}", [ListOffsetsPartition(index) for index in range(count)])
+            for number, count in enumerate(counts)
+        ]
+    )
+
+
+def shape(response: ListOffsetsResponse) -> list[tuple[str, list[int]]]:
+    return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
+
+
+@pytest.mark.parametrize("counts", [(5,), (500,), (0, 1, 0), (40, 300, 0, 2), (1,) * 200, (31, 32, 33)])
+@on_counted_loop
+async def test_the_pieces_of_a_request_together_are_answered_as_the_whole(counts: tuple[int, ...]) -> None:
+    handler, message = Handler(), asked(*counts)
+    whole = shape(handler.handle(CONTEXT, request(2, 7), message))
+    pieces = await serve_split(NESTED, handler.handle, refuse, CONTEXT, request(2, 7), message)
+    assert shape(pieces) == whole
+    assert NESTED.count(message) == sum(counts) + len(counts)
+
+
+@on_counted_loop
+async def test_a_piece_has_as_many_elements_as_fit_in_its_cpu_time() -> None:
+    cheap, dear = Handler(cost_s=PORTION_S / 10_000), Handler(cost_s=PORTION_S)
+    await serve_split(NESTED, cheap.handle, refuse, CONTEXT, request(2, 7), asked(10_000))
+    assert len(cheap.asked) < 20
+    await serve_split(NESTED, dear.handle, refuse, CONTEXT, request(2, 7), asked(SLICE_FIRST + 20))
+    assert set(dear.asked[2:]) == {1}
+
+
+@on_counted_loop
+async def test_others_are_served_between_the_pieces() -> None:
+    handler = Handler(cost_s=PORTION_S)
+    long = serve_split(NESTED, handler.handle, refuse, CONTEXT, request(2, 7), asked(SLICE_FIRST + 20))
+    assert await count_turns(long) >= 20
+
+
+@on_counted_loop
+async def test_an_error_of_a_later_piece_is_told_for_it_and_all_behind_it() -> None:
+    handler = Handler()
+
+    def handle(context: Any, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
+        if handler.asked:
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved")
+        return handler.handle(context, request, message)
+
+    response = await serve_split(NESTED, handle, refuse, CONTEXT, request(2, 7), asked(100, 100))
+    codes = [each.error_code for topic in response.topics for each in topic.partitions]
+    first = handler.asked[0]
+    assert codes == [0] * first + [ErrorCode.NOT_LEADER_OR_FOLLOWER] * (200 - first)
+    assert [topic.name for topic in response.topics] == ["t0", "t1"]
+
+
+@on_counted_loop
+async def test_an_error_of_the_first_piece_is_the_errors_of_all() -> None:
+    def handle(context: Any, request: Request, message: Any) -> Any:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "no")
+
+    with pytest.raises(RequestRejected, match="no"):
+        await serve_split(NESTED, handle, refuse, CONTEXT, request(2, 7), asked(100))
+
+
+@on_counted_loop
+async def test_a_client_that_leaves_ends_what_only_reads() -> None:
+    handler = Handler(cost_s=PORTION_S)
+    leaving = request(2, 7)
+
+    def handle(context: Any, request: Request, message: Any) -> Any:
+        for waiting in tuple(leaving.on_close):
+            waiting.cancel()
+        return handler.handle(context, request, message)
+
+    await serve_split(NESTED, handle, refuse, CONTEXT, leaving, asked(1_000))
+    assert len(handler.asked) == 1
+    handler.asked.clear()
+    await serve_split(NESTED._replace(writes=True), handle, refuse, CONTEXT, leaving, asked(1_000))
+    assert sum(handler.asked) == 1_000
+
+
+@on_counted_loop
+async def test_repeats_are_served_once_or_refused_once() -> None:
+    repeats = ListOffsetsRequest(topics=[*asked(3, 1).topics, *asked(2).topics, ListOffsetsTopic("t0")] * 50)
+    handler = Handler()
+    response = await serve_split(NESTED, handler.handle, refuse, CONTEXT, request(2, 7), repeats)
+    assert shape(response) == [("t0", [0, 1, 2]), ("t1", [0]), ("t0", [])]
+    handler.asked.clear()
+    split = NESTED._replace(refuses_repeats=ErrorCode.INVALID_REQUEST)
+    once = ListOffsetsTopic("t2", [ListOffsetsPartition(7)])
+    repeats = ListOffsetsRequest(topics=[*repeats.topics, once])
+    response = await serve_split(split, handler.handle, refuse, CONTEXT, request(2, 7), repeats)
+    codes = {
+        (topic.name, each.partition_index): each.error_code for topic in response.topics for each in topic.partitions
+    }
+    bad = ErrorCode.INVALID_REQUEST
+    assert codes == {("t2", 7): 0, ("t0", 0): bad, ("t0", 1): bad, ("t0", 2): bad, ("t1", 0): bad}
+    assert sum(handler.asked) == 1
+
+
+@on_counted_loop
+async def test_a_flat_list_is_split_and_joined() -> None:
+    def handle(context: Any, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(coordinators=[Coordinator(key) for key in message.coordinator_keys])
+
+    message = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(1_000)])
+    response = await serve_split(FLAT, handle, refuse, CONTEXT, request(10, 6), message)
+    assert [each.key for each in response.coordinators] == message.coordinator_keys
+
+
+@on_counted_loop
+async def test_a_response_is_encoded_in_portions_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = int(ApiKey.FIND_COORDINATOR)
+    response = FindCoordinatorResponse(coordinators=[Coordinator("k" * 100) for _ in range(1_000)])
+    frame = await encode_long(request(key, 6), response)
+    assert decode_response(key, 6, frame[9:]) == response
+    monkeypatch.setattr(portions, "RESPONSE_BYTES_MAX", 50_000)
+    with pytest.raises(RequestRejected, match="more than 50000 bytes"):
+        await encode_long(request(key, 6), response)

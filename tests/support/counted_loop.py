@@ -1,0 +1,46 @@
+"""An event loop whose clock of CPU time is moved by the work itself, for tests of portions (``app/turns.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+
+class CountedLoop(asyncio.SelectorEventLoop):
+    cpu_s = 0.0
+
+    def portion_cpu_s(self) -> float:
+        return self.cpu_s
+
+
+def work(seconds: float) -> None:
+    """Take CPU time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, CountedLoop)
+    loop.cpu_s += seconds
+
+
+def on_counted_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test on a ``CountedLoop``."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=CountedLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
+
+
+async def count_turns(work: Coroutine[Any, Any, Any]) -> int:
+    """How often the loop turns while something is done."""
+    done = asyncio.ensure_future(work)
+    turns = 0
+    while not done.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await done
+    return turns
