@@ -163,10 +163,10 @@ def initialize(
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
         )
-    if expected is not None and not _may_go_on(current, expected):
-        raise _fenced(current, expected)
     if current.state in PREPARED:
         raise _completing(current)
+    if expected is not None and not _may_go_on(current, expected):
+        raise _fenced(current, expected)
     if current.state is TransactionState.ONGOING:
         return fence(current, now_ms)
     if expected is not None and expected.epoch != current.epoch:
@@ -255,9 +255,9 @@ def add_partitions(
 
     Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
     """
+    if current is not None and current.state in PREPARED:
+        raise _completing(current)  # as in ``end``
     current = check_owner(current, identity)
-    if current.state in PREPARED:
-        raise _completing(current)
     if current.epoch > LAST_CLIENT_EPOCH:
         raise _fenced(current, identity)
     if current.state is TransactionState.ONGOING:
@@ -307,33 +307,36 @@ def end(
     """Decide the open transaction, as its client requests.
 
     Returns: the prepared transaction; ``current`` itself if it was already ended as requested.
-    Raises: ProducerIdNeeded; RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS
-    (already prepared as requested), INVALID_TXN_STATE.
+    Raises: ProducerIdNeeded; RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (markers of
+    an earlier decision are being written), INVALID_TXN_STATE.
     """
     if current is None or client_version < VERSION_2:
         return _end_first_version(check_owner(current, identity), commit, now_ms)
+    if current.state in PREPARED:
+        # Before the identity is checked: the client may already have its next one, which takes effect with the Complete record.
+        raise _completing(current)
     completed = current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     overflowed = (
-        completed
-        and current.previous_producer_id == identity.producer_id
+        current.previous_producer_id == identity.producer_id
         and current.previous_producer_id != current.producer_id
         and identity.epoch == LAST_CLIENT_EPOCH
         and current.epoch == 0
     )
+    if overflowed and not completed:
+        raise _fenced(current, identity)  # the client, or another one, has gone on
     repeated = overflowed or (
         current.producer_id == identity.producer_id
+        and completed
         and current.epoch == identity.epoch + 1
-        # The last epoch of all is only seen while markers are written, or after a fence: then it is nobody's.
-        and (current.state in PREPARED or (completed and current.epoch < EPOCH_MAX))
+        # After a fence the last epoch of all belongs to no client.
+        and current.epoch < EPOCH_MAX
     )
     if repeated:
-        if commit and current.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT):
+        if commit and current.state is TransactionState.COMPLETE_ABORT:
             # A client repeats what it asked for, so this abort was the coordinator's: the time was up. The client is behind it, and
             # hears what Kafka Streams takes for a passing fault: INVALID_TXN_STATE would end its thread (KAFKA-20785, after 4.3.1).
             raise _fenced(current, identity)
         return _end_again(current, commit)
-    if current.state in PREPARED and current.producer_id == identity.producer_id:
-        raise _fenced(current, identity)
     check_owner(current, identity)
     if current.epoch > LAST_CLIENT_EPOCH:
         raise _fenced(current, identity)
@@ -366,15 +369,13 @@ def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) 
 
 def _end_again(current: Transaction, commit: bool) -> Transaction:
     """A transaction that was already ended, as requested now or differently."""
+    if current.state in PREPARED:
+        raise _completing(current)  # whatever is requested: the client learns the outcome when it asks again
     match current.state:
         case TransactionState.COMPLETE_COMMIT if commit:
             return current
         case TransactionState.COMPLETE_ABORT if not commit:
             return current
-        case TransactionState.PREPARE_COMMIT if commit:
-            raise _completing(current)
-        case TransactionState.PREPARE_ABORT if not commit:
-            raise _completing(current)
     raise _impossible(current, commit)
 
 

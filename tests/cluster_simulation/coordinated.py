@@ -225,6 +225,35 @@ class RoutedTransactionalProducer(Routed, TransactionalProducer):
             await self.end(commit=True)
         self._forget()
 
+    async def commit_and_abort_at_once(self) -> None:
+        """Commit, and ask for the end of the next transaction while the markers of this one may be on their way.
+
+        Raises: Violation if the producer is told that it is not the owner of its transactional id, which no other has.
+        """
+        await self._end_until_told(commit=True)
+        if self._producer_id >= 0:
+            self.begin()
+            while (
+                not self.second and self._producer_id >= 0
+            ):  # this protocol has nothing to end before it has added something
+                with contextlib.suppress(Unreachable):
+                    if await self.add(_lasting(self.world)[0]):
+                        break
+                await asyncio.sleep(self.rng.uniform(0.0, 0.02))
+            await self._end_until_told(commit=False)
+        if self.last_code in FENCED and self.sure():
+            raise Violation(
+                "INV-9", f"{self.transactional_id} is told {self.last_code.name}, and no other producer has the id"
+            )
+
+    async def _end_until_told(self, *, commit: bool) -> None:
+        """Ask again until the transaction has ended, or the producer cannot go on."""
+        self._commits = commit
+        while self._producer_id >= 0 and self._commits is commit:
+            with contextlib.suppress(Unreachable):
+                await self.end()
+            await asyncio.sleep(self.rng.uniform(0.0, 0.02))
+
     async def begin_anew(self) -> None:
         """As an application that was started again: what it had begun is aborted."""
         for _ in range(40):
@@ -233,6 +262,12 @@ class RoutedTransactionalProducer(Routed, TransactionalProducer):
                 if self._producer_id >= 0:
                     return
             await asyncio.sleep(0.1)
+
+
+FENCED: Final = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+"""A producer that is told one of these cannot go on."""
 
 
 def _lasting(world: World) -> list[PartitionHistory]:

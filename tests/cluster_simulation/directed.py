@@ -20,6 +20,7 @@ from app.wire.apis.alter_partition_reassignments import (
 )
 from tests.cluster_simulation.faults import isolate_from
 from tests.cluster_simulation.machine import ClusterMachine
+from tests.cluster_simulation.network import LATENCY_S
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.machine import Unreachable
 from tests.simulation.sharing import ACCEPT
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tests.cluster_simulation.coordinated import RoutedWorker
     from tests.cluster_simulation.world import World
 
+FAR_S: Final = (0.02, 0.05)
+"""Latency of a message while markers are slow."""
 TRANSACTIONAL_ID: Final = 1
 """A type of coordinator."""
 _OF_ACTORS: Final = {
@@ -92,6 +95,25 @@ async def coordinator_alone(world: World) -> None:
     await asyncio.wait([asked])
     await _until_led(world, history, not_by=leader)
     await producer.begin_anew()
+
+
+async def slow_markers(world: World) -> None:
+    """Producers commit in all partitions and ask for their next transaction while brokers and clients are far apart, so markers
+    are under way for longer than a client needs to come again."""
+    producers = tuple(world.coordinated.enders)
+    world.coordinated.enders.clear()  # each does one thing at a time
+    if not producers:
+        return
+    world.disturb(world.machines, 4.0)
+    world.network.latency_s = FAR_S
+    try:
+        for _ in range(3):
+            for producer in producers:
+                if await producer.write_everywhere():
+                    await producer.commit_and_abort_at_once()
+    finally:
+        world.network.latency_s = LATENCY_S
+        world.coordinated.enders.extend(producers)
 
 
 async def coordinator_forgets(world: World) -> None:
@@ -285,6 +307,7 @@ DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "coordinator forgets": coordinator_forgets,
     "coordinator apart": coordinator_apart,
     "coordinators fall": coordinators_fall,
+    "slow markers": slow_markers,
     "leader sleeps": leader_sleeps,
     "leaders move": leaders_move,
     "workers come together": workers_come_together,

@@ -13,7 +13,7 @@ import pytest
 from app.coordinator import shell
 from app.coordinator.partition import CoordinatedLog
 from app.coordinator.topics import INTERNAL
-from app.errors import FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share_leader import ShareLeader
 from app.groups.share_state import ShareStateShard
 from app.groups.share_state_wire import Answered, Read
@@ -21,7 +21,7 @@ from app.groups.share_states import NOT_YET
 from app.metadata import broker_changes, features, membership, registration
 from app.metadata.cluster import BrokerRecord, MemberRecord
 from app.replication.partition import Partition
-from app.transactions import ending
+from app.transactions import ending, state
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Answered as MarkerAnswered
 from app.transactions.link import AddAnswer
@@ -41,6 +41,18 @@ def gives_a_marker_up_on_a_refusal(patch: pytest.MonkeyPatch) -> None:
         yield from answered._answer.__await__()
 
     patch.setattr(MarkerAnswered, "__await__", given_up)
+
+
+def fences_the_next_end_while_markers_are_written(patch: pytest.MonkeyPatch) -> None:
+    end = state.end
+
+    def hasty(current: Any, identity: Any, **asked: Any) -> Any:
+        prepared = current is not None and current.state in state.PREPARED
+        if prepared and asked["client_version"] >= state.VERSION_2 and current.epoch == identity.epoch:
+            raise RequestRejected(ErrorCode.PRODUCER_FENCED, "not the epoch of the end that is under way")
+        return end(current, identity, **asked)
+
+    patch.setattr(state, "end", hasty)
 
 
 def commits_by_its_own_disk(patch: pytest.MonkeyPatch) -> None:
@@ -189,6 +201,13 @@ PLANTED: Final[dict[str, Planted]] = {
         20,
         ("kill leader",),
         _TRANSACTIONS | {"partitions": 3},
+    ),
+    "the next end fenced while markers are written": Planted(
+        fences_the_next_end_while_markers_are_written,
+        "INV-9",
+        5,
+        ("slow markers",),
+        _TRANSACTIONS | {"seconds": 6.0, "pause_s": 1.0, "partitions": 2},
     ),
     "V1 the coordinator is not asked": Planted(
         does_not_ask_the_coordinator, "INV-9", 10, ("kill leader",), _TRANSACTIONS

@@ -31,6 +31,7 @@ QUICK = frozenset(
         "S1 what is fetched counts as stored",
         "E2 one epoch for two leaders",
         "a transaction committed in one of its partitions",
+        "the next end fenced while markers are written",
         "G4 a commit answered before it is committed",
         "a partition assigned before it is given up",
         "a record shared twice",
@@ -116,6 +117,13 @@ def test_moves_that_wait_for_their_share_come_to_an_end(monkeypatch: pytest.Monk
     outcome = run_seed(1, faults=("reassign",), shape=planted.MOVES)
     assert outcome.violation is None, describe(outcome)
     assert waited > 100
+
+
+def test_no_producer_is_fenced_while_its_markers_are_slow() -> None:
+    shape = PLANTED["the next end fenced while markers are written"].shape
+    for seed in range(3):
+        outcome = run_seed(seed, faults=("slow markers",), shape=shape)
+        assert outcome.violation is None, describe(outcome)
 
 
 @pytest.mark.slow

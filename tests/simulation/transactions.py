@@ -184,6 +184,7 @@ class TransactionalProducer(Actor):
         self._added: set[tuple[UUID, int]] = set()
         self._commits: bool | None = None
         """How the transaction is being ended, once that was asked for."""
+        self.last_code = ErrorCode.NONE
 
     async def run(self) -> None:
         while True:
@@ -210,6 +211,7 @@ class TransactionalProducer(Actor):
         """An answer's code, if it may be. Raises: Violation."""
         self.world.trace("txn", self.name, what, self._producer_id, self._epoch, ErrorCode(code).name)
         self.world.expect(code, TRANSACTION_EXPECTED, f"{what} of {self.transactional_id}")
+        self.last_code = ErrorCode(code)
         if of_ours and ErrorCode(code) is not ErrorCode.NONE and ErrorCode(code) not in AGAIN:
             self._forget()
         return ErrorCode(code)

@@ -232,15 +232,59 @@ def test_version_2_tells_a_repeated_end_from_the_next_by_its_epoch(
 def test_version_2_raises_the_epoch_with_every_end() -> None:
     prepared = finish(open_transaction(4), (7, 4), commit=True)
     assert (prepared.state, prepared.epoch, prepared.partitions) == (PREPARE_COMMIT, 5, {A})
-    refused(ErrorCode.CONCURRENT_TRANSACTIONS, finish, prepared, (7, 4), commit=True)
-    refused(ITS, finish, prepared, (7, 4), commit=False)
-    refused(PF, finish, prepared, (7, 5), commit=True)
     completed = complete(prepared, NOW)
     assert (completed.state, completed.client_identity, completed.partitions) == (
         COMPLETE_COMMIT,
         identity(7, 5),
         frozenset(),
     )
+
+
+CT, IPM = ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize(
+    ("how", "by", "first", "second"),
+    [
+        # Who asks while markers are written, and what an end of the first and of the second protocol is answered. The open
+        # transaction was at epoch 4 of producer 7.
+        ("version 1", (7, 3), PF, CT),
+        ("version 1", (7, 4), CT, CT),
+        ("version 1", (7, 5), PF, CT),
+        ("version 1", (8, 4), IPM, CT),
+        ("version 2", (7, 3), PF, CT),
+        ("version 2", (7, 4), PF, CT),  # the client repeats its request
+        ("version 2", (7, 5), CT, CT),  # the client ends its next transaction
+        ("version 2", (7, 6), PF, CT),
+        ("version 2", (8, 5), IPM, CT),
+        ("fenced", (7, 4), PF, CT),
+        ("fenced", (7, 5), CT, CT),
+        ("overflowed", (9, 0), IPM, CT),  # the client has its next producer id
+        ("overflowed", (7, LAST_CLIENT_EPOCH), PF, CT),
+    ],
+)
+@pytest.mark.parametrize("decided", [PREPARE_COMMIT, PREPARE_ABORT])
+@pytest.mark.parametrize("commit", [True, False])
+def test_all_wait_for_the_markers_whatever_they_ask_for(
+    how: str, by: tuple[int, int], first: ErrorCode, second: ErrorCode, decided: TransactionState, commit: bool
+) -> None:
+    match how:
+        case "fenced":
+            current = replace(fence(open_transaction(4), NOW), state=decided)
+        case "overflowed":
+            current = finish(
+                open_transaction(LAST_CLIENT_EPOCH), (7, LAST_CLIENT_EPOCH), commit=decided is PREPARE_COMMIT
+            )
+        case _:
+            version = VERSION_1 if how == "version 1" else VERSION_2
+            current = finish(open_transaction(4), (7, 4), commit=decided is PREPARE_COMMIT, version=version)
+    assert current.state is decided
+    refused(first, finish, current, by, commit=commit, version=VERSION_1)
+    refused(second, finish, current, by, commit=commit)
+    refused(CT, init, current, by)
+    refused(CT, init, current)
+    for version in (VERSION_1, VERSION_2):
+        refused(CT, add_partitions, current, identity(*by), [A], client_version=version, now_ms=NOW)
 
 
 def test_version_2_goes_on_as_another_producer_when_epochs_are_used_up() -> None:
@@ -261,8 +305,6 @@ def test_version_2_goes_on_as_another_producer_when_epochs_are_used_up() -> None
 def test_version_1_keeps_the_epoch_and_repeats_by_state() -> None:
     prepared = finish(open_transaction(4), (7, 4), commit=True, version=VERSION_1)
     assert (prepared.state, prepared.epoch) == (PREPARE_COMMIT, 4)
-    refused(ErrorCode.CONCURRENT_TRANSACTIONS, finish, prepared, (7, 4), commit=True, version=VERSION_1)
-    refused(ITS, finish, prepared, (7, 4), commit=False, version=VERSION_1)
     completed = complete(prepared, NOW)
     assert completed.client_identity == identity(7, 4)
     assert finish(completed, (7, 4), commit=True, version=VERSION_1) is completed
@@ -274,11 +316,10 @@ def test_version_1_keeps_the_epoch_and_repeats_by_state() -> None:
 def test_a_client_whose_time_was_up_cannot_commit() -> None:
     fencing = fence(open_transaction(4), NOW)
     fenced = complete(fencing, NOW)
+    refused(PF, finish, fenced, (7, 4), commit=True)
     for current in (fencing, fenced):
-        refused(PF, finish, current, (7, 4), commit=True)
         for commit in (True, False):
             refused(PF, finish, current, (7, 4), commit=commit, version=VERSION_1)
-    refused(ErrorCode.CONCURRENT_TRANSACTIONS, finish, fencing, (7, 4), commit=False)
 
 
 def test_a_client_whose_time_was_up_goes_on_if_nobody_was_first() -> None:
