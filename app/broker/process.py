@@ -20,6 +20,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
@@ -34,6 +35,7 @@ from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug, place_of
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
+from app.machine.listeners import listeners_on
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
@@ -57,6 +59,7 @@ LOCK_WAIT_S: Final = 3.0
 """How long a start waits for the data directory: children of a broker that was just killed may still be ending."""
 LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
+HTTP_MODULE: Final = "app.http"
 VARIABLE_BYTES_MAX: Final = 128 << 10
 """Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
 UVLOOP_TLS_FAILED: Final = "Fatal error on SSL protocol"
@@ -142,6 +145,7 @@ class Broker:
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         if (stays_open := make_private(self.config.data_dir)) is not None:
             self._log_line(stays_open)
+        await self._check_http_address()
         self._note_running()
         self._store = Child(
             "store",
@@ -227,7 +231,6 @@ class Broker:
         self._lock = None
         cleaners = self._cleaners
         show_process(self.node.registry, __version__, others=lambda: [("cleaner", one) for one in cleaners.process_ids])
-        await self._check_http_address()
         try:
             async with asyncio.TaskGroup() as together:
                 if not knows_store:
@@ -253,6 +256,7 @@ class Broker:
         local = f"{_reachable(self.config.listen_host)}:{self.node.port}"
         self._note_running(
             cluster_id=image.cluster_id,
+            node_id=self.config.node_id,
             kafka=kafka,
             http=self.config.http_address,
             https=self.config.has_https,
@@ -313,7 +317,7 @@ class Broker:
     async def _check_http_address(self) -> None:
         """Check early whether the HTTP process can listen, because nobody reads the log after the broker has said that it is ready.
 
-        Raises: ConfigError if the address stays in use for longer than a killed broker's HTTP process needs to end.
+        Raises: ConfigError if the address is in use. The HTTP process of a killed broker gets some time to end.
         """
         if self.config.http_address == OFF:
             return
@@ -328,9 +332,12 @@ class Broker:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind(address)
             except OSError as error:
-                if asyncio.get_running_loop().time() >= deadline:
+                holders = listeners_on(int(port)) if error.errno == EADDRINUSE else []
+                ends_soon = any(HTTP_MODULE in one.command and "serve" not in one.parent_command for one in holders)
+                if not ends_soon or asyncio.get_running_loop().time() >= deadline:
+                    by = f" by {holders[0]}" if holders else ""
                     raise ConfigError(
-                        f"cannot listen on {self.config.http_address} for HTTP: {error.strerror or error}; free the address, "
+                        f"cannot listen on {self.config.http_address} for HTTP: {error.strerror or error}{by}; free the address, "
                         "give another --http, or --http off"
                     ) from error
             else:
@@ -348,7 +355,7 @@ class Broker:
         self._http = Child(
             "http",
             lambda descriptor: (
-                "app.http", "--bootstrap", bootstrap, "--listen", self.config.http_address,
+                HTTP_MODULE, "--bootstrap", bootstrap, "--listen", self.config.http_address,
                 "--parent-fd", str(descriptor), *http_options(self.config),
             ),
             inherited=[],

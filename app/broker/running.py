@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from app.machine.files import LOCK_FILE
+from app.machine.listeners import holders_of, process_status
 
 _NOTE: Final = ".firn/process.json"
 
@@ -27,6 +28,8 @@ class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
     started_ticks: int
     """Start time of the process, in kernel ticks since the boot of the machine."""
     cluster_id: str = ""
+    node_id: int = -1
+    """-1 while it starts."""
     kafka: str = ""
     """HOST:PORT; empty while it starts."""
     http: str = ""
@@ -38,13 +41,21 @@ class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_running(
-    data_dir: str, *, cluster_id: str = "", kafka: str = "", http: str = "", https: bool = False, local: str = ""
+    data_dir: str,
+    *,
+    cluster_id: str = "",
+    node_id: int = -1,
+    kafka: str = "",
+    http: str = "",
+    https: bool = False,
+    local: str = "",
 ) -> None:
     """Write the file of this process, which has the lock. Raises: OSError."""
     note = RunningBroker(
         process_id=os.getpid(),
         started_ticks=_started_ticks(os.getpid()),
         cluster_id=cluster_id,
+        node_id=node_id,
         kafka=kafka,
         http=http,
         https=https,
@@ -74,6 +85,19 @@ def find_running(data_dir: str | Path) -> RunningBroker | None:
     return note if is_alive(note) else None
 
 
+def find_deleted(data_dir: str | Path) -> RunningBroker | None:
+    """The broker that runs on ``data_dir`` although this folder was deleted; None if this process can see none."""
+    holders = holders_of(f"{os.path.abspath(data_dir)}/{LOCK_FILE}")
+    # Its children hold the lock, too. Each has an ancestor that does.
+    for process_id in holders:
+        try:
+            if _parent_of(process_id) not in holders:
+                return RunningBroker(process_id=process_id, started_ticks=_started_ticks(process_id))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return None
+
+
 def is_alive(broker: RunningBroker) -> bool:
     """Whether the process still runs."""
     try:
@@ -101,9 +125,10 @@ def is_locked(data_dir: str | Path) -> bool:
 
 
 def _started_ticks(process_id: int) -> int:
-    """Raises: FileNotFoundError, ProcessLookupError for a process that has ended (also one that its parent has not waited for)."""
-    # The name of the program stands in parentheses and may have any characters in it.
-    fields = Path(f"/proc/{process_id}/stat").read_bytes().rpartition(b")")[2].split()
-    if fields[0] in (b"Z", b"X"):
-        raise ProcessLookupError(process_id)
-    return int(fields[19])
+    """Raises: as ``process_status``."""
+    return int(process_status(process_id)[19])
+
+
+def _parent_of(process_id: int) -> int:
+    """Raises: as ``process_status``."""
+    return int(process_status(process_id)[1])

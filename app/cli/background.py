@@ -79,6 +79,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     sys.stdout.write(
         banner(
             config,
+            node_id=running.node_id,
             kafka=running.kafka,
             cluster_id=running.cluster_id,
             stopped_by=_stop_command(data_dir),

@@ -12,17 +12,24 @@ if TYPE_CHECKING:
 
 
 def banner(
-    config: BrokerConfig, *, kafka: str, cluster_id: str, stopped_by: str, background: tuple[int, Path] | None = None
+    config: BrokerConfig,
+    *,
+    node_id: int,
+    kafka: str,
+    cluster_id: str,
+    stopped_by: str,
+    background: tuple[int, Path] | None = None,
 ) -> str:
     """What a person sees when the broker is ready: where it is, where the data is, what to do next.
 
-    ``background`` is process and log file of a broker that has no terminal.
+    ``node_id`` is of the broker that runs, since the configuration may leave it to the cluster. ``background`` is process and log
+    file of a broker that has no terminal.
     """
     from app.configs.broker import OFF
 
     scheme = "https" if config.has_https else "http"
     lines = [
-        f"Firn {__version__}: broker {config.node_id} of cluster {cluster_id} is ready.",
+        f"Firn {__version__}: broker {node_id} of cluster {cluster_id} is ready.",
         "",
         f"  Kafka     {kafka}",
         f"  HTTP      {'off' if config.http_address == OFF else f'{scheme}://{config.http_address}'}",

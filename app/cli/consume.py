@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ import typer
 
 from app.cli.output import count_text, progress, say, time_text
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, connected, parse_moment, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
 from app.units import Offset, PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from app.records.record import Record
 
 POLL_MS: Final = 1_000
+AWAY_PAUSE_S: Final = 1.0
+"""Between two tries of a reader that follows, once the client has given up."""
 EARLIEST_WORDS: Final = ("earliest", "beginning", "start")
 LATEST_WORDS: Final = ("latest", "end")
 PLACEHOLDERS: Final = "topic, partition, offset, timestamp, time, key, value, headers, key_bytes, value_bytes"
@@ -185,9 +188,20 @@ async def _print(
         with progress("consume", total=total, shown=shown, counted="records") as report:
             consumer.assign(positions)
             _unassign_finished(consumer, ends)
+            trouble = ""
             while consumer.assignment and left:
                 out: list[bytes] = []
-                for batch in await consumer.poll(POLL_MS):
+                try:
+                    batches = await consumer.poll(POLL_MS)
+                except BrokerUnavailable:
+                    if ends is not None:
+                        raise
+                    batches = []  # a reader that follows waits for its brokers
+                    await asyncio.sleep(AWAY_PAUSE_S)
+                if bool(consumer.trouble) != bool(trouble):
+                    say(f"{consumer.trouble} Trying again." if consumer.trouble else "The brokers respond again.")
+                trouble = consumer.trouble
+                for batch in batches:
                     topic, partition = batch.partition
                     end = None if ends is None else ends[batch.partition]
                     for record in batch.records():

@@ -207,7 +207,9 @@ def _ready(broker: Broker, ready_fd: int | None) -> None:
         os.write(ready_fd, b"ready\n")
         os.close(ready_fd)
         return
-    sys.stdout.write(banner(config, kafka=kafka, cluster_id=image.cluster_id, stopped_by="Ctrl-C"))
+    sys.stdout.write(
+        banner(config, node_id=config.node_id, kafka=kafka, cluster_id=image.cluster_id, stopped_by="Ctrl-C")
+    )
     sys.stdout.flush()
 
 

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 BOOTSTRAP_DEFAULT: Final = "127.0.0.1:9092"
 RETRY_BUDGET_MS: Final = 15_000
+TLS_ASK_S: Final = 2.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Bootstrap = Annotated[
@@ -70,16 +71,16 @@ def local_broker(data_dir: str | None, config: Path | None, advice: str = "") ->
 
     Raises: ConfigError, ConflictError.
     """
-    from app.broker.running import find_running, is_locked
+    from app.broker.running import find_deleted, find_running, is_locked
     from app.settings import load
 
     flags: dict[str, str | None] = {"--data-dir": data_dir}
     path = Path(load(config_path=config, environment=os.environ, flags=flags).broker.data_dir).absolute()
-    if not path.is_dir():
-        raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
-    found = find_running(path)
+    found = find_running(path) or find_deleted(path)
     if found is not None:
         return path, found
+    if not path.is_dir():
+        raise ConfigError(f"There is no folder {path}. Name the broker's data directory with --data-dir.")
     if is_locked(path):
         raise ConflictError(
             f"{path} is in use by a process that this command cannot see, perhaps in another container: run the command there."
@@ -150,8 +151,34 @@ async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
         try:
             await cluster.any_broker()
         except BrokerUnavailable as error:
+            if not client_settings():
+                for address in addresses:
+                    if await _speaks_tls(address):
+                        raise BrokerUnavailable(
+                            f"{address} speaks TLS, and this command does not. Name a file with security.protocol=SSL or SASL_SSL,"
+                            " and with the login if there is one, by --client-config."
+                        ) from None
             raise BrokerUnavailable(f"{error} Start one with `firn serve`, or name another with --bootstrap.") from None
         yield cluster
+
+
+async def _speaks_tls(address: Address) -> bool:
+    """Whether a TLS server listens at ``address``. It closes the connection of a plain client without a word."""
+    import asyncio
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is sent, so nobody has to be trusted
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(TLS_ASK_S):
+            _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    except ssl.SSLError as error:
+        return error.reason is not None and "ALERT" in error.reason
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
 
 
 def confirmed(question: str, *, yes: bool, what: str = "") -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,11 +180,24 @@ def describe(
             print_json(totals)
             return
         print_table(
-            (">PARTITION", ">LEADER", ">START", ">END", ">RECORDS", ">LOCAL", ">OBJECT STORE", ">NOT TIERED YET"),
+            (
+                ">PARTITION",
+                ">LEADER",
+                "REPLICAS",
+                "IN SYNC",
+                ">START",
+                ">END",
+                ">RECORDS",
+                ">LOCAL",
+                ">OBJECT STORE",
+                ">NOT TIERED YET",
+            ),
             [
                 (
                     str(partition.index),
                     "none" if partition.leader is None else str(partition.leader),
+                    ",".join(map(str, partition.replicas)),
+                    ",".join(map(str, partition.in_sync_replicas)) or "none",
                     *_status_row(by_index.get(partition.index)),
                 )
                 for partition in view.partitions
@@ -272,29 +285,33 @@ def delete(
     as_json: Json = False,
 ) -> int:
     """Delete a topic and all its records, also from the object store."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to confirm.")
-        if not typer.confirm(f"Delete topic {topic} and all its records, also in the object store?", err=True):
-            return 1
 
-    async def work() -> None:
+    async def exists() -> bool:
         from app.client.admin import AdminClient
 
-        deleted = True
         async with connected(bootstrap) as cluster:
-            try:
-                await AdminClient(cluster).delete_topic(topic)
-            except RequestRejected as error:
-                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not if_exists:
-                    raise
-                deleted = False
-        if as_json:
-            print_json({"topic": topic, "deleted": deleted})
-        else:
-            say(f"Deleted topic {topic}." if deleted else f"There is no topic {topic}, so nothing was deleted.")
+            return await _unless_unknown(AdminClient(cluster).describe_topic(topic), allowed=if_exists)
 
-    run_async(work)
+    async def delete_it() -> bool:
+        from app.client.admin import AdminClient
+
+        async with connected(bootstrap) as cluster:
+            return await _unless_unknown(AdminClient(cluster).delete_topic(topic), allowed=if_exists)
+
+    if yes:
+        deleted = run_async(delete_it)
+    elif not run_async(exists):  # nobody is asked about a topic that does not exist
+        deleted = False
+    elif not sys.stdin.isatty():
+        raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to confirm.")
+    elif typer.confirm(f"Delete topic {topic} and all its records, also in the object store?", err=True):
+        deleted = run_async(delete_it)
+    else:
+        return 1
+    if as_json:
+        print_json({"topic": topic, "deleted": deleted})
+    else:
+        say(f"Deleted topic {topic}." if deleted else f"There is no topic {topic}, so nothing was deleted.")
     return 0
 
 
@@ -362,6 +379,17 @@ def add_partitions(
 
 
 app.command("move")(move_topic)
+
+
+async def _unless_unknown(work: Awaitable[object], *, allowed: bool) -> bool:
+    """Wait for ``work``; False if the topic does not exist and that is ``allowed``. Raises: RequestRejected."""
+    try:
+        await work
+    except RequestRejected as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not allowed:
+            raise
+        return False
+    return True
 
 
 @asynccontextmanager

@@ -70,6 +70,8 @@ class _Assigned:
     last_stable_offset: Offset | None = None
     log_start_offset: Offset | None = None
     failures: int = 0
+    trouble: str = ""
+    """The sentence of the newest failure, while ``failures`` is not 0."""
     failing_since_s: float = 0.0
     not_before_s: float = 0.0
     aborting: set[ProducerId] = field(default_factory=set)
@@ -142,6 +144,11 @@ class Consumer:
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
         return tuple(self._assigned)
+
+    @property
+    def trouble(self) -> str:
+        """Why a partition cannot be read at the moment; empty if all can be."""
+        return next((state.trouble for state in self._assigned.values() if state.failures), "")
 
     def position(self, partition: TopicPartition) -> Offset:
         """Offset of the next record to come: everything below it was handed out or is not for this reader."""
@@ -345,6 +352,7 @@ class Consumer:
         if not state.failures:
             state.failing_since_s = now
         state.failures += 1
+        state.trouble = str(error)
         if not is_retriable(error) or now - state.failing_since_s >= self._cluster.retry_budget_ms / 1000:
             raise error
         self._cluster.forget(state.partition.topic)

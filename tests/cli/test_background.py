@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.running import find_running, is_locked, note_running
+from app.broker.running import find_running, is_alive, is_locked, note_running
 from app.machine.files import PosixFileSystem, claim_directory
 from tests.faults.served import clean_environment, refusal_of, until
 from tests.support.ports import free_port
@@ -82,6 +83,28 @@ def test_a_broker_that_cannot_start_in_the_background_says_why(tmp_path: Path) -
         f"firn: The broker did not start (exit code {failed.returncode}). Its log is {tmp_path}/firn-data.log."
     )
     assert find_running(tmp_path / "firn-data") is None
+
+
+@pytest.mark.ci
+def test_a_broker_whose_data_directory_was_deleted_is_stopped_and_its_banner_has_the_id_that_it_got(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    serve = ("serve", "--background", "--data-dir", str(data), "--listen", f"127.0.0.1:{free_port()}", "--http", "off")
+    started = firn(*serve, "--node-id", "auto", cwd=tmp_path)
+    running = find_running(data)
+    assert running is not None, started.stderr
+    try:
+        assert running.node_id > 0
+        assert f": broker {running.node_id} of cluster {running.cluster_id} is ready." in started.stdout
+        shutil.rmtree(data)
+        stopped = firn("stop", "--data-dir", str(data), cwd=tmp_path)
+        assert stopped.returncode == 0, stopped.stderr
+        assert f"(process {running.process_id})" in stopped.stderr
+        assert not is_alive(running)
+    finally:
+        if is_alive(running):
+            os.kill(running.process_id, signal.SIGKILL)
 
 
 def test_nobody_answers_within_the_time_is_exit_code_1() -> None:

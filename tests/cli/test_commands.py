@@ -167,6 +167,9 @@ async def test_topics_are_made_shown_changed_and_removed(firn: Firn, tmp_path: P
     }
     table = (await firn("topic", "describe", "t")).out
     assert "10 records: " in table
+    titles, row = table.splitlines()[1:3]
+    assert titles.split()[:5] == ["PARTITION", "LEADER", "REPLICAS", "IN", "SYNC"]
+    assert row.split()[:4] == ["0", "1", "1", "1"]
     assert "retention.ms   7000    this topic" in table
     assert (await firn("topic", "alter", "t", "-s", "segment.ms=60000", "-u", "retention.ms")).code == 0
     configs = (await firn("topic", "describe", "t", "--json")).json["configs"]
@@ -174,6 +177,9 @@ async def test_topics_are_made_shown_changed_and_removed(firn: Firn, tmp_path: P
     assert (await firn("topic", "add-partitions", "t", "-t", "5")).err == "Topic t has 5 partitions now.\n"
     unasked = await firn("topic", "delete", "t")
     assert (unasked.code, "add --yes" in unasked.err) == (2, True)
+    assert (await firn("topic", "list", "--json")).json != []
+    missing = await firn("topic", "delete", "nowhere", "--if-exists", "--json")
+    assert (missing.code, missing.json) == (0, {"topic": "nowhere", "deleted": False})
     assert (await firn("topic", "delete", "t", "-y", "--json")).json == {"topic": "t", "deleted": True}
     assert (await firn("topic", "list")).err == "There are no topics yet. `firn topic create NAME` makes one.\n"
 
@@ -187,6 +193,7 @@ async def test_topics_are_made_shown_changed_and_removed(firn: Firn, tmp_path: P
         ("topic create t --replication-factor 3", 2, "replicat"),
         ("topic describe nowhere", 1, "There is no topic nowhere."),
         ("topic delete nowhere -y", 1, "no topic"),
+        ("topic delete nowhere", 1, "no topic"),
         ("topic alter nowhere", 2, "There is nothing to change"),
         ("topic add-partitions nowhere -t 3", 1, "nowhere"),
         ("consume nowhere", 1, "There is no topic nowhere."),

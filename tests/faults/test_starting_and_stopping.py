@@ -140,7 +140,11 @@ def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
         kafka = refusal_of("serve", "--http", "off", "--listen", address, *directory, code=2)
         http = refusal_of("serve", "--http", address, "--listen", "127.0.0.1:0", *directory, code=2)
     assert f"cannot listen on {address}: Address already in use; free the address or give another --listen" in kafka
-    assert f"cannot listen on {address} for HTTP: Address already in use; free the address, give another --http" in http
+    holder = f"by process {os.getpid()} ({Path(sys.orig_argv[0]).name})"
+    assert (
+        f"cannot listen on {address} for HTTP: Address already in use {holder}; free the address, give another --http"
+        in http
+    )
     assert not (tmp_path / "d" / "meta.properties").exists()
 
 
