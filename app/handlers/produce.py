@@ -143,11 +143,12 @@ def serve_shaped(
         return None
     start, stop = place
     try:
-        return stop - start, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms)
+        return stop - start, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms, may_prepare=False)
     except ProtocolError:
         return None  # The batch is refused as it came. Its base offset may be what is wrong with it.
     except FirnError:
-        # The log may have placed the batch before it met a full disk; the general way is to see what the producer sent.
+        # The log may have placed the batch before it met a full disk; the general way is to see what the producer sent. A batch
+        # that must be prepared comes here too.
         BASE_OFFSET.pack_into(buffer, start, 0)
         return None
 

@@ -60,6 +60,11 @@ class SegmentIndex:
         slot = bisect_right(self.offsets, relative_offset)
         return self.positions[slot - 1] if slot else 0
 
+    def position_back(self, position: int, back_bytes: int) -> int:
+        """Position of the first entry that is at most ``back_bytes`` before an entry's ``position``, but of one entry at least."""
+        slot = min(bisect_left(self.positions, position - back_bytes), bisect_left(self.positions, position) - 1)
+        return self.positions[slot] if slot >= 0 else 0
+
     def slot_at_most(self, position: int) -> int:
         """Number of the last entry whose batch begins at or before ``position``; -1 if there is none."""
         return bisect_right(self.positions, position) - 1

@@ -79,6 +79,7 @@ from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.machine.files import File, storage_error, write_all, write_whole
 from app.records.batch import (
     CONTROL,
+    HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -87,6 +88,7 @@ from app.records.batch import (
     check_batches,
     check_single,
     check_stored_batch,
+    lacks_maximum,
     parse_header,
     rewrite_header,
     stored_batches,
@@ -108,10 +110,17 @@ _PLACE: Final = Struct(">qii")
 """The first fields of a batch: base offset, batch length, leader epoch."""
 _BASE_OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
+_TIMESTAMPS: Final = Struct(">qq")
+_TIMESTAMPS_POSITION: Final = 27
+"""Where the first and the greatest timestamp of a batch are."""
 RUN_BATCHES_MAX: Final = 1000
 """Batches of one write: systems take 1,024 buffers (IOV_MAX of Linux)."""
 ORDINARY_AGE_MS: Final = 20 * 365 * 86_400_000
 """Batches with an older base timestamp take the general path, which repairs a header with implausible timestamps."""
+
+
+class PreparationNeeded(FirnError):
+    """A batch must be prepared before it can be appended. Its sender is not told: the caller prepares it on a pool thread."""
 
 
 class AppendResult(NamedTuple):
@@ -589,18 +598,27 @@ class PartitionLog:
     # --- appending --------------------------------------------------------------------------------------------------
 
     def needs_preparation(self, records: memoryview) -> bool:
-        """Whether ``prepare_append`` has work: to recompress a batch, or to check its records. Cheap."""
-        return self._needs_preparation and needs_preparation(records, self.config, self._codec)
+        """Whether ``prepare_append`` has work: to recompress a batch, to check its records, or to compute the greatest timestamp
+        that its header has not. Cheap."""
+        if self._needs_preparation and needs_preparation(records, self.config, self._codec):
+            return True
+        if self._append_time or len(records) < HEADER_BYTES:
+            return False
+        base_timestamp, max_timestamp = _TIMESTAMPS.unpack_from(records, _TIMESTAMPS_POSITION)
+        return bool(max_timestamp < 0 or max_timestamp < base_timestamp)
 
     def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
         """Like ``preparation.prepare``. Run it in the pool, before ``append_as_leader``. It does not change the log."""
         return prepare(records, self.config, now_ms=self._directory.now_ms(), raw_bytes_max=raw_bytes_max)
 
-    def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> AppendResult:
+    def append_as_leader(
+        self, records: memoryview, *, now_ms: int, prepared: bool = False, may_prepare: bool = True
+    ) -> AppendResult:
         """Check produced batches, assign their offsets, and write them. Synchronous; one write; cost per batch.
 
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
-        if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now.
+        if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now, or
+        with ``may_prepare=False`` PreparationNeeded is raised.
 
         Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the
         topic's durability asks once ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
@@ -700,7 +718,7 @@ class PartitionLog:
             found = [(0, BatchHeader._make(fields))]
         else:
             found = check_batches(records, max_batch_bytes=self._max_batch_bytes)
-        return self.append_generally(records, found, now_ms, prepared)
+        return self.append_generally(records, found, now_ms, prepared, may_prepare)
 
     def check_plain(self, records: memoryview) -> HeaderFields | None:
         """As ``check_single``: what ``append_run`` is given of a batch. None if only ``append_as_leader`` can say what it is, or
@@ -827,16 +845,26 @@ class PartitionLog:
         return results
 
     def append_generally(
-        self, records: memoryview, found: list[tuple[int, BatchHeader]], now_ms: int, prepared: bool
+        self,
+        records: memoryview,
+        found: list[tuple[int, BatchHeader]],
+        now_ms: int,
+        prepared: bool,
+        may_prepare: bool = True,
     ) -> AppendResult:
         """The rest of ``append_as_leader``, for checked batches of any kind."""
-        if not prepared and self._needs_preparation and self.needs_preparation(records):
+        if not prepared and (
+            (self._needs_preparation and self.needs_preparation(records))
+            or (not self._append_time and any(lacks_maximum(header) for _, header in found))
+        ):
+            if not may_prepare:
+                raise PreparationNeeded(f"a batch for {self.topic}-{self.partition} must be prepared")
             return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms, prepared=True)
         earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
         for _, header in found:
             (_, _, _, _, _, attributes, _, base_timestamp, max_timestamp, producer_id, epoch, sequence, _) = header
             if (
-                max_timestamp > latest or (base_timestamp < earliest and base_timestamp >= 0)
+                max_timestamp > latest or (base_timestamp < earliest and base_timestamp != NO_TIMESTAMP)
             ) and not self._append_time:
                 raise RequestRejected(
                     ErrorCode.INVALID_TIMESTAMP,
@@ -1765,11 +1793,7 @@ def _without_false_maximum(records: memoryview, position: int, header: BatchHead
     """The header of a produced batch, with a greatest timestamp that its base timestamp does not contradict.
 
     librdkafka writes a maximum of 0 over records whose timestamps are all -1. A maximum of 1970 must not stand for "no timestamp".
-    Some clients write a maximum of -1 over records with timestamps; the first record's is the least that it can be.
     """
-    base, maximum = header.base_timestamp, header.max_timestamp
-    if base < 0 and maximum == 0:
+    if header.base_timestamp == NO_TIMESTAMP and header.max_timestamp == 0:
         return rewrite_header(records, position, max_timestamp=NO_TIMESTAMP)
-    if maximum < base:
-        return rewrite_header(records, position, max_timestamp=base)
     return header

@@ -7,7 +7,15 @@ from typing import Final
 from app.configs import ProduceValidation, TimestampType, TopicConfig
 from app.errors import ErrorCode, LimitExceeded, ProtocolError, RequestRejected
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
-from app.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, check_batches, parse_header, rewrite_header
+from app.records.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    BatchHeader,
+    check_batches,
+    lacks_maximum,
+    parse_header,
+    rewrite_header,
+)
 from app.records.builder import recompress
 from app.records.compression import Codec
 from app.records.validation import check_produced
@@ -34,7 +42,7 @@ def looks_at_records(config: TopicConfig) -> bool:
 
 
 def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | None) -> bool:
-    """Whether ``prepare`` has work. Cheap. ``codec`` is ``codec_of(config)``."""
+    """Whether ``prepare`` has work that the topic asks for. Cheap. ``codec`` is ``codec_of(config)``."""
     if looks_at_records(config):
         return True
     if codec is None:
@@ -62,7 +70,8 @@ def prepare(
 
     No batch is decompressed beyond ``raw_bytes_max``.
 
-    With ``firn.produce.validation=records`` a header's greatest timestamp becomes that of the records.
+    A header's greatest timestamp becomes that of the records if the header has none, and always with
+    ``firn.produce.validation=records``. As in Kafka it is -1 if all records are of before 1970.
 
     Raises: as ``check_batches``; ProtocolError INVALID_RECORD for damaged compression, or a record that is not sound;
     RecordsRejected for records without a key in a compacted topic, or with timestamps that the topic does not take;
@@ -75,16 +84,14 @@ def prepare(
         Codec.LZ4: config.compression_lz4_level,
         Codec.ZSTD: config.compression_zstd_level,
     }
-    timestamps: tuple[int, int] | None = None
-    if (
-        config.firn_produce_validation is ProduceValidation.RECORDS
-        and config.message_timestamp_type is TimestampType.CREATE_TIME
-    ):
-        earliest_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
-        timestamps = earliest_ms, now_ms + config.message_timestamp_after_max_ms
+    bounds = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    by_producer = config.message_timestamp_type is TimestampType.CREATE_TIME
+    looks = looks_at_records(config)
+    always = config.firn_produce_validation is ProduceValidation.RECORDS
     for position, header in check_batches(records, max_batch_bytes=config.max_message_bytes):
         batch: bytes | memoryview = records[position : position + header.size_bytes]
-        if looks_at_records(config):
+        timestamps = bounds if by_producer and (always or lacks_maximum(header)) else None
+        if looks or timestamps is not None:
             greatest = _checked(batch, header, config.compacted, timestamps, raw_bytes_max)
             if timestamps is not None and greatest != header.max_timestamp:
                 mended = bytearray(batch)

@@ -21,13 +21,16 @@ from app.hot.unreadable import UnreadableBatch
 from app.limits import KIB
 from app.machine.files import FileSystem, storage_error
 from app.records.batch import HEADER_BYTES, MAGIC_V2, BatchHeader, check_stored_batch, parse_header
-from app.records.validation import first_at_or_after, timestamps_of
+from app.records.validation import PassedBatches, first_at_or_after, greatest_at_or_after, timestamps_of
 from app.units import Offset, TimestampMs
 
 T = TypeVar("T")
 
 CURSORS_MAX: Final = 128
 """Remembered end positions of a partition's readers. Other readers search through the index."""
+
+LOOK_BACK_BYTES: Final = 64 * KIB
+"""A lookup by time starts so many bytes before its place, or a batch: headers may claim too low timestamps (``may_be_newer``)."""
 
 _WINDOW_BYTES: Final = 4 * KIB
 """Bytes read at once in the search for the bounds of a range."""
@@ -323,13 +326,17 @@ class LogReader:
         self, segment: Segment, timestamp: int, log_start_offset: int
     ) -> tuple[TimestampMs, Offset] | None:
         """The first record of a segment that is at least as new as ``timestamp``, and not below the log start."""
-        index = await self.when_ready(lambda: self.index_of(segment))
-        start = index.position_before(index.offset_before_time(timestamp))
 
         def in_batch(batch: bytes) -> tuple[TimestampMs, Offset] | None:
             return first_at_or_after(batch, timestamp, log_start_offset)
 
+        start = await self._start_of_search(segment, timestamp)
         return await self._search_batches(segment, start, timestamp, log_start_offset, in_batch)
+
+    async def _start_of_search(self, segment: Segment, timestamp: int) -> int:
+        """Position of a batch at or before which all records are older than ``timestamp``, as far as headers are right."""
+        index = await self.when_ready(lambda: self.index_of(segment))
+        return index.position_back(index.position_before(index.offset_before_time(timestamp)), LOOK_BACK_BYTES)
 
     async def _search_batches(
         self,
@@ -364,7 +371,7 @@ class LogReader:
             if segment.end_offset <= log_start_offset or segment.deleted:
                 continue
             try:
-                found = await self.search(segment, claimed, log_start_offset)
+                found = await self._claimed(segment, claimed, log_start_offset)
                 if found is None:
                     found = await self._greatest(segment, -1 if best is None else best[0], log_start_offset)
             except CorruptionError:
@@ -376,6 +383,17 @@ class LogReader:
                 return await self.max_timestamp_offset(log_start_offset)
             best = found if found is not None else best
         return best
+
+    async def _claimed(
+        self, segment: Segment, claimed: int, log_start_offset: int
+    ) -> tuple[TimestampMs, Offset] | None:
+        """A record with the greatest timestamp of a segment, which its headers say is ``claimed``; None if it is less."""
+
+        def in_batch(batch: bytes) -> tuple[TimestampMs, Offset] | None:
+            return greatest_at_or_after(batch, claimed, log_start_offset)
+
+        start = await self._start_of_search(segment, claimed)
+        return await self._search_batches(segment, start, claimed, log_start_offset, in_batch)
 
     async def _greatest(self, segment: Segment, above: int, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
         """The first record with the greatest timestamp of a segment, if that is greater than ``above``."""
@@ -391,8 +409,18 @@ class LogReader:
 
     async def offset_for_timestamp(self, timestamp: int, log_start_offset: int) -> tuple[TimestampMs, Offset] | None:
         """As ``PartitionLog.offset_for_timestamp``."""
-        for segment in list(self._segments):
-            if segment.max_timestamp < timestamp or segment.end_offset <= log_start_offset or segment.deleted:
+        segments = list(self._segments)
+        following = [*segments[1:], None]
+        for segment, after in zip(segments, following, strict=True):
+            if segment.end_offset <= log_start_offset or segment.deleted or segment.size_bytes == 0:
+                continue
+            # The last batches of a segment may be newer than their headers say, if those of the next one are.
+            if (
+                segment.max_timestamp < timestamp
+                and after is not None
+                and after.max_timestamp < timestamp
+                and after.size_bytes
+            ):
                 continue
             try:
                 found = await self.search(segment, timestamp, log_start_offset)
@@ -473,15 +501,14 @@ def _find_record(
     passed: list[UnreadableBatch],
 ) -> tuple[TimestampMs, Offset] | None:
     """What ``in_batch`` finds in the first batch from position ``start`` on in which it finds anything; only batches are looked
-    into that say that they have a record as new as ``timestamp``, and reach the log start.
+    into that say that they have a record as new as ``timestamp``, and reach the log start, or that are ``PassedBatches``.
 
     Batches with a right checksum whose records cannot be decoded are put into ``passed``. Raises: CorruptionError, OSError.
     """
     file = fs.open(path, read_only=True)
-    try:
-        for position, header, _ in walk(file, start, size, verify=False):
-            if header.max_timestamp < timestamp or header.end_offset <= log_start_offset:
-                continue
+
+    def look_into(batches: list[tuple[int, BatchHeader]]) -> tuple[TimestampMs, Offset] | None:
+        for position, header in batches:
             batch = file.pread(header.size_bytes, position)
             try:
                 found = in_batch(batch)
@@ -492,5 +519,18 @@ def _find_record(
             if found is not None:
                 return found
         return None
+
+    doubtful = PassedBatches()
+    try:
+        for position, header, _ in walk(file, start, size, verify=False):
+            if header.end_offset <= log_start_offset:
+                continue
+            if header.max_timestamp < timestamp:
+                doubtful.note(position, header)
+                continue
+            found = look_into([*doubtful.take(), (position, header)])
+            if found is not None:
+                return found
+        return look_into(doubtful.take())
     finally:
         file.close()

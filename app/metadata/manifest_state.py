@@ -319,6 +319,11 @@ class ManifestState:
             index += 1
         return self._finished[index] if index < len(self._finished) else None
 
+    def last_before(self, offset: int) -> SegmentEntry | None:
+        """The last readable segment that begins below ``offset``."""
+        index = bisect_left(self._bases, offset)
+        return self._finished[index - 1] if index else None
+
     def leader_epochs(self) -> list[tuple[LeaderEpoch, Offset]]:
         """(epoch, start offset) of every leader epoch of the readable segments, in order. O(n)."""
         lineage: list[tuple[LeaderEpoch, Offset]] = []

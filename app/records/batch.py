@@ -137,8 +137,8 @@ def iter_headers(view: memoryview | bytes | bytearray) -> Iterator[tuple[int, Ba
 
 
 def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
-    """The header of ``view``, if that is exactly one batch in which nothing is wrong by the rules of ``check_batches``, as it is
-    unpacked: what is sent nearly always, without the price of saying what would be wrong. None of everything else."""
+    """The header of ``view``, as it is unpacked, if ``view`` is exactly one batch that ``check_batches`` accepts, with a greatest
+    timestamp in its header. Nearly all produced batches are. None otherwise; ``check_batches`` says why."""
     size = len(view)
     if size < HEADER_BYTES:
         return None
@@ -158,8 +158,8 @@ def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
         base_sequence,
         record_count,
     ) = fields
-    # Without a producer id the epoch and the sequence mean nothing, and clients that fill them with zeros are in use. A maximum
-    # timestamp of -1 is "not known", which old clients send. A compressed batch may hold more records than it has bytes.
+    # Without a producer id the epoch and the sequence mean nothing, and clients that fill them with zeros are in use.
+    # A compressed batch may hold more records than it has bytes.
     if (
         magic == MAGIC_V2
         and batch_length + LENGTH_PREFIX_BYTES == size <= max_batch_bytes
@@ -171,7 +171,7 @@ def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
             record_count * _RECORD_BYTES_MIN <= batch_length - _LENGTH_MIN
             or (attributes & CODEC_MASK and record_count <= _RECORDS_MAX)
         )
-        and (-1 <= base_timestamp <= max_timestamp or (max_timestamp == -1 and base_timestamp >= 0))
+        and base_timestamp <= max_timestamp >= 0
         and (
             (producer_id == -1 and attributes < TRANSACTIONAL)
             or (producer_id >= 0 and producer_epoch >= 0 and base_sequence >= 0)
@@ -187,11 +187,11 @@ def check_batches(
     """(position, header) of each batch of produced bytes, every one checked as INV-6 asks; interiors are not looked at.
 
     Checked: the lengths, magic 2, size, CRC, codec and attributes, base offset 0, offsets 0 to count-1, room for the
-    count, timestamps, producer fields. ``max_batch_bytes`` is the topic's ``max.message.bytes``. ``batches_max``, if
-    given, limits the batches (Kafka allows one for a partition in a request).
+    count, producer fields. Timestamps are not checked. ``max_batch_bytes`` is the topic's ``max.message.bytes``.
+    ``batches_max``, if given, limits the batches (Kafka allows one for a partition in a request).
 
     Raises, with nothing changed: ProtocolError UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), CORRUPT_MESSAGE (lengths,
-    CRC, no batch at all), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, INVALID_RECORD (all else); RequestRejected
+    CRC, no batch at all), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP (a broker's), INVALID_RECORD (all else); RequestRejected
     MESSAGE_TOO_LARGE.
     """
     position, view_end = 0, len(view)
@@ -205,7 +205,9 @@ def check_batches(
             raise _bad_start(view, position)
         batch = view[position:batch_end]
         if check_single(batch, max_batch_bytes) is None:
-            raise _bad_batch(batch, header, max_batch_bytes)
+            error = _bad_batch(batch, header, max_batch_bytes)
+            if error is not None:
+                raise error
         found.append((position, header))
         position = batch_end
     if not found:
@@ -217,8 +219,16 @@ def check_batches(
     return found
 
 
-def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> ProtocolError | RequestRejected:
-    """What is wrong with one whole batch that ``check_single`` does not take."""
+def lacks_maximum(header: BatchHeader) -> bool:
+    """Whether the header of a produced batch has no greatest timestamp, or one that its first timestamp contradicts.
+
+    Kafka then uses the greatest timestamp of the records. Sarama before 1.45.1 writes -1.
+    """
+    return header.max_timestamp < 0 or header.max_timestamp < header.base_timestamp
+
+
+def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> ProtocolError | RequestRejected | None:
+    """The fault of one whole batch that ``check_single`` does not accept; None if the batch only lacks a greatest timestamp."""
     if len(batch) > max_batch_bytes:
         return RequestRejected(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -247,7 +257,7 @@ def _bad_start(view: memoryview, position: int) -> ProtocolError:
     )
 
 
-def _bad_fields(header: BatchHeader) -> ProtocolError:
+def _bad_fields(header: BatchHeader) -> ProtocolError | None:
     count = header.record_count
     code = ErrorCode.INVALID_RECORD
     if header.codec > _CODEC_MAX:
@@ -268,9 +278,10 @@ def _bad_fields(header: BatchHeader) -> ProtocolError:
         what = f"has last offset delta {header.last_offset_delta} but {count} records"
     elif not header.codec and count * _RECORD_BYTES_MIN > header.batch_length - _LENGTH_MIN:
         what = f"claims {count} records in {header.batch_length - _LENGTH_MIN} bytes"
-    elif header.base_timestamp < -1 or (header.max_timestamp < header.base_timestamp and header.max_timestamp != -1):
-        code = ErrorCode.INVALID_TIMESTAMP
-        what = f"has timestamps from {header.base_timestamp} to {header.max_timestamp}"
+    elif (header.producer_id == -1 and not header.is_transactional) or (
+        header.producer_id >= 0 and header.producer_epoch >= 0 and header.base_sequence >= 0
+    ):
+        return None
     else:
         what = (
             f"has producer id {header.producer_id}, epoch {header.producer_epoch} and sequence {header.base_sequence}"

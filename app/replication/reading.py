@@ -195,7 +195,13 @@ class PartitionReads:
 
         async def search() -> tuple[TimestampMs, Offset] | None:
             if log.local_log_start_offset > log.log_start_offset:
-                found = await self._remote.offset_for_timestamp(log.topic_id, log.partition, timestamp)
+                claimed = next((one.max_timestamp for one in log.segments() if one.size_bytes), timestamp)
+                found = await self._remote.offset_for_timestamp(
+                    log.topic_id,
+                    log.partition,
+                    timestamp,
+                    claimed_from=log.local_log_start_offset if claimed >= timestamp else None,
+                )
                 if found is not None and log.log_start_offset <= found[1] < log.local_log_start_offset:
                     return found
             return await log.offset_for_timestamp(timestamp)

@@ -44,7 +44,7 @@ from app.metadata.manifest import SegmentEntry, SegmentManifest
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
-from app.records.validation import first_at_or_after, timestamps_of
+from app.records.validation import PassedBatches, first_at_or_after, greatest_at_or_after, timestamps_of
 from app.seams import BlockingPool
 from app.tiering.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
 from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
@@ -730,9 +730,16 @@ class RemoteReader:
     # --- lookups ----------------------------------------------------------------------------------------------------
 
     async def offset_for_timestamp(
-        self, topic_id: TopicId, partition: PartitionIndex, timestamp: TimestampMs
+        self,
+        topic_id: TopicId,
+        partition: PartitionIndex,
+        timestamp: TimestampMs,
+        *,
+        claimed_from: Offset | None = None,
     ) -> tuple[TimestampMs, Offset] | None:
         """(timestamp, offset) of the first remote record from the log start on whose timestamp is at least ``timestamp``.
+
+        ``claimed_from``: where the first local segment begins, if its headers claim such a record.
 
         Raises: RequestRejected (NOT_LEADER_OR_FOLLOWER), StorageUnavailable, CorruptionError.
         """
@@ -742,6 +749,11 @@ class RemoteReader:
             entry = manifest.find_timestamp(timestamp)
             if entry is not None and entry.end_offset <= at:
                 entry = manifest.find(at)
+            before = await self._doubtful_before(manifest, entry, at, timestamp, claimed_from)
+            if before is not None:
+                found, _ = await self._find_in_segment(manifest, before, at, timestamp, _first_in(timestamp))
+                if found is not None:
+                    return found
             if entry is None:
                 return None
             found, at = await self._find_in_segment(manifest, entry, at, timestamp, _first_in(timestamp))
@@ -764,7 +776,7 @@ class RemoteReader:
                 break
             if entry.end_offset <= start:
                 continue
-            found, _ = await self._find_in_segment(manifest, entry, start, claimed, _first_in(claimed))
+            found, _ = await self._find_in_segment(manifest, entry, start, claimed, _claimed_in(claimed))
             if found is None:
                 # No record bears what the headers claim: all of them are looked at.
                 above = TimestampMs(-1 if best is None else best[0])
@@ -795,6 +807,31 @@ class RemoteReader:
             raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition} is not served here")
         return manifest
 
+    async def _doubtful_before(
+        self,
+        manifest: SegmentManifest,
+        entry: SegmentEntry | None,
+        at: Offset,
+        timestamp: TimestampMs,
+        claimed_from: Offset | None,
+    ) -> SegmentEntry | None:
+        """The segment whose last batches may be newer than their headers say (``PassedBatches``), as the next batch claims a record
+        of ``timestamp``: it is the first of ``entry``, or local. None if there is no such segment from ``at`` on."""
+        if entry is None:
+            if claimed_from is None:
+                return None
+            before = manifest.state.last_before(claimed_from)
+        else:
+            before = manifest.state.last_before(entry.base_offset)
+            if before is not None and before.end_offset > at:
+                try:
+                    _, footer = await self._loaded_footer(manifest, entry)
+                except ObjectMissing:
+                    return None  # the search of the segment meets it too, and knows what to do
+                if footer.chunks[0].max_timestamp < timestamp:
+                    return None
+        return before if before is not None and before.end_offset > at else None
+
     async def _find_in_segment(
         self,
         manifest: SegmentManifest,
@@ -804,13 +841,17 @@ class RemoteReader:
         in_batch: InBatch,
     ) -> tuple[tuple[TimestampMs, Offset] | None, Offset]:
         """The first result of ``in_batch`` in the batches from ``start`` on; without a result, the position to continue at.
-        Only batches are searched whose header claims a record of ``timestamp`` or later."""
+        Only batches are searched whose header claims a record of ``timestamp`` or later, or that are ``PassedBatches``."""
         at = max(start, entry.base_offset)
         try:
             key, footer = await self._loaded_footer(manifest, entry)
-            for index in range(footer.chunk_index_of(Offset(at)), len(footer.chunks)):
-                chunk = footer.chunks[index]
-                if chunk.max_timestamp < timestamp:
+            chunks = footer.chunks
+            for index in range(footer.chunk_index_of(Offset(at)), len(chunks)):
+                chunk = chunks[index]
+                if chunk.max_timestamp < timestamp and (
+                    chunk.record_count == chunk.batch_count
+                    or (index + 1 < len(chunks) and chunks[index + 1].max_timestamp < timestamp)
+                ):
                     continue
                 cached = await self._ready_chunk(key, chunk)
                 found, passed = await self._scan(cached, chunk, Offset(at), timestamp, in_batch)
@@ -872,6 +913,10 @@ def _first_in(timestamp: TimestampMs) -> InBatch:
     return lambda batch, start: first_at_or_after(batch, timestamp, start)
 
 
+def _claimed_in(claimed: TimestampMs) -> InBatch:
+    return lambda batch, start: greatest_at_or_after(batch, claimed, start)
+
+
 def _greatest_in(best: list[tuple[TimestampMs, Offset]], above: TimestampMs) -> InBatch:
     """Keep in ``best`` the first record with the greatest timestamp of all batches, if it is greater than ``above``."""
 
@@ -891,19 +936,31 @@ def _find_in_chunk(
     Raises: CorruptionError if the bytes differ from the cached bytes.
     """
     passed: list[UnreadableBatch] = []
+
+    def look_into(batches: list[tuple[int, BatchHeader]]) -> tuple[TimestampMs, Offset] | None:
+        for position, header in batches:
+            batch = raw[position : position + header.size_bytes]
+            try:
+                found = in_batch(batch, start)
+            except CorruptionError as error:
+                check_stored_batch(batch)  # raises if the file of the cache is damaged
+                passed.append(UnreadableBatch(header.base_offset, header.end_offset, str(error)))
+                continue
+            if found is not None:
+                return found
+        return None
+
+    doubtful = PassedBatches()
     for position, header in iter_headers(raw):
-        if header.max_timestamp < timestamp or header.end_offset <= start:
+        if header.end_offset <= start:
             continue
-        batch = raw[position : position + header.size_bytes]
-        try:
-            found = in_batch(batch, start)
-        except CorruptionError as error:
-            check_stored_batch(batch)  # raises if the file of the cache is damaged
-            passed.append(UnreadableBatch(header.base_offset, header.end_offset, str(error)))
+        if header.max_timestamp < timestamp:
+            doubtful.note(position, header)
             continue
+        found = look_into([*doubtful.take(), (position, header)])
         if found is not None:
             return found, passed
-    return None, passed
+    return look_into(doubtful.take()), passed
 
 
 async def _woken(wait: RemoteWait) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.records.batch import HEADER_BYTES, rewrite_header
+from app.records.batch import HEADER_BYTES, iter_headers, parse_header, rewrite_header
+from app.units import TimestampMs
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
@@ -77,3 +78,20 @@ async def test_a_topic_that_asks_for_it_refuses_a_batch_that_cannot_be_read(
         assert await produce(client, batch(2, codec=ZSTD)) == (ErrorCode.NONE, end + 2, None)
         await alter(client, "batch")
         assert await produce(client, poison()) == (ErrorCode.NONE, end + 4, None)
+
+
+async def test_a_batch_without_a_greatest_timestamp_gets_one_also_on_a_connection_whose_requests_are_known(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await create(client)
+        for offset in range(0, 6, 2):
+            assert await produce(client, batch(2)) == (ErrorCode.NONE, offset, None)
+        greatest = parse_header(batch(2)).max_timestamp
+        for offset in range(6, 12, 2):
+            made = bytearray(batch(2))
+            rewrite_header(made, 0, max_timestamp=TimestampMs(-1))
+            assert await produce(client, bytes(made)) == (ErrorCode.NONE, offset, None)
+        log = broker.log("t")
+        read = await log.read_when_ready(6, 100_000, end_offset=log.high_watermark)
+        assert {header.max_timestamp for _, header in iter_headers(await read.read_bytes())} == {greatest}

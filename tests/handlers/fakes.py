@@ -160,7 +160,9 @@ class FakeLog:
         self.unstored = []
         return self.unstored
 
-    def append_as_leader(self, records: memoryview, *, now_ms: int, prepared: bool = False) -> Appended:
+    def append_as_leader(
+        self, records: memoryview, *, now_ms: int, prepared: bool = False, may_prepare: bool = True
+    ) -> Appended:
         if self.refuse_with is not None:
             raise self.refuse_with
         found = check_batches(records, max_batch_bytes=self.config.max_message_bytes)
@@ -293,7 +295,9 @@ class FakeRemote:
         self.waiters.wake()
         return handle
 
-    async def offset_for_timestamp(self, topic_id: uuid.UUID, partition: int, timestamp: int) -> tuple[int, int] | None:
+    async def offset_for_timestamp(
+        self, topic_id: uuid.UUID, partition: int, timestamp: int, *, claimed_from: int | None = None
+    ) -> tuple[int, int] | None:
         await asyncio.sleep(0)
         return self.by_time
 

@@ -282,6 +282,8 @@ def test_lookups_agree_with_a_scan(lengths: list[tuple[int, int]], log_start: in
         assert state.index_at(offset) == index
     live = [entry for entry in entries if entry.end_offset > log_start]
     assert state.find_timestamp(wanted_ms) == next((e for e in live if e.max_timestamp >= wanted_ms), None)
+    for at in range(state.tiered_end + 2):
+        assert state.last_before(at) == next((e for e in reversed(state.finished) if e.base_offset < at), None)
 
 
 def test_the_lineage_is_put_together_over_segments() -> None:

@@ -18,8 +18,10 @@ from app.records.batch import (
     TRANSACTIONAL,
     BatchHeader,
     check_batches,
+    check_single,
     check_stored_batch,
     iter_headers,
+    lacks_maximum,
     parse_header,
     patch_batch,
     rewrite_header,
@@ -119,14 +121,34 @@ REFUSED: list[tuple[str, dict[str, int], ErrorCode]] = [
         {"attributes": 4, "record_count": 1 << 30, "last_offset_delta": (1 << 30) - 1},
         ErrorCode.INVALID_RECORD,
     ),
-    ("a base timestamp of -2", {"base_timestamp": -2}, ErrorCode.INVALID_TIMESTAMP),
-    ("timestamps that end before they begin", {"max_timestamp": NOW_MS - 1}, ErrorCode.INVALID_TIMESTAMP),
-    ("a max timestamp of -2", {"base_timestamp": -1, "max_timestamp": -2}, ErrorCode.INVALID_TIMESTAMP),
     ("producer id -2", {"producer_id": -2}, ErrorCode.INVALID_RECORD),
     ("a producer without epoch", {"producer_id": 5, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
     ("a producer without sequence", {"producer_id": 5, "producer_epoch": 0}, ErrorCode.INVALID_RECORD),
     ("a transaction without producer", {"attributes": TRANSACTIONAL}, ErrorCode.INVALID_RECORD),
 ]
+
+
+@pytest.mark.parametrize(
+    ("base_timestamp", "max_timestamp", "lacks"),
+    [
+        (NOW_MS, NOW_MS, False),
+        (NOW_MS, NOW_MS - 1, True),
+        (NOW_MS, -1, True),
+        (-1, -1, True),
+        (-1, -2, True),
+        (-2000, -1000, True),
+        (-2000, 0, False),
+        (-1, 0, False),
+        (-(1 << 63), (1 << 63) - 1, False),
+    ],
+)
+def test_any_timestamps_are_accepted_as_in_kafka_and_a_missing_maximum_is_noticed(
+    base_timestamp: int, max_timestamp: int, lacks: bool
+) -> None:
+    made = altered(three_records(), base_timestamp=base_timestamp, max_timestamp=max_timestamp)
+    [(_, header)] = check_batches(made, max_batch_bytes=MAX)
+    assert lacks_maximum(header) is lacks
+    assert (check_single(made, MAX) is None) is lacks
 
 
 @pytest.mark.parametrize(("fields", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])

@@ -205,7 +205,7 @@ async def test_a_search_begins_again_if_the_start_moved_and_gives_up_after_a_whi
     moves = [1]
 
     class Moving(FakeRemote):
-        async def offset_for_timestamp(self, *asked: Any) -> Any:
+        async def offset_for_timestamp(self, *asked: Any, claimed_from: int | None = None) -> Any:
             return self._found()
 
         async def max_timestamp_offset(self, *asked: Any) -> Any:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.configs import ProduceValidation, TimestampType
 from app.configs.numbers import LONG_MAX
 from app.metrics import Registry
-from app.records.batch import HEADER_BYTES, parse_header, rewrite_header
+from app.records.batch import HEADER_BYTES, parse_header, patch_batch, rewrite_header
 from app.records.builder import build_batch
 from app.records.record import iter_records
 from app.tiering.remote_reader import RemoteReader
@@ -123,12 +123,15 @@ def test_a_maximum_of_1970_over_records_without_timestamps_is_stored_as_none(tmp
     run_world(tmp_path, scenario, config=LOCAL)
 
 
-def test_an_unknown_maximum_is_stored_as_the_first_records_timestamp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claimed", [-1, -7, 0, 12345])
+def test_an_unknown_maximum_is_stored_as_the_greatest_timestamp_of_the_records(tmp_path: Path, claimed: int) -> None:
     async def scenario(world: World) -> None:
         now_ms = world.clock.now_ms()
-        world.log.append_as_leader(memoryview(produced([now_ms, now_ms + 5], -1)), now_ms=now_ms)
-        assert world.log.segments()[0].max_timestamp == now_ms
+        world.log.append_as_leader(memoryview(produced([now_ms, now_ms + 5, now_ms + 3], claimed)), now_ms=now_ms)
+        assert world.log.segments()[0].max_timestamp == now_ms + 5
         assert await world.log.offset_for_timestamp(now_ms) == (now_ms, 0)
+        assert await world.log.offset_for_timestamp(now_ms + 1) == (now_ms + 5, 1)
+        assert await world.log.max_timestamp_offset() == (now_ms + 5, 1)
 
     run_world(tmp_path, scenario, config=LOCAL)
 
@@ -229,7 +232,7 @@ def test_an_expiry_that_leaves_records_says_nothing(tmp_path: Path) -> None:
 
 NEAR = st.integers(-2 * RETENTION_MS, 2 * RETENTION_MS).map(lambda delta_ms: ("now", delta_ms))
 FAR = st.sampled_from([("now", -400 * DAY_MS), ("now", 400 * DAY_MS)])
-FIXED = st.sampled_from([("at", -1), ("at", 0), ("at", 1), ("at", 2**41)])
+FIXED = st.sampled_from([("at", -1), ("at", -86_400_000), ("at", 0), ("at", 1), ("at", 2**41)])
 WHEN = st.one_of(NEAR, FAR, FIXED)
 """A timestamp: a distance from the time of the append, or a number."""
 BATCHES = st.lists(
@@ -293,12 +296,10 @@ def test_nothing_younger_than_the_retention_by_arrival_or_timestamp_is_deleted_a
             now_ms = world.clock.now_ms()
             timestamps = [_at(when, now_ms) for when in whens]
             claimed = None if claim is None else _at(claim, now_ms)
-            if claimed is not None and claimed < timestamps[0] and claimed != -1:
-                claimed = None  # refused by its header alone
-            if claimed is None and max(timestamps) < timestamps[0]:
-                timestamps.sort()
-            # Kafka computes it from the records. So does the broker if it checks them; else it believes the header.
-            greatest_ms = now_ms if append_time else max(timestamps) if checked else None
+            # Kafka computes it from the records. So does the broker if it checks them, or if the header has none; else it
+            # believes the header.
+            without = claimed is not None and (claimed < 0 or claimed < timestamps[0])
+            greatest_ms = now_ms if append_time else max(-1, *timestamps) if checked or without else None
             arrivals.append(produced(timestamps, claimed, codec=codec), newest_ms=greatest_ms)
             newest_ms = max(newest_ms, now_ms, world.log.segments()[-1].max_timestamp)
         await arrivals.watch(2 * RETENTION_MS / 1000)
@@ -308,6 +309,33 @@ def test_nothing_younger_than_the_retention_by_arrival_or_timestamp_is_deleted_a
             assert world.log.log_start_offset == world.log.log_end_offset
 
     run_world(tmp_path_factory.mktemp("world"), scenario, config=config, retention_interval_ms=CHECK_MS)
+
+
+# --- records of before 1970 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [TIERED, LOCAL], ids=["tiered", "local"])
+def test_records_of_before_1970_stay_for_the_retention_and_go_after_it(tmp_path: Path, config: object) -> None:
+    async def scenario(world: World) -> None:
+        arrivals = Arrivals(world)
+        for _ in range(4):
+            arrivals.append(produced([-86_400_000, -5000], None), newest_ms=-1)
+        assert {segment.max_timestamp for segment in world.log.segments()} == {-1}
+        assert await world.log.offset_for_timestamp(0) is None
+        assert await world.log.max_timestamp_offset() is None
+        await arrivals.watch(10)
+        await world.crash()
+        await world.start()
+        read = world.log.read(world.log.local_log_start_offset, 100_000, end_offset=8)
+        stored = await read.read_bytes()
+        assert [record.timestamp for record in iter_records(stored)] == [-86_400_000, -5000]
+        assert parse_header(stored).max_timestamp == -1, "as in Kafka: no greatest timestamp"
+        await arrivals.watch(RETENTION_MS / 1000 - 11)
+        assert world.log.log_start_offset == 0
+        await arrivals.watch(3 * CHECK_MS / 1000 + RETENTION_MS / 1000)
+        assert world.log.log_start_offset == world.log.log_end_offset == 8
+
+    run_world(tmp_path, scenario, config=config, retention_interval_ms=CHECK_MS)
 
 
 # --- lookups in the store -----------------------------------------------------------------------------------------------
@@ -352,3 +380,48 @@ def test_lookups_in_the_store_pass_over_unreadable_batches_and_false_maxima(tmp_
             await asyncio.wait([running])
 
     run_world(tmp_path, scenario, config=replace(TIERED, local_retention_ms=-1))
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("chunk_bytes", [400, 4096])
+def test_lookups_in_the_store_find_records_that_are_newer_than_earlier_versions_wrote_into_headers(
+    tmp_path: Path, segments: int, chunk_bytes: int
+) -> None:
+    async def scenario(world: World) -> None:
+        now_ms = world.clock.now_ms()
+        times = [now_ms + number * 1000 for number in range(12)]
+        for first in range(0, 12, 4):
+            made = produced(times[first : first + 4], times[first])
+            patch_batch(made, 0, Offset(first), LeaderEpoch(1))
+            world.log.append_as_follower(memoryview(made), now_ms=now_ms)
+            if segments == 3:
+                world.log.roll()
+        world.log.roll()
+        await world.until(world.all_copied)
+        reader = RemoteReader(
+            world.work,
+            world.cache,
+            world.tier.manifest_of,
+            pool=world.pool,
+            registry=Registry(),
+            read_ahead_bytes=4000,
+        )
+        running = asyncio.create_task(reader.run())
+        await asyncio.sleep(0.01)
+        try:
+            end = Offset(12)
+            for place, time in enumerate(times):
+                found = await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), TimestampMs(time), claimed_from=end)
+                assert found == (time, place)
+                assert await world.log.offset_for_timestamp(time) == (time, place)
+            after = TimestampMs(times[-1] + 1)
+            assert await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), after, claimed_from=end) is None
+            assert await world.log.offset_for_timestamp(after) is None
+            assert await reader.max_timestamp_offset(TOPIC, PartitionIndex(0)) == (times[-1], 11)
+            assert await world.log.max_timestamp_offset() == (times[-1], 11)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    kept = replace(TIERED, local_retention_ms=-1, firn_tier_chunk_bytes=chunk_bytes, segment_bytes=1 << 20)
+    run_world(tmp_path, scenario, config=kept)
