@@ -77,6 +77,14 @@ def may(context: Context, caller: Caller, operation: Operation, kind: ResourceTy
     return authorizer is None or authorizer.allows(caller.rights.principal, caller.host, operation, kind, name)
 
 
+def judge(context: Context, caller: Caller, operation: Operation, kind: ResourceType) -> Callable[[str], bool]:
+    """``may`` for many names. To be used at once: it does not see a change of the rules."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return lambda _: True
+    return authorizer.judge(caller.rights.principal, caller.host, operation, kind)
+
+
 def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
     """What the caller is told that may not do this."""
     what = "the cluster" if kind is CLUSTER else f"{kind.name.lower().replace('_', ' ')} '{name}'"
@@ -202,12 +210,9 @@ class Listed(NamedTuple):
             return
 
         def leave_out(response: Any) -> None:
+            allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
             found = getattr(response, self.items)
-            setattr(
-                response,
-                self.items,
-                [one for one in found if asking.may(self.operation, self.kind, getattr(one, self.name))],
-            )
+            setattr(response, self.items, [one for one in found if allows(getattr(one, self.name))])
 
         asking.finishes.append(leave_out)
 

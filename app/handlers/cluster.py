@@ -8,7 +8,7 @@ from typing import Final
 from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import cluster_operations, may, operations
+from app.handlers.authorising import cluster_operations, judge, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
@@ -88,7 +88,7 @@ def describe_topic_partitions(
         names = names[bisect_left(names, cursor.topic_name) :]
     denied: list[str] = []
     if context.authorizer is not None:
-        seen = [name for name in names if may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, name)]
+        seen = list(filter(judge(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC), names))
         if message.topics:
             denied = sorted(set(names).difference(seen))
             for name in denied:

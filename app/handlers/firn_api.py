@@ -45,7 +45,7 @@ from app.errors import (
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import may, require
+from app.handlers.authorising import judge, may, require
 from app.handlers.context import Context, Request
 from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
@@ -166,11 +166,10 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
     asked = unpack(TierStatusRequest, message)
     wanted = set(asked.topics)
 
+    sees = judge(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC)
+
     def told(topic: str) -> bool:
         return (not wanted or topic in wanted) and sees(topic)
-
-    def sees(topic: str) -> bool:
-        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     for name in wanted:
         if context.image.topic(name) is not None and not sees(name):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import cluster_operations, may, operations
+from app.handlers.authorising import cluster_operations, judge, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.metadata_cache import put_together
 from app.handlers.mutations import Refusal, each
@@ -99,7 +99,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest, create
         return may(context, caller, Operation.DESCRIBE, ResourceType.TOPIC, name)
 
     if asked is None:
-        seen = [name for name in image.topics_by_name if sees(name)]
+        seen = list(filter(judge(context, caller, Operation.DESCRIBE, ResourceType.TOPIC), image.topics_by_name))
         everything = len(seen) == len(image.topics_by_name)
         return _Wanted(None if everything else [MetadataRequestTopic(NO_TOPIC_ID, name) for name in seen])
     creates_any = creates and may(context, caller, Operation.CREATE, ResourceType.CLUSTER)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tracemalloc
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.addresses import plain_address
+from app.limits import ACLS_MAX
 from app.security.acls import (
     CLUSTER_NAME,
     EVERYBODY,
@@ -24,7 +29,8 @@ from app.security.acls import (
     Rule,
     why_invalid,
 )
-from app.security.authorizer import DECISIONS_MAX, Authorizer, split_super_users
+from app.security.authorizer import DECISIONS_BYTES_MAX, PREFIX_CHARS_MAX, Authorizer, split_super_users
+from tests.support.cpu import TURN_MS_MAX, cpu_ms
 
 ALICE, BOB, ROOT = "User:alice", "User:bob", "User:root"
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -221,6 +227,23 @@ def test_an_address_of_ipv4_is_one_inside_of_ipv6_too(of_rule: str, host: str, p
     assert made.allows(ALICE, "10.0.0.2", Operation.READ, TOPIC, "t") is (permission is DENY)
 
 
+@given(st.ip_addresses(v=6) | st.sampled_from([ip_address(one) for one in ("::", "::1", "fd00::", "::ffff:10.0.0.1")]))
+def test_every_form_of_an_address_is_for_the_same_host(address: Any) -> None:
+    for form in (
+        str(address),
+        address.exploded,
+        str(address).upper(),
+        address.exploded.replace(":0", ":"),
+        "0:" + str(address),
+    ):
+        try:
+            same = plain_address(form) == plain_address(str(address)) and ip_address(form) is not None
+        except ValueError:
+            continue
+        made = authorizer(acl(Operation.READ, host=form))
+        assert made.allows(ALICE, plain_address(str(address)), Operation.READ, TOPIC, "t") is same
+
+
 def test_the_operations_of_a_resource_are_bits() -> None:
     made = authorizer(acl(Operation.READ), acl(Operation.ALTER_CONFIGS))
     allowed = [Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS]
@@ -228,14 +251,130 @@ def test_the_operations_of_a_resource_are_bits() -> None:
     assert made.operations(ROOT, HERE, CLUSTER, CLUSTER_NAME) == sum(1 << one for one in OPERATIONS[CLUSTER])
 
 
-def test_decisions_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DECISIONS_MAX > 100
-    monkeypatch.setattr("app.security.authorizer.DECISIONS_MAX", 100)
+def test_decisions_that_are_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DECISIONS_BYTES_MAX > 50_000
+    monkeypatch.setattr("app.security.authorizer.DECISIONS_BYTES_MAX", 50_000)
     made = authorizer(acl(Operation.READ, "a", pattern=PREFIXED))
+    most = 0
     for number in range(1000):
         assert made.allows(ALICE, HERE, Operation.READ, TOPIC, f"a{number}")
-        assert not made.allows(f"User:{number}", HERE, Operation.READ, TOPIC, "a")
-        assert sum(1 + len(of_one) for of_one in made._decisions.values()) <= 101
+        assert not made.allows(f"User:{number}" * 10, HERE, Operation.READ, TOPIC, "a")
+        most = max(most, made.memory_bytes)
+    assert 40_000 < most <= 50_000
+
+
+def test_decisions_take_no_more_than_is_counted() -> None:
+    for size in (4, 100, 250):
+        made = authorizer()
+        names = [f"{number:0{size}}" for number in range(5_000)]
+        tracemalloc.start()
+        for name in names:
+            made.allows(ALICE, HERE, Operation.READ, TOPIC, name[:1] + name[1:])
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken <= made.memory_bytes <= 2 * taken, size
+
+
+def test_no_name_that_is_longer_than_any_topics_is_kept() -> None:
+    made = authorizer(acl(Operation.READ, "a", pattern=PREFIXED))
+    made.allows(ALICE, HERE, Operation.READ, TOPIC, "a")
+    before = made.memory_bytes
+    for number in range(100):
+        assert made.allows(ALICE, HERE, Operation.READ, TOPIC, f"a{number}" + "x" * 255)
+    assert made.memory_bytes == before
+
+
+def many_rules(count: int, name: Callable[[int], str], **rule: Any) -> list[Acl]:
+    return [acl(Operation.READ, name(number), **rule) for number in range(count)]
+
+
+LONG = "x" * 32_767
+HOSTILE = {
+    "no rules": [],
+    "short prefixes": many_rules(5000, lambda number: f"team{number}.", pattern=PREFIXED),
+    "every length of a topic": many_rules(249, lambda number: "x" * (number + 1), pattern=PREFIXED),
+    "5,000 lengths, one in another": many_rules(5000, lambda number: "x" * (number * 6 + 1), pattern=PREFIXED),
+    "5,000 lengths for others": many_rules(
+        5000, lambda number: "x" * (number * 6 + 1), pattern=PREFIXED, principal=BOB
+    ),
+    "denied": many_rules(5000, lambda number: "x" * (number * 6 + 1), pattern=PREFIXED, permission=DENY),
+    "allowed by literals and denied by prefixes": [
+        *many_rules(2500, lambda number: "x" * (number * 6 + 1) + "y"),
+        *many_rules(2500, lambda number: "x" * (number * 6 + 2), pattern=PREFIXED, permission=DENY),
+    ],
+    "from many hosts": [acl(Operation.READ, "x", host=f"fd00::{number:x}:0") for number in range(5000)],
+    "of many users": [acl(Operation.READ, "x", principal=f"User:{number}") for number in range(5000)],
+}
+"""5,000 rules each, in the shapes that cost the most."""
+
+
+@pytest.mark.parametrize("rules", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_name_and_no_rules_make_one_decision_long(rules: list[Acl]) -> None:
+    made = authorizer(*rules)
+    for name in (LONG, LONG[:-1] + "y", "y" * 32_767, "x" * 249, "é" * 16_000):
+
+        def first(name: str = name) -> None:
+            made.follow(dict(made.acls))  # nothing is known of the rules
+            made.allows(ALICE, "fd00::1", Operation.READ, TOPIC, name)
+
+        assert cpu_ms(first) < TURN_MS_MAX
+
+        def again(name: str = name) -> None:
+            for _ in range(30):
+                made.allows(ALICE, "fd00::1", Operation.READ, TOPIC, name)
+
+        assert cpu_ms(again) < TURN_MS_MAX / 2
+    assert cpu_ms(lambda: made.allows_any(ALICE, "fd00::1", Operation.READ, TOPIC), rounds=1) < TURN_MS_MAX
+
+
+def test_the_rules_of_a_whole_cluster_are_looked_at_within_one_turn() -> None:
+    acls = [acl(Operation.READ, f"topic-{number}", principal=f"User:{number % 100}") for number in range(ACLS_MAX)]
+    made = authorizer(*acls)
+    asked = [
+        lambda: made.allows(ALICE, HERE, Operation.READ, TOPIC, "topic-1"),
+        lambda: made.judge(ALICE, HERE, Operation.READ, TOPIC)("topic-1"),
+        lambda: made.allows_any(ALICE, HERE, Operation.READ, TOPIC),
+    ]
+    for one in asked:
+        assert made.follow(dict(made.acls))
+        assert cpu_ms(one, rounds=1) < TURN_MS_MAX
+
+
+@given(acls, questions, st.booleans())
+def test_a_judge_of_many_names_decides_the_same(acls: list[Acl], questions: list[tuple], everyone: bool) -> None:
+    made = authorizer(*acls, everyone=everyone)
+    for question in questions * 2:
+        *who, name = question
+        assert made.judge(*who)(name) is expected(acls, *question, everyone=everyone)
+
+
+@given(acls, questions, st.booleans())
+def test_it_decides_the_same_where_prefixes_have_too_many_lengths(
+    acls: list[Acl], questions: list[tuple], everyone: bool
+) -> None:
+    more = [
+        acl(Operation.READ, "c" * length, kind=kind, pattern=PREFIXED)
+        for length in range(1, 257)
+        for kind in (TOPIC, GROUP)
+    ]
+    assert sum(range(1, 257)) > PREFIX_CHARS_MAX
+    made = authorizer(*acls, *more, everyone=everyone)
+    for question in questions * 2:
+        assert made.allows(*question) is expected(acls, *question, everyone=everyone)
+
+
+def test_judges_do_not_outlive_the_rules_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = authorizer(acl(Operation.READ, "a"))
+    assert made.judge(ALICE, HERE, Operation.READ, TOPIC)("a")
+    assert made.judge(ALICE, HERE, Operation.READ, TOPIC) is made.judge(ALICE, HERE, Operation.READ, TOPIC)
+    assert made.follow(table([acl(Operation.READ, "b")]))
+    assert not made.judge(ALICE, HERE, Operation.READ, TOPIC)("a")
+    assert made.judge(ROOT, HERE, Operation.READ, TOPIC)("a")
+    monkeypatch.setattr("app.security.authorizer.JUDGED_NAMES_MAX", 100)
+    made.follow(table([acl(Operation.READ, f"t{number}", principal=EVERYBODY) for number in range(30)]))
+    for number in range(20):
+        assert made.judge(f"User:{number}", HERE, Operation.READ, TOPIC)("t1")
+        assert sum(judge.names for judge in made._judges.values()) <= 100
 
 
 def test_superusers_are_separated_by_semicolons() -> None:
