@@ -495,11 +495,36 @@ def _change_token(action: str) -> Tell:
     return tell
 
 
+def _move_replicas(message: Any, response: Any) -> list[Change]:
+    paths = {
+        (topic.name, partition): directory.path
+        for directory in message.dirs
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+    return _told(
+        (
+            part.error_code,
+            change(
+                "TOPIC",
+                topic.topic_name,
+                "MOVE_TO_DIRECTORY",
+                part.error_code,
+                partition=part.partition_index,
+                directory=short(paths.get((topic.topic_name, part.partition_index), "")),
+            ),
+        )
+        for topic in response.results
+        for part in topic.partitions
+    )
+
+
 CHANGES: Final[Mapping[int, Tell]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _move_replicas,
     ApiKey.ELECT_LEADERS: _elect,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,
     ApiKey.ALTER_CONFIGS: _alter_configs,

@@ -569,6 +569,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.UNREGISTER_BROKER: _ADMINISTERS,
     ApiKey.UPDATE_FEATURES: _ADMINISTERS,
     ApiKey.DESCRIBE_LOG_DIRS: _LOOKS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _ADMINISTERS,
     ApiKey.DESCRIBE_CONFIGS: (
         Special(
             _configs(DESCRIBE_CONFIGS, "results"),

@@ -80,7 +80,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.LIST_CONFIG_RESOURCES,
     ),
-    "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DELETE_RECORDS),
+    "log_dirs": (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.ALTER_REPLICA_LOG_DIRS, ApiKey.DELETE_RECORDS),
     "controlling": (
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.ALTER_PARTITION,

@@ -1,4 +1,5 @@
-"""DescribeLogDirs (key 35): the local part of the log, by partition. DeleteRecords (key 21): a later start of the log."""
+"""DescribeLogDirs (key 35): the local part of the log, by partition. AlterReplicaLogDirs (34): a broker has one directory, so that
+nothing moves. DeleteRecords (21): a later start of the log."""
 
 from __future__ import annotations
 
@@ -10,8 +11,15 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
 from app.handlers.partitions import check_not_internal
-from app.units import Offset
+from app.turns import Portion
+from app.units import Offset, PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from app.wire.apis.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -30,6 +38,9 @@ from app.wire.apis.describe_log_dirs import (
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
 
+FUTURE_SUFFIX_CHARS: Final = len(".") + 32 + len("-future")
+"""What Kafka appends to the name of a partition's folder while it copies the partition to another directory."""
+FILE_NAME_CHARS_MAX: Final = 255
 TO_HIGH_WATERMARK: Final = -1
 """As an offset of DeleteRecords: everything that consumers can see."""
 NOTHING_DELETED: Final = -1
@@ -64,6 +75,73 @@ def refuse_describe_log_dirs(
 ) -> DescribeLogDirsResponse:
     del request, message, sentence
     return DescribeLogDirsResponse(error_code=code)
+
+
+# --- AlterReplicaLogDirs --------------------------------------------------------------------------------------------
+
+
+async def alter_replica_log_dirs(
+    context: Context, request: Request, message: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """Whether each partition is in the directory that it is to be in (KIP-113). Kafka's answer of a broker with one directory.
+
+    A partition that is named several times is answered once, for the last path.
+    """
+    del request
+    portion = Portion()
+    wanted: dict[tuple[str, int], str] = {}
+    for directory in message.dirs:
+        for topic in directory.topics:
+            for partition in topic.partitions:
+                wanted[topic.name, partition] = directory.path
+                if portion.spent_by():
+                    await portion.rest()
+            if portion.spent_by():
+                await portion.rest()
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for (name, index), path in wanted.items():
+        _note_moved(topics, name, index, _placed(context, name, index, path))
+        if portion.spent_by():
+            await portion.rest()
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+def _placed(context: Context, topic: str, index: int, path: str) -> ErrorCode:
+    if len(f"{topic}-{index}") + FUTURE_SUFFIX_CHARS > FILE_NAME_CHARS_MAX:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if path != context.logs.data_dir:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    if context.logs.offline_reason is not None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    found = context.image.topic(topic)
+    if found is None or not 0 <= index < len(found.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if context.node_id not in found.partitions[index].replicas:
+        return ErrorCode.REPLICA_NOT_AVAILABLE
+    if TopicIdPartition(found.topic_id, PartitionIndex(index)) in context.partitions.offline:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE
+
+
+def _note_moved(topics: dict[str, AlterReplicaLogDirTopicResult], topic: str, index: int, code: ErrorCode) -> None:
+    result = topics.get(topic)
+    if result is None:
+        result = topics[topic] = AlterReplicaLogDirTopicResult(topic_name=topic)
+    result.partitions.append(AlterReplicaLogDirPartitionResult(index, code))
+
+
+def refuse_alter_replica_log_dirs(
+    request: Request, message: AlterReplicaLogDirsRequest, code: ErrorCode, sentence: str
+) -> AlterReplicaLogDirsResponse:
+    del request, sentence
+    asked = [topic for directory in message.dirs for topic in directory.topics]
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for name, index in dict.fromkeys((topic.name, partition) for topic in asked for partition in topic.partitions):
+        _note_moved(topics, name, index, code)
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+# --- DeleteRecords --------------------------------------------------------------------------------------------------
 
 
 async def delete_records(context: Context, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
@@ -148,5 +226,6 @@ def refuse_delete_records(
 
 APIS: Final[ApiTable] = {
     ApiKey.DESCRIBE_LOG_DIRS: Api(describe_log_dirs, refuse_describe_log_dirs),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(alter_replica_log_dirs, refuse_alter_replica_log_dirs),
     ApiKey.DELETE_RECORDS: Api(delete_records, refuse_delete_records),
 }

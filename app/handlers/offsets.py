@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import check_epoch, check_reader, led_in_epoch
+from app.handlers.partitions import check_epoch, led_in_epoch
 from app.handlers.portions import Split
 from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
@@ -69,7 +69,6 @@ def handle(
                 continue
             try:
                 partition = _readable(context, message.replica_id, topic.name, asked)
-                check_reader(partition.log, message.replica_id, asked.current_leader_epoch)
                 found = _lookup(context, request, message, partition, asked)
             except FirnError as error:
                 context.faults.met_error(SEARCHING, f"{topic.name}-{asked.partition_index}", error)
@@ -86,7 +85,11 @@ def handle(
 
 
 def _readable(context: Context, replica_id: int, topic: str, asked: ListOffsetsPartition) -> Partition:
-    """The partition, if its epoch is the client's. Followers answer Kafka's debugging consumer alone. Raises: RequestRejected."""
+    """The partition, if its epoch is the client's. Followers answer Kafka's debugging consumer alone.
+
+    A client that says that it is a broker (``replica_id`` is not negative) is answered as Kafka does, but sees no more than a
+    consumer (INV-3): Firn's followers ask by Fetch alone. Raises: RequestRejected.
+    """
     if replica_id != DEBUGGING_CONSUMER:
         return led_in_epoch(context, topic, asked.partition_index, asked.current_leader_epoch)
     partition = context.partitions.require_replica(topic, asked.partition_index)

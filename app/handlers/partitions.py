@@ -127,7 +127,7 @@ def check_epoch(current: int, claimed: int) -> None:
 
 
 def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
-    """Check what the sender of a Fetch or ListOffsets claims to be: ``replica_id`` is a broker's id, or negative.
+    """Check what the sender of a Fetch claims to be: ``replica_id`` is a broker's id, or negative.
 
     Followers read up to the log end, past the committed records (INV-3). Partitions have no followers yet, so every claim to be
     one is refused. Later, check here that the sender is authorised as a broker, and that it has a replica of the partition.

@@ -41,6 +41,7 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DELETE_ACLS: (1, 3),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 5),
         ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.CREATE_PARTITIONS: (0, 3),

@@ -8,6 +8,11 @@ import pytest
 
 from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from tests.handlers.admin_bench import AdminBench, admin_bench, versions
@@ -44,6 +49,33 @@ async def test_a_directory_that_is_offline_or_silent_says_so() -> None:
         bench.logs.offline_reason = "fdatasync failed"
         [result] = (await bench.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))).results
         assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+
+
+async def move(bench: AdminBench, *asked: tuple[str, str, int], version: int = 2) -> dict[tuple[str, int], int]:
+    """The code of each partition; asked are path, topic and partition."""
+    dirs = [AlterReplicaLogDir(path, [AlterReplicaLogDirTopic(topic, [index])]) for path, topic, index in asked]
+    answer = await bench.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, AlterReplicaLogDirsRequest(dirs))
+    return {
+        (one.topic_name, part.partition_index): part.error_code for one in answer.results for part in one.partitions
+    }
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_REPLICA_LOG_DIRS))
+async def test_a_replica_is_in_the_one_directory_or_cannot_go_where_it_is_to_be(version: int) -> None:
+    async with admin_bench() as bench:
+        await bench.controller.create_topic("t", 2)
+        own = bench.logs.data_dir
+        asked = [(own, "t", 0), ("/elsewhere", "t", 1), (own, "t", 2), (own, "missing", 0), (own, "x" * 230, 0)]
+        assert await move(bench, *asked, version=version) == {
+            ("t", 0): ErrorCode.NONE,
+            ("t", 1): ErrorCode.LOG_DIR_NOT_FOUND,
+            ("t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("missing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("x" * 230, 0): ErrorCode.INVALID_TOPIC_EXCEPTION,
+        }
+        assert await move(bench, (own, "t", 0), ("/b", "t", 0)) == {("t", 0): ErrorCode.LOG_DIR_NOT_FOUND}
+        bench.logs.offline_reason = "fdatasync failed"
+        assert await move(bench, (own, "t", 0)) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 async def delete(bench: AdminBench, *asked: tuple[str, int, int], version: int = 2) -> list[tuple[int, int]]:

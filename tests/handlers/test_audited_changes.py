@@ -24,6 +24,14 @@ from app.wire.apis.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from app.wire.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    AlterReplicaLogDirTopicResult,
+)
 from app.wire.apis.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from app.wire.apis.heartbeat import HeartbeatRequest
 from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -130,6 +138,20 @@ def test_brokers_and_drains_and_replaced_segments_are_changes() -> None:
 @pytest.mark.parametrize("response", [None, b"", b"\x90"])
 def test_what_is_no_message_is_no_change(key: int, message: bytes, response: bytes | None) -> None:
     assert CHANGES[key](message, response) == []
+
+
+def test_a_move_to_a_directory_is_told_with_the_last_path_that_was_named() -> None:
+    dirs = [
+        AlterReplicaLogDir(path, [AlterReplicaLogDirTopic("t", [0, 1][:count])])
+        for path, count in (("/a", 2), ("/b", 1))
+    ]
+    parts = [AlterReplicaLogDirPartitionResult(0, ErrorCode.LOG_DIR_NOT_FOUND), AlterReplicaLogDirPartitionResult(1)]
+    answer = AlterReplicaLogDirsResponse(results=[AlterReplicaLogDirTopicResult("t", parts)])
+    assert CHANGES[ApiKey.ALTER_REPLICA_LOG_DIRS](AlterReplicaLogDirsRequest(dirs), answer) == [
+        {"action": "MOVE_TO_DIRECTORY", "type": "TOPIC", "name": "t", "partition": 0, "directory": "/b",
+         "error": "LOG_DIR_NOT_FOUND"},
+        {"action": "MOVE_TO_DIRECTORY", "type": "TOPIC", "name": "t", "partition": 1, "directory": "/a"},
+    ]  # fmt: skip
 
 
 ADMIN_SAYS = "member was removed by an admin"

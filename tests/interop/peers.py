@@ -111,14 +111,20 @@ def request(key: int, /, **fields: Any) -> Any:
 
 
 def list_offsets(
-    topic: str, partition: int, timestamp: int, *, leader_epoch: int = -1, isolation_level: int = 0
+    topic: str,
+    partition: int,
+    timestamp: int,
+    *,
+    leader_epoch: int = -1,
+    isolation_level: int = 0,
+    replica_id: int = -1,
 ) -> Any:
     key = ApiKey.LIST_OFFSETS
     asked = make(
         key, "ListOffsetsPartition", partition_index=partition, current_leader_epoch=leader_epoch, timestamp=timestamp
     )
     topics = [make(key, "ListOffsetsTopic", name=topic, partitions=[asked])]
-    return request(key, replica_id=-1, isolation_level=isolation_level, topics=topics)
+    return request(key, replica_id=replica_id, isolation_level=isolation_level, topics=topics)
 
 
 def produce(

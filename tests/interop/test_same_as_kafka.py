@@ -145,6 +145,27 @@ def metadata(*names: str | None, version: int = 12, topic_id: UUID | None = None
     return lambda peer: (key, version, request(key, topics=topics, allow_auto_topic_creation=create))
 
 
+def moved(*asked: tuple[str | None, str, int], version: int = 2) -> Step:
+    """Partitions to a directory each; None for the one that the broker has."""
+    key = ApiKey.ALTER_REPLICA_LOG_DIRS
+
+    def step(peer: Peer) -> Any:
+        described = request(ApiKey.DESCRIBE_LOG_DIRS, topics=None)
+        (own,) = peer.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, described).results
+        dirs = [
+            make(
+                key,
+                "AlterReplicaLogDir",
+                path=own.log_dir if path is None else path,
+                topics=[make(key, "AlterReplicaLogDirTopic", name=topic, partitions=[partition])],
+            )
+            for path, topic, partition in asked
+        ]
+        return key, version, request(key, dirs=dirs)
+
+    return step
+
+
 def initialised(**fields: Any) -> Step:
     return lambda peer: (ApiKey.INIT_PRODUCER_ID, 4, request(ApiKey.INIT_PRODUCER_ID, **fields))
 
@@ -203,6 +224,34 @@ SCRIPT: dict[str, list[Step]] = {
     "produce zstd in version 6": [produced(("t", 1, batch(codec=4)), version=6)],
     "produce good beside bad": [produced(("none", 0, batch()), ("t", 1, batch()), ("t", 9, batch()))],
     "what was produced": [listed("t", 1, -1)],
+    # Directories
+    "move to the directory that it has": [moved((None, "t", 0))],
+    "move to the directory that it has in version 1": [moved((None, "t", 0), version=1)],
+    "move to an unknown directory": [moved(("/elsewhere", "t", 0))],
+    "move to a relative directory": [moved(("elsewhere", "t", 0))],
+    "move to no directory": [moved(("", "t", 0))],
+    "move an unknown topic": [moved((None, "none", 0))],
+    "move an unknown topic to an unknown directory": [moved(("/elsewhere", "none", 0))],
+    "move an unknown partition": [moved((None, "t", 7))],
+    "move a negative partition": [moved((None, "t", -1))],
+    "move a name that is no topic's": [moved((None, "a/b", 0))],
+    "move a name too long for its folder": [moved((None, "x" * 214, 0))],
+    "move a name just short enough": [moved((None, "x" * 213, 0))],
+    "move a name too long for its folder to an unknown directory": [moved(("/elsewhere", "x" * 240, 0))],
+    "move twice, then to an unknown directory": [moved((None, "t", 0), ("/elsewhere", "t", 0))],
+    "move twice, then to the directory that it has": [moved(("/elsewhere", "t", 0), (None, "t", 0))],
+    "move good beside bad": [moved((None, "t", 0), (None, "t", 1), (None, "t", 9), ("/elsewhere", "odd", 0))],
+    "move nothing": [moved()],
+    # ListOffsets as a broker
+    **{
+        f"offset of {timestamp} as broker {replica_id}": [listed("ties", 0, timestamp, replica_id=replica_id)]
+        for timestamp in (-1, -2, -3, 0)
+        for replica_id in (0, 1, 5, 2**31 - 1, -2, -3, -(2**31))
+    },
+    "offset as broker 5 in the epoch": [listed("t", 0, -1, replica_id=5, leader_epoch=0)],
+    "offset as broker 5 in a newer epoch": [listed("t", 0, -1, replica_id=5, leader_epoch=9)],
+    "offset as broker 5 of an unknown partition": [listed("t", 9, -1, replica_id=5)],
+    "committed offset as broker 5": [listed("t", 0, -1, replica_id=5, isolation_level=1)],
     # Sequences
     "sequences": [
         produced(("t", 1, batch(2, base_sequence=0, **SEQUENCED))),

@@ -263,6 +263,12 @@ def _delete_records(version: int, ids: Ids) -> Any:
     return request(key, topics=topics, timeout_ms=10_000)
 
 
+def _move_directory(version: int, ids: Ids) -> Any:
+    key = ApiKey.ALTER_REPLICA_LOG_DIRS
+    topics = [make(key, "AlterReplicaLogDirTopic", name=name, partitions=[0]) for name in (SEEN, OTHER)]
+    return request(key, dirs=[make(key, "AlterReplicaLogDir", path="/elsewhere", topics=topics)])
+
+
 def _create_partitions(version: int, ids: Ids) -> Any:
     key = ApiKey.CREATE_PARTITIONS
     topics = _topics(key, "CreatePartitionsTopic", ids, False, count=2, assignments=None)
@@ -605,6 +611,7 @@ STEPS: list[Step] = [
     Step("alter configs by increments", _K.INCREMENTAL_ALTER_CONFIGS, _alter_configs(_K.INCREMENTAL_ALTER_CONFIGS)),
     Step("list config resources", _K.LIST_CONFIG_RESOURCES, _plain(_K.LIST_CONFIG_RESOURCES)),
     Step("log directories", _K.DESCRIBE_LOG_DIRS, _plain(_K.DESCRIBE_LOG_DIRS, topics=None)),
+    Step("move to another directory", _K.ALTER_REPLICA_LOG_DIRS, _move_directory),
     Step("elect leaders", _K.ELECT_LEADERS, _elect),
     Step("reassign", _K.ALTER_PARTITION_REASSIGNMENTS, _reassign),
     Step(

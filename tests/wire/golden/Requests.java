@@ -28,6 +28,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
 import org.apache.kafka.common.acl.AccessControlEntry;
 import org.apache.kafka.common.acl.AclBinding;
 import org.apache.kafka.common.acl.AclBindingFilter;
@@ -147,6 +148,7 @@ public final class Requests {
                 new AlterConfigOp(new ConfigEntry("retention.ms", "86400000"), AlterConfigOp.OpType.SET)))).all(),
             admin.listConfigResources().all(),
             admin.describeLogDirs(List.of(1)).allDescriptions(),
+            admin.alterReplicaLogDirs(Map.of(new TopicPartitionReplica(topic, 0, 1), "/elsewhere")).all(),
             admin.listOffsets(Map.of(partition, OffsetSpec.maxTimestamp())).all(),
             admin.listGroups().all(),
             admin.describeClassicGroups(List.of(GROUP_DONE)).all(),
