@@ -101,6 +101,8 @@ RELEASE_S: Final = 4.0
 """How long a stop waits until its leaderships in the write-ahead log are given up."""
 REFRESH_S: Final = 5.0
 """How long a replaced broker reads manifests, to log the records that they lack."""
+ENDED_AT_ONCE: Final = 64
+"""Partitions whose waiting requests are ended in one turn of the loop, when this broker is isolated."""
 PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
@@ -261,6 +263,11 @@ class Node:
         """What was asked of the store in the last hour. It is there soon after the broker serves; None where nobody counts that."""
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
+        )
+        self.registry.gauge(
+            "firn_broker_isolated",
+            "Whether this broker is isolated, and refuses clients what other brokers may lead by now",
+            self._is_isolated,
         )
 
     @property
@@ -499,6 +506,7 @@ class Node:
         if member.member is not None:
             self.context.desk, self.context.passes_on = member.member.desk, member.member
             self.context.hears_controller = member.member.hears_controller
+            member.member.on_isolated = self._shut_or_open
             self.context.starting = True
             await self._prepare_replication(member.member)
         self.server = KafkaServer(
@@ -644,6 +652,20 @@ class Node:
             self.context.rights.end()
             self.server.produce_shapes.forget_closed()
 
+    async def _shut_or_open(self, isolated: bool) -> None:
+        """Shut the gate of isolation, and end what waits behind it in portions; or open it (ADR 0040)."""
+        table = self.partitions.table
+        if not isolated:
+            table.open_gate()
+            return
+        shut = table.shut_gate()
+        self.context.fan_out.forget_all()
+        self.shares.leader.end_waits({partition.key for partition in shut})
+        for place, partition in enumerate(shut, 1):
+            table.end_waits(partition)
+            if place % ENDED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     def _follow_leaders(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.topics or delta.brokers:
             self.context.parked_followers.leaders_changed()
@@ -661,6 +683,9 @@ class Node:
 
     def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(len(self.partitions.table.offline) if self.partitions is not None else 0))]
+
+    def _is_isolated(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [((), float(self.partitions is not None and self.partitions.table.isolated))]
 
     def _forget_deleted(self, image: ClusterImage, delta: ImageDelta) -> None:
         if not all(topic_id in image.topics_by_id for topic_id in delta.topics):

@@ -17,6 +17,8 @@ and responds. Three rules make it a state machine on a log:
                    │  └─ held ─┘
                    └─ failed ─┘ (tried again)
 
+A broker that is isolated drops its shards and keeps its leaderships. Requests are refused until the shards are loaded again.
+
 A leadership is this broker's, as its ``Partition`` has it: it ends with the role, not only with the image (G1). A leader that
 leads on under a higher epoch keeps its shard, because its log was not cut (G6).
 
@@ -380,11 +382,12 @@ class Coordinator(Generic[S]):
             self._seats_changed.wake()
 
     def _role_changed(self, partition: Partition) -> None:
-        """The role in a partition has followed an image, or the partition cannot be led for now."""
+        """The role in a partition has followed an image, or the partition cannot be led or served for now. A shard of an isolated
+        broker is dropped: when it is loaded again, each member of its groups has a whole session time-out (ADR 0040, IS7)."""
         seat = self._seats.get(partition.index)
         if seat is None:
             return
-        if partition.leads:
+        if partition.serves:
             if seat.shard is None:
                 self._load_soon(seat)
         elif seat.log is None or seat.log.is_of(partition):
@@ -515,7 +518,15 @@ class Coordinator(Generic[S]):
     @property
     def being_read(self) -> bool:
         """Whether a led partition will be active soon. One that cannot be read does not count."""
-        return any(seat.state is ShardState.LOADING for seat in self._seats.values())
+        return any(map(self._is_being_read, self._seats.values()))
+
+    def _is_being_read(self, seat: _Seat[S]) -> bool:
+        return seat.state is ShardState.LOADING and not self._is_shut(seat)
+
+    def _is_shut(self, seat: _Seat[S]) -> bool:
+        """Whether the gate of isolation shuts the partition (ADR 0040)."""
+        partition = self._partitions.get(self.topic.name, seat.partition)
+        return partition is not None and partition.shut
 
     async def when_loaded(self, partitions: Iterable[PartitionIndex] | None = None, *, timeout_s: float) -> None:
         """Wait until none of these partitions is being read (without ``partitions``: no led partition).
@@ -526,7 +537,7 @@ class Coordinator(Generic[S]):
 
         def are_loaded() -> bool:
             return all(
-                seat.state is not ShardState.LOADING
+                not self._is_being_read(seat)
                 for index, seat in self._seats.items()
                 if wanted is None or index in wanted
             )
@@ -552,6 +563,10 @@ class Coordinator(Generic[S]):
         if seat is None:
             raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic.name}-{partition}")
         if seat.state is ShardState.LOADING:
+            if self._is_shut(seat):
+                raise RequestRejected(
+                    ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not served: this broker is isolated"
+                )
             raise RequestRejected(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name}-{partition} is being read"
             )
@@ -722,10 +737,10 @@ class Coordinator(Generic[S]):
             self._wake.set()
 
     def _to_read(self, seat: _Seat[S]) -> Partition | None:
-        """The partition of a seat if it can be read to its end now: this broker has begun to lead it, and all that earlier leaders
-        may have committed is known to be (G1, G2)."""
+        """The partition of a seat if it can be read to its end now: this broker has begun to lead it, all that earlier leaders may
+        have committed is known to be (G1, G2), and the gate of isolation does not shut it."""
         partition = self._partitions.get(self.topic.name, seat.partition)
-        if partition is None or not partition.leads or not partition.end_is_known:
+        if partition is None or not partition.serves or not partition.end_is_known:
             return None
         return partition
 

@@ -29,7 +29,7 @@ from app.groups.share_state_wire import Answered, Read, Write
 from app.groups.share_states import NOT_YET, ShareStates
 from app.groups.share_window import DONE, Acknowledgement, Acquired, Run, Window
 from app.metadata.cluster import ClusterImage
-from app.units import BrokerId
+from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 
 STORED_WITHIN_S: Final = 15.0
 """How long an acknowledgement waits until it is stored by another broker. It stays outgoing afterwards."""
@@ -181,6 +181,17 @@ class ShareLeader:
         outgoing = self._outgoing.pop(key, None)
         if outgoing is not None:
             outgoing.tell(error or _lost(key))
+
+    def end_waits(self, shut: Collection[TopicIdPartition]) -> None:
+        """This broker is isolated and refuses clients these partitions. Callers that wait until something of them is stored get an
+        error now. What was decided stays outgoing (ADR 0040)."""
+        for key, outgoing in self._outgoing.items():
+            if TopicIdPartition(TopicId(key.topic_id), PartitionIndex(key.partition)) in shut:
+                outgoing.tell(
+                    RequestRejected(
+                        ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key.name} is not served: this broker is isolated"
+                    )
+                )
 
     def follow(self, image: ClusterImage, changed: Collection[UUID] | None = None) -> None:
         """The cluster has changed: end what this broker does not lead any more, or leads again. ``changed``: only these topics."""

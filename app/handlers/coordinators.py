@@ -20,6 +20,7 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.partitions import shown_leader
 from app.handlers.portions import Split
 from app.metadata.cluster import BrokerImage, Endpoint, TopicImage
 from app.wire.apikeys import ApiKey
@@ -94,7 +95,7 @@ def _coordinator(context: Context, request: Request, topic: TopicImage, key: str
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline"
         )
-    broker = context.image.brokers.get(partition.leader)
+    broker = context.image.brokers.get(shown_leader(context, topic, partition))
     if broker is None:
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} has no leader"

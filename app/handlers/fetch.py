@@ -557,7 +557,9 @@ def look(
         partitions = followed.to_look_at(None if attempt.moves_left is None else MOVES_AT_ONCE)
     left = max_bytes
     from_consumer = request.replica_id < 0
-    require = context.partitions.require_replica if from_consumer and any_replica else context.partitions.require
+    require = context.partitions.require
+    if from_consumer:
+        require = context.partitions.require_replica if any_replica else context.partitions.require_served
     rack = request.rack_id if from_consumer and any_replica and context.selects_by_rack else ""
     asks = context.authorizer is not None
     denied = (

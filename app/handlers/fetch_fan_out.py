@@ -170,5 +170,9 @@ class FanOut:
             del answers[next(iter(answers))]
         return False
 
+    def forget_all(self) -> None:
+        """Partitions may be refused that were served until now."""
+        self._answers.clear()
+
     def keep(self, kind: FetchKind, offset: int, answer: SharedAnswer) -> None:
         self._answers[kind, offset] = answer

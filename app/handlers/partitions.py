@@ -47,7 +47,7 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
 
     Raises: as ``PartitionTable.require``.
     """
-    return context.partitions.require(topic, partition).log
+    return context.partitions.require_served(topic, partition).log
 
 
 def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Partition:
@@ -58,7 +58,7 @@ def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Part
     Raises: as ``PartitionTable.require`` and ``check_leader_epoch``.
     """
     try:
-        partition = context.partitions.require(topic, index)
+        partition = context.partitions.require_served(topic, index)
     except NotLeader:
         held = context.partitions.get(topic, index)
         if held is not None and not held.leads:
@@ -74,13 +74,16 @@ def hint(context: Context, partition: Partition | None, error: FirnError) -> tup
         return (error.leader, error.leader_epoch) if error.leader >= 0 else None
     if partition is None or kafka_code(error) not in LEADER_CODES:
         return None
-    if partition.leads:
+    if partition.serves:
         return context.config.node_id, partition.log.leader_epoch
     return (partition.leader, partition.leader_epoch) if partition.leader >= 0 else None
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
-    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it."""
+    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it, and for one that
+    this broker would have to lead while it is isolated (IS4)."""
+    if context.partitions.is_shut(partition):
+        return BrokerId(-1)
     offline = context.partitions.offline
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)

@@ -628,7 +628,7 @@ def check_request(version: int, records: memoryview) -> None:
 
 def led_partition(context: Context, topic: TopicRef, index: int) -> Partition | None:
     name = topic_name(context, topic)
-    return None if name is None else context.partitions.led(name, index)
+    return None if name is None else context.partitions.served(name, index)
 
 
 def require_partition(context: Context, topic: TopicRef, index: int) -> Partition:
@@ -636,7 +636,7 @@ def require_partition(context: Context, topic: TopicRef, index: int) -> Partitio
     name = topic_name(context, topic)
     if name is None:
         raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic}")
-    return context.partitions.require(name, index)
+    return context.partitions.require_served(name, index)
 
 
 # --- results ------------------------------------------------------------------------------------------------------------

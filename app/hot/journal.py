@@ -63,6 +63,14 @@ class JournaledEnd:
             if not future.done():
                 future.set_result(None)
 
+    def end_waits(self, error: FirnError) -> None:
+        """Whoever waits now gets ``error``. The journal goes on."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, future in waiters:
+            if not future.done():
+                future.set_exception(copy_of(error))
+                future.exception()  # its owner may have been cancelled, and not look at it
+
     def fail(self, error: FirnError) -> None:
         """Whether the records above the end are stored is for others to say. Whoever waits gets ``error``, now and later."""
         self._failure = error

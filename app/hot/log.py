@@ -437,6 +437,16 @@ class PartitionLog:
         self.terms = object()
         """Another object whenever an append may mean something else than before. What was learnt from earlier appends ends then."""
 
+    def forget_short_ways(self) -> None:
+        """Have each producer served the long way next time: what was learnt from earlier appends ends."""
+        self._set_terms()
+
+    def end_waits(self, error: FirnError) -> None:
+        """Give ``error`` to whoever waits for the journal, and have all waiters look again. Nothing else changes."""
+        if self._journaled is not None:
+            self._journaled.end_waits(error)
+        self._notify_all()
+
     def commit_alone(self, alone: bool) -> None:
         """Let the high watermark follow the stored end, or (False) rise by ``commit`` alone."""
         if alone != self._commits_alone:

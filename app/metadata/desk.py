@@ -93,6 +93,8 @@ class Desk:
         self._new_entry = asyncio.Event()
         self._look = asyncio.Event()
         """Set when a session, a broker or the office has changed in a way that may call for a change."""
+        self.on_beat: Callable[[int], None] | None = None
+        """Called with the broker id of each heartbeat, also while this controller cannot confirm the log (ADR 0040, IS1)."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
         self._away_since_s: dict[tuple[int, int], float] = {}
@@ -340,6 +342,8 @@ class Desk:
 
     async def heard(self, beat: Heartbeat) -> HeartbeatAnswer:
         """A heartbeat. Raises: RequestRejected NOT_CONTROLLER."""
+        if self.on_beat is not None:
+            self.on_beat(beat.broker_id)
         if self.controller.active and beat.applied >= self._view.log.next_sequence:
             await self._confirm()  # it has entries that this controller does not know: another one wrote them (C9)
         sessions = self._sessions

@@ -48,6 +48,7 @@ from app.metadata.control import (
     FirstUsersMade,
     ForgetTopicChange,
     HeardRequest,
+    HeardResponse,
     Heartbeat,
     HeartbeatAnswer,
     InSyncAnswer,
@@ -62,6 +63,7 @@ from app.metadata.control import (
 )
 from app.metadata.controller import Controller, Elsewhere, not_controller
 from app.metadata.desk import Desk
+from app.metadata.isolation import ASK_INTERVAL_S, NO_NUMBER, Isolation
 from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
 from app.metadata.log_ends import LogEnds, OrphanedLogs, SealLog
 from app.metadata.place import Places
@@ -193,6 +195,12 @@ class ClusterMember(Elsewhere):
         self._may_stop = asyncio.Event()
         self._heard_s = -1e9
         self._candidacy: Candidacy | None = None
+        self._isolation: Isolation | None = None
+        """None until this broker is registered: before that it serves nobody."""
+        self._isolation_look = asyncio.Event()
+        self.on_isolated: Callable[[bool], Awaitable[None]] = _nothing_shut
+        """Shuts (True) and opens the gate of isolation. It returns when the requests are refused that have waited."""
+        self.desk.on_beat = self._answered
         # Set when what the loop of that name goes by may have changed.
         self._office_look = asyncio.Event()
         self._entries_look = asyncio.Event()
@@ -224,8 +232,10 @@ class ClusterMember(Elsewhere):
         return self._candidacy is not None and self._candidacy.has_heard(self._now_s())
 
     def _hear(self, broker_id: int) -> None:
-        """Another broker has answered as the controller."""
+        """Another broker has answered as the controller, and has confirmed the log."""
         self._heard_s = self._now_s()
+        if self._isolation is not None:
+            self._isolation.controller_heard(self._heard_s)
         if self._candidacy is not None:
             self._candidacy.heard(broker_id, self._heard_s)
 
@@ -260,6 +270,9 @@ class ClusterMember(Elsewhere):
             self._faults.met("reading", "the cluster log", f"cannot read the cluster log: {error}")
             return False
         self._published()
+        if self._isolation is not None:
+            self._isolation.log_read(self._now_s(), self._view.log.next_sequence)
+            self._isolation_look.set()
         return True
 
     def _published(self) -> None:
@@ -487,6 +500,7 @@ class ClusterMember(Elsewhere):
                 group.create_task(self._follow_entries())
                 group.create_task(self._beat())
                 group.create_task(self._give_signs())
+                group.create_task(self._watch_isolation(group))
                 if self._log_ends is not None:
                     group.create_task(self._log_ends.run())
         finally:
@@ -523,6 +537,8 @@ class ClusterMember(Elsewhere):
                     answer = await self._link.heartbeat(to, beat)
             except (RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
                 self._note_refused(error)
+            if answer is not None and to is not None:
+                self._answered(to.broker_id)
             if answer is not None and answer.error is not ErrorCode.NOT_CONTROLLER:
                 if to is not None:
                     self._hear(to.broker_id)
@@ -649,20 +665,77 @@ class ClusterMember(Elsewhere):
                         await asyncio.sleep(STEP_S)  # the seal may be due still: the log could not be read
 
     async def _ask_others(self, candidacy: Candidacy, round_number: int, brokers: Sequence[int]) -> None:
-        asked = HeardRequest(self._image.cluster_id, self._view.identity.broker_id)
-
         async def ask(broker: BrokerImage) -> None:
-            try:
-                async with asyncio.timeout(ASK_S):
-                    answer = await self._link.heard(broker, asked)
-            except (FirnError, TimeoutError):
-                return  # whoever does not answer is counted as such when the round ends
+            answer = await self._ask_heard(broker, ASK_S)
+            if answer is None:
+                return  # counted as such when the round ends
             candidacy.answered(
                 round_number, broker.broker_id, heard=answer.heard, controller_epoch=answer.controller_epoch
             )
 
         known = self._image.brokers
         await asyncio.gather(*(ask(known[broker_id]) for broker_id in brokers if broker_id in known))
+
+    async def _ask_heard(self, broker: BrokerImage, within_s: float) -> HeardResponse | None:
+        """Ask a broker whether it has heard the controller. Returns: None without a response."""
+        asked = HeardRequest(self._image.cluster_id, self._view.identity.broker_id)
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await self._link.heard(broker, asked)
+        except (FirnError, TimeoutError):
+            return None
+        if answer.next_sequence >= 0:  # else it is of another cluster
+            self._answered(broker.broker_id, answer.next_sequence)
+            if answer.heard and broker.broker_id == self._image.controller.broker_id and self._isolation is not None:
+                self._isolation.controller_heard(self._now_s(), answer.next_sequence)
+        return answer
+
+    # --- isolation (ADR 0040) -------------------------------------------------------------------------------------------
+
+    def _answered(self, broker_id: int, next_sequence: int = NO_NUMBER) -> None:
+        if self._isolation is not None:
+            self._isolation.answered(broker_id, self._now_s(), next_sequence)
+            if self._isolation.isolated:
+                self._isolation_look.set()
+
+    async def _watch_isolation(self, group: asyncio.TaskGroup) -> None:
+        """Shut the gate when this broker is isolated, and open it when it is not any more."""
+        await self._joined.wait()
+        mine = self._view.identity.broker_id
+        isolation = self._isolation = Isolation(
+            mine, self._now_s(), session_timeout_s=self._view.config.broker_session_timeout_ms / 1000
+        )
+        isolated = False
+        while True:
+            self._isolation_look.clear()
+            image = self._image
+            hosts = {int(one): broker.host for one, broker in image.brokers.items() if one == mine or not broker.fenced}
+            isolation.follow({mine: ""} | hosts)  # without a host while an image does not have this broker
+            isolation.applied(image.sequence + 1)
+            if self._controller.active:
+                isolation.log_read(self._controller.confirmed_s, self._view.log.next_sequence)
+            standing = isolation.decide(self._now_s())
+            for broker_id in standing.ask:
+                group.create_task(self._ask_for_isolation(image.brokers[broker_id]))
+            if standing.isolated != isolated:
+                isolated = standing.isolated
+                self._log_line(
+                    f"broker {mine} is isolated: it hears neither the controller, nor the object store, nor most of the other"
+                    " hosts. Clients are refused the partitions that other brokers may lead by now"
+                    if isolated
+                    else f"broker {mine} is not isolated any more"
+                )
+                await self.on_isolated(isolated)
+            wait_s = max(standing.until_s - self._now_s(), 0.0)
+            if not isolated:
+                await asyncio.sleep(shared_wait_s(self._now_s(), wait_s))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._isolation_look.wait()
+
+    async def _ask_for_isolation(self, broker: BrokerImage) -> None:
+        await self._ask_heard(broker, ASK_INTERVAL_S)
 
     async def _look_at_sign_of_life(self, candidacy: Candidacy, controller_id: int) -> None:
         holder = self._image.brokers.get(controller_id)
@@ -919,6 +992,10 @@ class ClusterMember(Elsewhere):
                     await self._change(LEAVE, None)
         except (FirnError, TimeoutError) as error:
             self._log_line(f"the other brokers will notice by themselves that this one has left: {error}")
+
+
+async def _nothing_shut(isolated: bool) -> None:
+    """A broker without a gate."""
 
 
 def _nothing_begun() -> int:

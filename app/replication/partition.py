@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 NOBODY: Final = BrokerId(-1)
+WHY_SHUT: Final = "it hears neither the controller, nor the object store, nor most of the other hosts"
 LEVEL_OF_FOLLOWERS: Final = 1
 """Below this level of ``firn.version`` there is one broker, and nobody is a follower."""
 
@@ -53,6 +54,7 @@ class Partition:
         "partition_epoch",
         "replicas",
         "role",
+        "shut",
         "start_waiters",
         "topic",
         "topic_id",
@@ -90,6 +92,8 @@ class Partition:
         """Counts what the replicas have stored while this broker leads and there are others."""
         self.leadership = 0
         """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
+        self.shut = False
+        """Whether clients are refused because this broker is isolated, and other brokers may serve them (ADR 0040, IS4)."""
         self.start_waiters: list[asyncio.Event] = []
         """Of those who wait until the followers begin where this log does."""
         self.why_offline = ""
@@ -107,6 +111,11 @@ class Partition:
     @property
     def leads(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def serves(self) -> bool:
+        """Whether this broker leads, and clients are served."""
+        return self.role is Role.LEADER and not self.shut
 
     def note_follower(
         self,
@@ -147,7 +156,7 @@ class Partition:
         self.start_waiters.append(moved)
         try:
             while True:
-                if self.leadership != leadership or not self.leads:
+                if self.leadership != leadership or not self.serves:
                     raise self.lost_leadership()
                 if self.counting is None or self.counting.begins_at(offset):
                     return
@@ -264,6 +273,15 @@ class Partition:
         if waiting.empty:
             log.remove_waiter(self._log_moved)
 
+    def end_waits(self) -> None:
+        """Whoever waits for a commit, or for something to read, looks for another broker. Called by ``PartitionTable`` alone."""
+        error = self.lost_leadership()
+        if not self._waiting.empty:
+            self._waiting.fail(error)
+            self.log.remove_waiter(self._log_moved)
+        self.log.end_waits(error)
+        self.wake_start_waiters()
+
     def leave_leadership(self) -> None:
         """Whoever waits for a commit has to ask the next leader. Called by ``PartitionTable`` alone."""
         self.leadership += 1
@@ -281,7 +299,10 @@ class Partition:
         self.log.request_stored(offset_end)
 
     def lost_leadership(self) -> NotLeader:
-        """What to answer about records of a leadership that is over: whether they count is for the next leader to say."""
+        """What to answer about records of a leadership that is over, or that this broker cannot speak for while it is isolated:
+        whether they count is for the next leader to say."""
+        if self.shut:
+            return NotLeader(f"this broker is isolated: {WHY_SHUT}", NOBODY, self.leader_epoch)
         return NotLeader(
             f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
         )
@@ -303,6 +324,11 @@ class _StoredAsLeader(Awaitable[None]):
             raise self._partition.lost_leadership()
 
 
+def _others_may_lead(image: PartitionImage) -> bool:
+    """Whether another broker may lead a partition by now, though this one has not heard of it."""
+    return len(image.replicas) > 1 or image.is_journaled
+
+
 def loop_now_ms() -> int:
     """Loop time in milliseconds."""
     return int(asyncio.get_running_loop().time() * 1000)
@@ -319,8 +345,10 @@ class PartitionTable:
         self._all: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicIdPartition, str] = {}
+        self.isolated = False
+        """Whether the gate of isolation is shut (ADR 0040)."""
         self.offline_changes = 0
-        """Rises with every change of ``offline``."""
+        """Rises with every change of ``offline`` and ``isolated``, which change the leaders that clients are told."""
         self.now_ms = now_ms
         """Loop time in milliseconds: it never steps."""
         self.lag_ms_max = LAG_MS_MAX
@@ -379,16 +407,17 @@ class PartitionTable:
         Raises: as ``require``.
         """
         found = self._led.get((topic, index))
-        if found is None:
+        if found is None or found.shut:
             found = self._all.get((topic, index))
             if (
                 found is None
+                or found.shut
                 or found.role is not Role.FOLLOWER
                 or found.leader == self._broker_id
                 or self._broker_id not in found.replicas
                 or not self._is_followed(found)
             ):
-                return self.require(topic, index)
+                return self.require_served(topic, index)
         return found
 
     def _is_followed(self, partition: Partition) -> bool:
@@ -418,9 +447,67 @@ class PartitionTable:
             f"the log of {topic}-{index} is not available" if why is None else f"{topic}-{index} is offline: {why}",
         )
 
+    # --- what clients are served ---------------------------------------------------------------------------------------
+
+    def served(self, topic: str, index: int) -> Partition | None:
+        """As ``led``, for a client's request. None also for a partition that the gate of isolation shuts."""
+        found = self.led(topic, index)
+        return None if found is None or found.shut else found
+
+    def require_served(self, topic: str, index: int) -> Partition:
+        """As ``require``, for a client's request. Raises: as ``require``; NotLeader, without a leader, if this broker is to lead the
+        partition and the gate of isolation shuts it."""
+        found = self._led.get((topic, index))
+        if found is not None and not found.shut:
+            return found
+        if self.isolated:
+            of_topic = self._image().topics_by_name.get(topic)
+            if of_topic is not None and 0 <= index < len(of_topic.partitions):
+                image = of_topic.partitions[index]
+                if self.is_shut(image):
+                    raise NotLeader(f"this broker is isolated: {WHY_SHUT}", NOBODY, image.leader_epoch)
+        return self.require(topic, index)
+
+    def is_shut(self, image: PartitionImage) -> bool:
+        """Whether this broker would serve a partition if it were not isolated."""
+        return self.isolated and image.leader == self._broker_id and _others_may_lead(image)
+
+    def shut_gate(self) -> list[Partition]:
+        """This broker is isolated: refuse clients all partitions that another broker may lead by now. Roles, logs and journals stay
+        as they are. Returns: the partitions for which ``end_waits`` is to be called, some in each turn of the loop."""
+        assert not self.isolated
+        self.isolated = True
+        self.offline_changes += 1
+        shut = []
+        for partition in self._all.values():
+            of_topic = self._image().topics_by_id.get(partition.topic_id)
+            if of_topic is None or partition.index >= len(of_topic.partitions):
+                continue
+            if _others_may_lead(of_topic.partitions[partition.index]):
+                partition.shut = True
+                partition.log.forget_short_ways()
+                shut.append(partition)
+        return shut
+
+    def end_waits(self, partition: Partition) -> None:
+        """End the requests that wait for a partition that was shut."""
+        if partition.shut and self._all.get((partition.topic, partition.index)) is partition:
+            partition.end_waits()
+            self._tell(partition)
+
+    def open_gate(self) -> None:
+        """This broker is not isolated any more."""
+        assert self.isolated
+        self.isolated = False
+        self.offline_changes += 1
+        for partition in self._all.values():
+            if partition.shut:
+                partition.shut = False
+                self._tell(partition)
+
     def watch(self, topic: str, callback: Callable[[Partition], None]) -> None:
-        """Call ``callback`` whenever this broker begins to lead a partition of ``topic``, leads it on under another epoch, or stops
-        to lead it. The roles have changed by then. It must not change them, nor raise."""
+        """Call ``callback`` whenever this broker begins to lead a partition of ``topic``, leads it on under another epoch, stops to
+        lead it, or begins or stops to serve it. The roles have changed by then. It must not change them, nor raise."""
         self._watchers.setdefault(topic, []).append(callback)
 
     def _tell(self, partition: Partition) -> None:
@@ -467,6 +554,7 @@ class PartitionTable:
         sets_changed = partition.in_sync != image.isr or partition.replicas != image.replicas
         partition.replicas, partition.in_sync, partition.eligible = image.replicas, image.isr, image.eligible
         partition.adding = image.adding
+        partition.shut = self.isolated and _others_may_lead(image)
         partition.commits_alone = not any(replica != self._broker_id for replica in image.replicas)
         counting = partition.counting
         if not partition.leads or image.leader != self._broker_id:

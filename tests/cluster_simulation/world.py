@@ -39,6 +39,7 @@ from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Pro
 from tests.cluster_simulation.coordinated import ACTORS, Coordinated
 from tests.cluster_simulation.directed import DIRECTED
 from tests.cluster_simulation.faults import FAULTS
+from tests.cluster_simulation.isolation import ISOLATION
 from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import Network
@@ -200,6 +201,8 @@ class World:
         self.producing = True
         self.acks = self.reads = self.leaders = 0
         self.faults_met: set[str] = set()
+        self.scenario_begun = self.scenario_over = False
+        """Of a run with a scenario of ``isolation.py``."""
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._disturbed: dict[str, float] = {}
@@ -452,7 +455,7 @@ class World:
             self.faults_met.add(kind)
             self._troubles = [one for one in self._troubles if not one.done()]
             if len(self._troubles) < 6:
-                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS)[kind](self)))
+                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS | ISOLATION)[kind](self)))
 
     async def calm(self) -> None:
         """No more trouble."""
@@ -564,7 +567,9 @@ class World:
         await self.coordinated.begin()
         upgrade = self.go(self.levels.upgrade()) if "upgrade" in shape.actors else None
         trouble = self.go(self._make_trouble())
-        await asyncio.sleep(shape.seconds)
+        end_s = self.loop.time() + shape.seconds
+        while self.loop.time() < end_s and not self.scenario_over:
+            await asyncio.sleep(min(1.0, end_s - self.loop.time()))
         for task in (trouble, upgrade):
             if task is not None:
                 task.cancel()

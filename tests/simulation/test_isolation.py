@@ -1,0 +1,68 @@
+"""Whole brokers that hear less than all, in the simulation of clusters (ADR 0040)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster_simulation.isolation import ISOLATION, SHAPE
+from tests.cluster_simulation.planted_isolation import PLANTED, hosts
+from tests.cluster_simulation.world import Outcome, run_seed
+
+FIVE = frozenset({"pair cut off", "machine cut off", "controller alone heard"})
+"""Scenarios that need five brokers."""
+SEEDS = 2
+SLOW_SEEDS = 40
+QUICK = frozenset(
+    {"no isolation", "IS1 the hosts are no sign", "IS2 brokers count, not hosts", "IS6 the first sign ends it"}
+)
+"""Planted faults of the default suite."""
+
+
+def run(scenario: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    if scenario == "machine cut off":
+        hosts(monkeypatch)
+    return run_seed(seed, faults=(scenario,), shape=SHAPE | {"brokers": 5 if scenario in FIVE else 3})
+
+
+def check(scenario: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = run(scenario, seed, monkeypatch)
+    assert outcome.violation is None, f"{scenario}, seed {seed}: {outcome.violation}\n" + "\n".join(outcome.lines[-60:])
+    assert any("scenario over" in line for line in outcome.lines)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("scenario", ISOLATION)
+def test_who_hears_nobody_is_isolated_and_clients_get_on_and_who_hears_anybody_is_not(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(SEEDS):
+        with monkeypatch.context() as patch:
+            check(scenario, seed, patch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ISOLATION)
+def test_the_same_of_many_seeds(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(100, 100 + SLOW_SEEDS):
+        with monkeypatch.context() as patch:
+            check(scenario, seed, patch)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_planted_into_isolation_is_found_by_the_checker_meant_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = PLANTED[name]
+    others: list[str] = []
+    for seed in range(fault.seeds):
+        with monkeypatch.context() as patch:
+            if fault.scenario == "machine cut off":
+                hosts(patch)
+            fault.plant(patch)
+            brokers = 5 if fault.scenario in FIVE else 3
+            violation = run_seed(seed, faults=(fault.scenario,), shape=SHAPE | {"brokers": brokers}).violation
+        if violation is not None and violation.invariant == fault.found_by:
+            return
+        others.append(f"seed {seed}: {violation}")
+    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
