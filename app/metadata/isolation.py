@@ -111,7 +111,7 @@ class Isolation:
             self._log = self._heard(self._log, at_s, next_sequence)
 
     def answered(self, broker_id: int, now_s: float, next_sequence: int = NO_NUMBER) -> None:
-        """Another broker answered, or sent a heartbeat (sign 3). ``next_sequence``: of the next entry that it has not applied, if it
+        """Another broker answered, or sent a heartbeat (sign 3). ``next_sequence``: of the next entry that it lacks, if it
         was asked for it just now. A heartbeat may have waited in the network, so it names none (IS6)."""
         if broker_id in self._hosts and broker_id != self._broker_id:
             self._answers[broker_id] = self._heard(self._answers.get(broker_id, _Sign()), now_s, next_sequence)

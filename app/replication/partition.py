@@ -455,7 +455,7 @@ class PartitionTable:
         return None if found is None or found.shut else found
 
     def require_served(self, topic: str, index: int) -> Partition:
-        """As ``require``, for a client's request. Raises: as ``require``; NotLeader, without a leader, if this broker is to lead the
+        """As ``require``, for a client's request. Raises: as ``require``; NotLeader without a leader, if this broker is to lead the
         partition and the gate of isolation shuts it."""
         found = self._led.get((topic, index))
         if found is not None and not found.shut:

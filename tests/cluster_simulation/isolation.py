@@ -1,11 +1,10 @@
-"""What happens to brokers that hear less than all, and what has to follow (ADR 0040). Each run meets one of these scenarios, once.
+"""What happens to brokers that hear less than all, and what has to follow (ADR 0040). Each run meets one scenario, once.
 
-Probes are clients that stay where they are answered: they look for their coordinator or leader at the broker that answered last, and
-go on to the next one only when it refuses. So they are lost at a broker that is cut off from all others and does not say so. Three
-checkers judge:
+Probes are clients that stay where they are answered. They look for their coordinator or leader at the broker that answered last,
+and go on to the next one only when it refuses. So they are lost at a broker that is cut off from all others and does not say so.
+Three checkers judge:
 
-- **gets on**: each probe is served by a broker that is not cut off, in time from the beginning of the fault. No request of a probe is
-  parked longer than that.
+- **gets on**: each probe is served by a broker that is not cut off, in time from the beginning of the fault.
 - **not isolated**: a broker that has one of the three signs of life is never isolated.
 - **old image**: a broker that was isolated serves only by an image that is as new as what it has heard.
 """

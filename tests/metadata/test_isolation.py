@@ -155,9 +155,7 @@ def test_is3_it_goes_on_to_ask_while_it_is_isolated() -> None:
     one = broker()
     assert isolated_at(one) == SILENT_S
     _, asked = run(one, 20.0, 6.5)
-    assert [round(later - earlier, 3) for (earlier, _), (later, _) in zip(asked, asked[1:], strict=False)] == [
-        ASK_INTERVAL_S
-    ] * (len(asked) - 1)
+    assert {round(later - earlier, 3) for (earlier, _), (later, _) in pairwise(asked)} == {ASK_INTERVAL_S}
     assert len(asked) > 10
 
 
