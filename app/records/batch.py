@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.records.framing import framing_fault, is_readable
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -165,6 +166,7 @@ def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
         and batch_length + LENGTH_PREFIX_BYTES == size <= max_batch_bytes
         and crc32c(view[CRC_START:]) == crc
         and attributes in _PRODUCED_ATTRIBUTES
+        and (not attributes & CODEC_MASK or is_readable(attributes & CODEC_MASK, view, HEADER_BYTES))
         and base_offset == 0
         and 0 < record_count == last_offset_delta + 1
         and (
@@ -184,11 +186,11 @@ def check_single(view: memoryview, max_batch_bytes: int) -> HeaderFields | None:
 def check_batches(
     view: memoryview, *, max_batch_bytes: int, batches_max: int | None = None
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of each batch of produced bytes, every one checked as INV-6 asks; interiors are not looked at.
+    """(position, header) of each batch of produced bytes, every one checked as INV-6 asks; records are not looked at.
 
-    Checked: the lengths, magic 2, size, CRC, codec and attributes, base offset 0, offsets 0 to count-1, room for the
-    count, producer fields. Timestamps are not checked. ``max_batch_bytes`` is the topic's ``max.message.bytes``.
-    ``batches_max``, if given, limits the batches (Kafka allows one for a partition in a request).
+    Checked: the lengths, magic 2, size, CRC, codec, framing of the compressed records, attributes, base offset 0, offsets 0 to
+    count-1, room for the count, producer fields. Timestamps are not checked. ``max_batch_bytes`` is the topic's
+    ``max.message.bytes``. ``batches_max``, if given, limits the batches (Kafka allows one for a partition in a request).
 
     Raises, with nothing changed: ProtocolError UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), CORRUPT_MESSAGE (lengths,
     CRC, no batch at all), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP (a broker's), INVALID_RECORD (all else); RequestRejected
@@ -236,7 +238,15 @@ def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> 
         )
     if crc32c(batch[CRC_START:]) != header.crc:
         return ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
-    return _bad_fields(header)
+    error = _bad_fields(header)
+    if error is None and header.codec:
+        fault = framing_fault(header.codec, batch, HEADER_BYTES)
+        if fault is not None:
+            sentence = (
+                f"Not all clients can read a record batch: {fault}. Configure the producer's compression library."
+            )
+            return ProtocolError(sentence, ErrorCode.INVALID_RECORD)
+    return error
 
 
 def _bad_start(view: memoryview, position: int) -> ProtocolError:

@@ -66,8 +66,8 @@ _GZIP_SLICE_BYTES: Final = 256 * KIB
 _STEP_BYTES: Final = 64 * KIB
 """First output buffer of a decoder that cannot know how much will come."""
 
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 """Magic, version 1, lowest compatible version 1 (snappy-java's SnappyCodec)."""
 _XERIAL_BLOCK_BYTES: Final = 32 * KIB
 _SNAPPY_EXPANSION_MAX: Final = 22
@@ -194,7 +194,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
 
 def _compress_xerial(data: Buffer) -> bytes:
     view = memoryview(data)
-    pieces = [_XERIAL_HEADER]
+    pieces = [XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
         pieces.append(_INT32.pack(len(block)))
@@ -203,7 +203,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _starts_xerial(view: memoryview, position: int) -> bool:
-    return bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
+    return bytes(view[position : position + len(XERIAL_MAGIC)]) == XERIAL_MAGIC
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
@@ -220,7 +220,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
             streams += 1
             if streams > MEMBERS_MAX:
                 raise _too_many(Codec.SNAPPY, "streams", MEMBERS_MAX)
-            position += len(_XERIAL_HEADER)
+            position += len(XERIAL_HEADER)
             if position > end:
                 raise CorruptionError("snappy data ends in its header")
             continue
