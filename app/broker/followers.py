@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from app.errors import (
     BrokerUnavailable,
+    ConflictError,
     CorruptionError,
     ErrorCode,
     FirnError,
@@ -446,8 +447,7 @@ class _Fetcher:
                 if log_start > log.log_start_offset:
                     log.advance_log_start(min(log_start, log.high_watermark))
             case Truncate(offset, 0):
-                self._tell_of_cut(partition, offset)
-                log.truncate_to(offset)
+                self._cut(followed, offset)
             case Truncate(offset, committed):
                 asked = followed.asked
                 if not await self._owner.lower_high_watermark(partition.key, offset):
@@ -457,11 +457,13 @@ class _Fetcher:
                         f". {committed} offsets of them were committed: the unclean election of leader epoch"
                         f" {partition.unclean_epoch} has given them up"
                     )
-                    self._tell_of_cut(partition, offset, given_up)
-                    log.truncate_to(offset, given_up=True)
-                    self._owner.table.given_up += committed
+                    if self._cut(followed, offset, given_up):
+                        self._owner.table.given_up += committed
             case StartAt(offset):
-                log.truncate_fully_and_start_at(offset, log_start_offset=offset)
+                try:
+                    log.truncate_fully_and_start_at(offset, log_start_offset=offset)
+                except ConflictError:
+                    self._rest(followed, PAUSE_S)
             case StartAtTier():
                 self._rest(followed, math.inf)
                 self._owner.begin(self._start_at_tier(followed, followed.asked))
@@ -497,11 +499,24 @@ class _Fetcher:
         self._rest(followed, pause_s)
         self._changed.set()
 
-    def _tell_of_cut(self, partition: Partition, offset: int, given_up: str = "") -> None:
-        end = partition.log.log_end_offset
+    def _cut(self, followed: _Followed, offset: int, given_up: str = "") -> bool:
+        """Cut a log back to ``offset``. ``given_up`` says why committed records go, too.
+
+        Returns: False if nothing was cut: there was nothing to cut, or a sync is under way, and the leader is asked again after it.
+        Raises: CorruptionError, StorageUnavailable.
+        """
+        partition = followed.partition
+        log, end = partition.log, partition.log.log_end_offset
+        try:
+            if not log.truncate_to(offset, given_up=bool(given_up)):
+                return False
+        except ConflictError:
+            self._rest(followed, PAUSE_S)
+            return False
         self._owner.log_line(
             f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where its leader's history differs{given_up}"
         )
+        return True
 
     def _rest_throttled(self, now_s: float) -> None:
         """Ask for nothing throttled while the rate is above its limit. Costs nothing while it is not."""

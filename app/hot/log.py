@@ -62,7 +62,8 @@ from app.hot.recovery import (
     load_log,
     new_segment,
 )
-from app.hot.segment_list import SegmentHold, SegmentList
+from app.hot.segment_holds import LogCleaning
+from app.hot.segment_list import SegmentList
 from app.hot.segment_writer import SegmentWriter
 from app.hot.segments import (
     RELATIVE_OFFSET_MAX,
@@ -70,6 +71,7 @@ from app.hot.segments import (
     CleanedSegment,
     RolledSegment,
     Segment,
+    SegmentHold,
     SegmentView,
 )
 from app.hot.snapshots import ProducerSnapshots
@@ -151,6 +153,7 @@ class PartitionLog:
         "_assumes_committed",
         "_bases",
         "_before_max_ms",
+        "_cleaning",
         "_codec",
         "_commits_alone",
         "_commits_at_append",
@@ -187,7 +190,6 @@ class PartitionLog:
         "_writer",
         "appends_decide",
         "cleaned_end_offset",
-        "cleaning",
         "config",
         "leader_epoch",
         "on_stored",
@@ -252,8 +254,7 @@ class PartitionLog:
         self.config = config
         self.cleaned_end_offset: Offset | None = None
         """Compaction has processed all records below it (Kafka's first dirty offset); None if the log was never compacted."""
-        self.cleaning = False
-        """Whether a compaction is under way, which reads and writes files of this directory by name."""
+        self._cleaning: LogCleaning | None = None
         self.sent_bytes = 0
         """Bytes of batches that were sent to consumers from both tiers, since the log was opened. The sender adds to it."""
         self.sent_records = 0
@@ -408,7 +409,9 @@ class PartitionLog:
     # --- settings and leadership ------------------------------------------------------------------------------------
 
     def update_config(self, config: TopicConfig) -> None:
-        """Apply changed settings of the topic."""
+        """Apply changed settings of the topic. Another cleanup policy ends a compaction under way."""
+        if self._cleaning is not None and config.cleanup_policy != self.config.cleanup_policy:
+            self._cleaning.end()
         self._follow(config)
         self._writer.update_config(config)
 
@@ -551,6 +554,8 @@ class PartitionLog:
         """Raise ``error`` from every operation from now on, also to all current waiters."""
         self._refusal = copy_of(error)
         self._guarded = True
+        if self._cleaning is not None:
+            self._cleaning.end()
         self._durability.refuse(error)
         self._notify_all()
 
@@ -1447,14 +1452,45 @@ class PartitionLog:
 
     # --- deleting and truncating ------------------------------------------------------------------------------------
 
-    def hold(self, segment: SegmentView | Segment | int) -> SegmentHold:
-        """Keep a segment's file unchanged until the hold is released. Raises: ConflictError if the segment is gone."""
-        return self._files.hold(segment if isinstance(segment, int) else segment.base_offset)
+    def hold(self, segment: SegmentView | Segment | int, on_end: Callable[[], None] | None = None) -> SegmentHold:
+        """Keep a segment's file from being deleted until the hold is released.
+
+        A truncation below the segment's end ends the hold, and calls ``on_end`` synchronously; the file may change from then on.
+        Raises: ConflictError if the segment is gone.
+        """
+        return self._files.hold(segment if isinstance(segment, int) else segment.base_offset, on_end)
 
     @property
     def held(self) -> bool:
-        """Whether a segment is being copied."""
+        """Whether a segment is being copied or compacted."""
         return self._files.held
+
+    @property
+    def busy(self) -> bool:
+        """Whether a sync or a swap of segments is under way, which a truncation must wait for. Both end without other processes."""
+        return self._durability.syncing or (self._cleaning is not None and self._cleaning.swapping)
+
+    @property
+    def cleaning(self) -> bool:
+        """Whether a compaction is under way, which reads and writes files of this directory by name."""
+        return self._cleaning is not None
+
+    def begin_cleaning(self, on_end: Callable[[], None]) -> LogCleaning:
+        """Keep other compactions away until ``finish_cleaning``. Nothing is held yet.
+
+        ``on_end`` is called synchronously when records are cut away, the cleanup policy changes, or the log is closed. The work
+        must leave the log alone then. Raises: ConflictError if a compaction is under way or the log is closed.
+        """
+        if self._cleaning is not None or self._refusal is not None:
+            raise ConflictError(f"{self.topic}-{self.partition} is being compacted already, or closed")
+        self._cleaning = LogCleaning(on_end)
+        return self._cleaning
+
+    def finish_cleaning(self, cleaning: LogCleaning) -> None:
+        """Release what ``begin_cleaning`` returned. No other process uses files of this log for it any more."""
+        assert cleaning is self._cleaning, self
+        cleaning.release()
+        self._cleaning = None
 
     def delete_local_before(self, offset: int) -> list[SegmentView]:
         """Delete rolled segments that end at or before ``offset`` from this disk, oldest first, up to the first held segment.
@@ -1593,13 +1629,16 @@ class PartitionLog:
         segment.end_offset = self._end_offset = offset
         self._count_appends_from_here()
 
-    def _check_quiet(self) -> None:
-        if self._guarded:
-            self._check_guard()
-        if self._durability.syncing:
+    def _end_work_above(self, offset: int) -> None:
+        """End every compaction, and all copies of segments with records at or above ``offset``.
+
+        Raises: ConflictError while a sync or a swap is under way; no other compaction begins a swap before it is over.
+        """
+        if self._cleaning is not None:
+            self._cleaning.end()
+        if self.busy:
             raise ConflictError(f"{self.topic}-{self.partition} is being synced; try again")
-        if self.held:
-            raise ConflictError(f"a segment of {self.topic}-{self.partition} is being copied; try again")
+        self._files.end_holds_above(offset)
 
     def truncate_to(self, offset: int, *, given_up: bool = False) -> bool:
         """Delete all records at or past ``offset``, in whole batches. Blocks. For followers and recovery, not for a leader.
@@ -1608,16 +1647,18 @@ class PartitionLog:
         there was nothing to drop.
 
         Raises: CorruptionError below the high watermark, unless the log commits alone or the records are ``given_up``: they were
-        acknowledged, and the partition has to go offline (ADR 0024, A3); ConflictError while a sync or a copy is under way;
-        StorageUnavailable.
+        acknowledged, and the partition has to go offline (ADR 0024, A3); ConflictError while a sync or a swap is under way;
+        StorageUnavailable. Compactions, and copies of what is cut away, have ended in each case but the first.
         """
-        self._check_quiet()
+        if self._guarded:
+            self._check_guard()
         if offset >= self._end_offset:
             return False
         if offset < self._high_watermark and not (self._commits_alone or given_up):
             raise CorruptionError(
                 f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed"
             )
+        self._end_work_above(offset)
         undecided = self._producers.undecided
         if offset < self._segments[0].base_offset:
             epochs = self._epochs.entries()
@@ -1700,7 +1741,9 @@ class PartitionLog:
             if segment.size_bytes:
                 segment.last_append_ms = last_append_ms.get(segment.base_offset, segment.last_append_ms)
         loaded.recovery_point = Offset(min(recovery_point, loaded.end_offset))
+        before = self._segments
         self._adopt_anew(loaded)
+        self._files.keep_holds(before)
         self.request_checkpoint()
 
     def truncate_fully_and_start_at(
@@ -1716,10 +1759,12 @@ class PartitionLog:
         ``leader_epochs`` is the lineage below ``offset``; ``producer_snapshot`` the producer state as of it (Kafka's format);
         ``log_start_offset`` the log's start, if that is on the tier. Blocks for a few small files.
 
-        Raises: ConflictError while a sync or a copy is under way; CorruptionError (snapshot), StorageUnavailable.
+        Raises: ConflictError while a sync or a swap is under way; CorruptionError (snapshot), StorageUnavailable.
         """
-        self._check_quiet()
+        if self._guarded:
+            self._check_guard()
         rows = parse_snapshot(producer_snapshot) if producer_snapshot is not None else []
+        self._end_work_above(-1)
         fs = self._directory.fs
         if not self.has_files:
             self._create_files()

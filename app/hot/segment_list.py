@@ -6,7 +6,7 @@ takes microseconds; its bytes are freed later, in the pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.errors import ConflictError, FirnError
 from app.hot.directory import LogDirectory
@@ -21,29 +21,13 @@ from app.hot.segments import (
     CleanedSegment,
     RolledSegment,
     Segment,
+    SegmentHold,
     SegmentView,
 )
 from app.hot.state_file import SegmentState
 from app.hot.swapping import put_in_place
 from app.machine.files import replace_file, storage_error
 from app.units import Offset, TimestampMs
-
-
-class SegmentHold:
-    """Keeps a segment's file from being unlinked or truncated until ``release``."""
-
-    __slots__ = ("_released", "segment")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self._released = False
-        segment.holds += 1
-
-    def release(self) -> None:
-        """Release the hold. A second call does nothing."""
-        if not self._released:
-            self._released = True
-            self.segment.holds -= 1
 
 
 class SegmentList:
@@ -131,16 +115,40 @@ class SegmentList:
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
-    def hold(self, base_offset: int) -> SegmentHold:
-        """Keep a segment's file unchanged until the hold is released. Raises: ConflictError if it is gone or will be replaced."""
+    def hold(self, base_offset: int, on_end: Callable[[], None] | None = None) -> SegmentHold:
+        """Keep a segment's file until the hold is released, or ended by a cut (``end_holds_above``).
+
+        Raises: ConflictError if it is gone or will be replaced.
+        """
         for segment in self.segments:
             if segment.base_offset == base_offset and not segment.replacing:
-                return SegmentHold(segment)
+                return SegmentHold(segment, on_end)
         raise ConflictError(f"segment {base_offset} of {self._path} is not on this disk")
 
     @property
     def held(self) -> bool:
         return any(segment.holds for segment in self.segments)
+
+    def end_holds_above(self, offset: int) -> None:
+        """End the holds of all segments with records at or above ``offset``, which are about to be cut away."""
+        for segment in reversed(self.segments):
+            if segment.end_offset <= offset:
+                break
+            for hold in segment.holds:
+                hold.end()
+
+    def keep_holds(self, before: Sequence[Segment]) -> None:
+        """Let the holds of ``before``, these segments as they were before they were read again, continue."""
+        held = {segment.base_offset: segment for segment in before if segment.holds}
+        if not held:
+            return
+        for segment in self.segments:
+            old = held.pop(segment.base_offset, None)
+            if old is not None:
+                segment.holds, old.holds = old.holds, ()
+                for hold in segment.holds:
+                    hold.segment = segment
+        assert not held, (self._path, list(held))
 
     # --- going ------------------------------------------------------------------------------------------------------
 
@@ -186,9 +194,11 @@ class SegmentList:
     def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
         """Refuse further holds on these segments, because they will be replaced.
 
-        Raises: ConflictError if a segment already has another hold.
+        Raises: ConflictError if a segment already has another hold, or if a hold has been ended.
         """
-        if any(hold.segment.holds > 1 for hold in holds):
+        if any(hold not in hold.segment.holds for hold in holds):
+            raise ConflictError(f"segments of {self._path} were cut, or are no longer compacted")
+        if any(len(hold.segment.holds) > 1 for hold in holds):
             raise ConflictError(f"a segment of {self._path} is being copied; try again")
         for hold in holds:
             hold.segment.replacing = True

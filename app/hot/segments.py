@@ -6,7 +6,7 @@ the same number can be rebuilt from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -94,8 +94,8 @@ class Segment:
         """None if not loaded."""
         self.aborted_written = 0
         self.synced_bytes = 0
-        self.holds = 0
-        """Number of copies under way. Meanwhile the file is neither unlinked nor truncated."""
+        self.holds: tuple[SegmentHold, ...] = ()
+        """Copies and compactions under way. Meanwhile the file is not deleted. A truncation of the log ends them."""
         self.deleted = False
         self.replacing = False
         """Whether compaction has a replacement ready. Then no new hold is allowed."""
@@ -109,6 +109,32 @@ class Segment:
         self.index = index
         self.index_written = len(index.offsets)
         self.times_written = len(index.times)
+
+
+class SegmentHold:
+    """Keeps a segment's file from being deleted until ``release``, or until the log is cut below the segment's end."""
+
+    __slots__ = ("_on_end", "ended", "segment")
+
+    def __init__(self, segment: Segment, on_end: Callable[[], None] | None = None) -> None:
+        """``on_end`` is called synchronously when the log ends the hold. The caller then no longer needs to release it."""
+        self.segment = segment
+        self._on_end = on_end
+        self.ended = False
+        """Whether the log ended the hold. What was read of the file may not be used any more."""
+        segment.holds += (self,)
+
+    def release(self) -> None:
+        """Release the hold. A second call does nothing."""
+        self.segment.holds = tuple(hold for hold in self.segment.holds if hold is not self)
+
+    def end(self) -> None:
+        """Release the hold on behalf of the log, and tell its owner."""
+        if self in self.segment.holds:
+            self.release()
+            self.ended = True
+            if self._on_end is not None:
+                self._on_end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ loop,
    so that nobody opens the wrong file by its name.
 3. The directory is synced before the next group is swapped.
 
+From the first rename to the end of step 3 the log is not truncated, and a log that was truncated while ``.cleaned`` was written is
+not swapped. So a ``.swap`` file never has records that were cut away.
+
 ``complete`` does steps 2 and 3 in recovery. A ``.swap`` file replaces the segments that begin in its range. The range begins at
 the file's base offset, and ends with its last batch, which compaction keeps even if it is empty. Kafka names and completes
 these files in the same way.
@@ -57,6 +60,12 @@ def commit(fs: FileSystem, directory: str, base_offset: int, *, has_aborted: boo
         _path(directory, base_offset, LOG_SUFFIX, SWAP_SUFFIX),
     )
     fs.fsync_dir(directory)
+
+
+def remove_cleaned(fs: FileSystem, directory: str, base_offset: int) -> None:
+    """Remove a segment that was not committed. Raises: OSError; missing files are no error."""
+    for suffix in SEGMENT_SUFFIXES:
+        unlink_quietly(fs, _path(directory, base_offset, suffix, CLEANED_SUFFIX))
 
 
 def put_in_place(fs: FileSystem, directory: str, base_offset: int) -> None:

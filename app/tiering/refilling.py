@@ -151,9 +151,12 @@ def _some_batches(data: memoryview, position: int) -> int:
 
 
 async def wait_quiet(log: PartitionLog) -> None:
-    """Wait for the end of a sync under way. Nobody appends, so no other follows. Raises: StorageUnavailable."""
+    """Wait for the end of a sync or a swap under way, so that the log can be cut. Nobody appends, so no other sync follows.
+
+    Raises: StorageUnavailable.
+    """
     for _ in range(QUIET_TRIES_MAX):
-        if not log.syncing and not log.held:
+        if not log.busy:
             return
         await asyncio.sleep(QUIET_PAUSE_S)
     raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")

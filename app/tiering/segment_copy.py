@@ -31,7 +31,7 @@ from app.tiering.led_partition import LedPartition
 from app.tiering.recopying import swap, to_recopy
 from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
-from app.tiering.tiered_log import EpochLike, LocalSegment
+from app.tiering.tiered_log import EpochLike, LocalSegment, TieredLog
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
 COPIES_MAX: Final = 3
@@ -184,7 +184,8 @@ class SegmentCopier:
                 )
             await manifest.set_log_start(base)
         partition.copying = base, segment.end_offset
-        hold = log.hold(segment.base_offset)
+        cut = asyncio.get_running_loop().create_future()
+        hold = log.hold(segment.base_offset, lambda: cut.set_result(None))
         try:
             start_position = _position_of(log, base) if base > segment.base_offset else 0
             if log.synced_end_offset < segment.end_offset:
@@ -193,8 +194,11 @@ class SegmentCopier:
             entry = await self._announce(partition, await self._entry_for(partition, base, segment))
             partition.set_phase("uploading")
             try:
-                made = await self._upload(partition, entry, segment, start_position)
+                made = await self._upload(partition, entry, segment, start_position, cut)
             except FirnError as error:
+                if hold.ended:
+                    partition.abandoned.append(entry.segment_id)  # it may have what was cut away
+                    raise
                 made = await self._after_failed_upload(partition, entry, error)
             self._copied.value += 1
             self._copied_bytes.value += made.raw_bytes
@@ -210,7 +214,8 @@ class SegmentCopier:
     async def recopy(self, partition: LedPartition) -> None:
         """Replace all remote segments of a compacted topic by what its cleaner has left of them, if that is worth it (J59).
 
-        Meanwhile the log is not cleaned: all copies are of one state of it. Raises: FirnError; then the remote segments stay.
+        Meanwhile the log is not cleaned: all copies are of one state of it. Raises: FirnError; then the remote segments stay. A cut
+        of the log is a ConflictError.
         """
         log, manifest = partition.log, partition.manifest
         segments = to_recopy(log, manifest)
@@ -218,10 +223,11 @@ class SegmentCopier:
             return
         replaced, copies = list(manifest.finished), []
         entries: list[SegmentEntry] = []
-        holds = []
-        log.cleaning = True
+        cut = asyncio.get_running_loop().create_future()
+        cleaning = log.begin_cleaning(lambda: cut.set_result(None))
         try:
-            holds += [log.hold(segment.base_offset) for segment in segments]
+            for segment in segments:
+                cleaning.add(log.hold(segment.base_offset))
             for segment in segments:
                 entries.append(await self._entry_for(partition, segment.base_offset, segment))
             partition.set_phase("announcing")
@@ -231,16 +237,14 @@ class SegmentCopier:
                     raise FencedError(f"another broker leads {log.topic}-{log.partition}")
                 partition.set_phase("uploading")
                 async with self._copies:
-                    made = await self._upload(partition, entry, segment, 0)
+                    made = await self._upload(partition, entry, segment, 0, cut)
                 copies.append(made.recorded_in(entry))
             partition.swapping = replaced, copies
         except FirnError:
             partition.abandoned += [entry.segment_id for entry in entries]
             raise
         finally:
-            log.cleaning = False
-            for hold in holds:
-                hold.release()
+            log.finish_cleaning(cleaning)
         await self.finish_recopy(partition)
 
     async def finish_recopy(self, partition: LedPartition) -> None:
@@ -302,11 +306,20 @@ class SegmentCopier:
         return entry
 
     async def _upload(
-        self, partition: LedPartition, entry: SegmentEntry, segment: LocalSegment, start_position: int
+        self,
+        partition: LedPartition,
+        entry: SegmentEntry,
+        segment: LocalSegment,
+        start_position: int,
+        cut: asyncio.Future[None],
     ) -> UploadedSegment:
-        """Upload a segment, watched for progress. Raises: as ``StoreWork.upload_segment``."""
+        """Upload a segment, watched for progress, until ``cut`` says that the log is cut back to before its end.
+
+        Raises: as ``StoreWork.upload_segment``; ConflictError after a cut."""
         log = partition.log
         aborted = await log.aborted_transactions_when_ready(entry.base_offset, entry.end_offset)
+        if cut.done():
+            raise _cut_off(log)
         job = UploadJob(
             key=partition.manifest.object_key(entry),
             segment_id=entry.segment_id.bytes,
@@ -333,8 +346,12 @@ class SegmentCopier:
             moved_s = loop_time_s()
             while True:
                 poll_s = PROGRESS_POLL_DRAINING_S if self.draining else PROGRESS_POLL_S
-                done, _ = await asyncio.wait((upload,), timeout=min(poll_s, self._stall_s / 4))
-                if done:
+                await asyncio.wait(
+                    (upload, cut), timeout=min(poll_s, self._stall_s / 4), return_when=asyncio.FIRST_COMPLETED
+                )
+                if cut.done():
+                    raise _cut_off(log)
+                if upload.done():
                     return upload.result()
                 seen = await self._progress_of(entry.segment_id, progress)
                 # A step is a chunk that was read or a part that was stored.
@@ -432,6 +449,12 @@ def _position_of(log: Any, offset: Offset) -> int:
     if read.start_offset != offset and not (log.config.compacted and read.start_offset > offset):
         raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
     return int(read.position)
+
+
+def _cut_off(log: TieredLog) -> ConflictError:
+    return ConflictError(
+        f"{log.topic}-{log.partition} was cut back to before the end of the segment that was being copied"
+    )
 
 
 def _object_bytes_of(footer: SegmentFooter) -> int:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.broker.cleaning import CleanerProcess
+from app.broker.cleaning import TICKS_PER_S, CleanerProcess, GrantedTime
 from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
@@ -102,8 +102,6 @@ async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_do
     async with beside(tmp_path) as (log, process, cleaner, said):
         await fill(log, 500)
         before = newest(await committed(log, await seen_in(log)))
-        await process.start()
-        os.kill(process.process_id, signal.SIGSTOP)
         cleaning = asyncio.create_task(cleaner.clean_next())
         while not log.held:
             await asyncio.sleep(0)
@@ -126,6 +124,60 @@ async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch:
         os.kill(process.process_id, signal.SIGSTOP)
         assert not await cleaner.clean_next()
         assert process.process_id == 0
+
+
+@pytest.mark.ci
+async def test_a_process_that_stands_still_holds_no_segment_and_a_cut_does_not_wait_for_it(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (log, process, cleaner, _):
+        await fill(log, 200)
+        starting = asyncio.create_task(cleaner.clean_next())
+        while not process.process_id:
+            await asyncio.sleep(0)
+        os.kill(process.process_id, signal.SIGSTOP)
+        assert not log.held
+        os.kill(process.process_id, signal.SIGCONT)
+        while not log.held:
+            await asyncio.sleep(0)
+        os.kill(process.process_id, signal.SIGSTOP)
+        middle = log.segments()[1].base_offset
+        log.resign()
+        assert log.truncate_to(middle)
+        assert not log.held
+        os.kill(process.process_id, signal.SIGCONT)
+        assert await starting
+        assert log.log_end_offset == middle
+        assert not [name for name in os.listdir(log.path) if name.endswith((".cleaned", ".swap"))]
+
+
+def proc_of(path: Path, *threads: tuple[str, int, int]) -> None:
+    """A process as ``/proc`` shows it: of each thread its state and its ticks as user and as system."""
+    for number, (state, user, system) in enumerate(threads):
+        task = path / "7" / "task" / str(number)
+        task.mkdir(parents=True, exist_ok=True)
+        (task / "stat").write_text(f"7 (a (b) c) {state} " + "0 " * 10 + f"{user} {system} 0 0")
+
+
+def test_only_the_time_that_a_process_gets_counts_while_it_waits_for_a_core(tmp_path: Path) -> None:
+    now_s = 0.0
+    tick_s = 1 / TICKS_PER_S
+    proc_of(tmp_path, ("S", 0, 0), ("R", 10, 0))
+    granted = GrantedTime(7, proc=str(tmp_path), now_s=lambda: now_s)
+    now_s = 100.0
+    proc_of(tmp_path, ("S", 0, 0), ("R", 12, 3))
+    assert granted.count_s() == pytest.approx(5 * tick_s)
+    now_s = 130.0
+    proc_of(tmp_path, ("S", 1, 0), ("S", 12, 3))
+    assert granted.count_s() == pytest.approx(5 * tick_s + 30), "it sleeps"
+    now_s = 140.0
+    proc_of(tmp_path, ("T", 1, 0), ("T", 12, 3))
+    assert granted.count_s() == pytest.approx(5 * tick_s + 40), "it was stopped"
+
+
+def test_the_clock_counts_where_the_system_does_not_tell(tmp_path: Path) -> None:
+    now_s = 0.0
+    granted = GrantedTime(7, proc=str(tmp_path), now_s=lambda: now_s)
+    now_s = 12.0
+    assert granted.count_s() == 12.0
 
 
 @pytest.mark.ci

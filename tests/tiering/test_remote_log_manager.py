@@ -362,6 +362,28 @@ def test_an_upload_that_stands_still_is_abandoned_and_made_again_under_another_i
     run_world(tmp_path, scenario, stall_s=3)
 
 
+@pytest.mark.parametrize("above", [True, False])
+def test_a_cut_ends_an_upload_of_what_is_cut_away_and_no_other(tmp_path: Path, above: bool) -> None:
+    async def scenario(world: World) -> None:
+        world.store.faults = [Fault(FaultKind.LATENCY, "begin_upload", latency_ms=(2000, 2000))]
+        world.append(30)
+        await world.until(lambda: bool(world.manifest.state.pending_copies()) and world.log.held)
+        [pending] = world.manifest.state.pending_copies()
+        world.tier.detach(TOPIC, PartitionIndex(0))
+        world.log.resign()
+        began_s = world.loop.time()
+        assert world.log.truncate_to(pending.end_offset - 1 if above else pending.end_offset)
+        assert world.loop.time() == began_s
+        assert world.log.held != above
+        await world.tier.wait_left(TOPIC)
+        assert (pending.segment_id in {entry.segment_id for entry in world.manifest.finished}) != above
+        assert (world.manifest.object_key(pending) in world.store._keys) != above
+        assert not world.log.held
+        assert world.loop.time() - began_s < 1 or not above, "its upload ended with the cut"
+
+    run_world(tmp_path, scenario)
+
+
 def test_of_a_partition_that_was_let_go_nothing_is_written_once_its_last_step_was_waited_for(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(700, 700))]

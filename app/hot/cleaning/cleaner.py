@@ -21,9 +21,9 @@ from app.hot.cleaning.work import CleanerWork
 from app.hot.directory import run_to_end
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.hot.segment_list import SegmentHold
-from app.hot.segments import CleanedSegment, RolledSegment
-from app.hot.swapping import commit
+from app.hot.segment_holds import LogCleaning
+from app.hot.segments import CleanedSegment, RolledSegment, SegmentHold
+from app.hot.swapping import commit, remove_cleaned
 from app.machine.files import FileSystem, storage_error
 from app.machine.runtime import look_at_error
 from app.metrics import Labels, Registry
@@ -60,12 +60,21 @@ class CleanerMetrics:
 
 
 @dataclass(slots=True)
-class _Round:
+class _Task:
+    """The compaction of one log, in one round or several."""
+
     work: CleanerWork
     log: PartitionLog
-    dirt: Dirt
-    gone: asyncio.Event
-    """The log is closed, deleted or offline."""
+    cleaning: LogCleaning
+    ended: asyncio.Event
+    """Set when the log was cut, closed, taken offline, or got another cleanup policy. After that this work must not change it."""
+    unfinished: Offset | None = None
+    """Base offset of the segment that is being written and put in place."""
+
+    def check(self) -> None:
+        """Raises: ConflictError if the log has ended this work."""
+        if self.cleaning.ended:
+            raise ConflictError(f"the compaction of {self.log.topic}-{self.log.partition} was ended")
 
 
 class LogCleaner:
@@ -151,29 +160,31 @@ class LogCleaner:
             found = await self._choose()
             if found is None:
                 return False
-            log, dirt = found
-            log.cleaning = True
+            log, ended = found, asyncio.Event()
+            task = _Task(self._work_of(worker), log, log.begin_cleaning(ended.set), ended)
         try:
-            await self._clean(self._work_of(worker), log, dirt)
-        except CorruptionError as error:
-            self._metrics.failures.value += 1
-            self._uncleanable[log] = str(error)
-            self._log_line(f"{log.topic}-{log.partition} is no longer compacted: {error}")
-            return True
+            await self._clean(task)
         except ConflictError:
-            return True  # deleted, or no longer compacted
+            return True  # cut, deleted, or no longer compacted
         except FirnError as error:
+            if task.cleaning.ended:
+                return True  # it read files that the log had changed
+            if isinstance(error, CorruptionError):
+                self._metrics.failures.value += 1
+                self._uncleanable[log] = str(error)
+                self._log_line(f"{log.topic}-{log.partition} is no longer compacted: {error}")
+                return True
             self._metrics.failures.value += 1
             sentence = f"cannot compact {log.topic}-{log.partition}, will try again: {error}"
             self._faults.met("compacting", str(log.topic_partition), sentence)
             return False
         finally:
-            log.cleaning = False
+            log.finish_cleaning(task.cleaning)
         return True
 
     # --- choosing ---------------------------------------------------------------------------------------------------
 
-    async def _choose(self) -> tuple[PartitionLog, Dirt] | None:
+    async def _choose(self) -> PartitionLog | None:
         now_ms = self._clock.now_ms()
         best: tuple[PartitionLog, Dirt] | None = None
         ratio_max, overdue_ms_max = 0.0, 0
@@ -191,7 +202,8 @@ class LogCleaner:
         self._ratio_max, self._overdue_ms_max = ratio_max, overdue_ms_max
         if self._uncleanable:
             self._uncleanable = {log: why for log, why in self._uncleanable.items() if log.offline_error is None}
-        return best
+        # It may have gone while others were looked at.
+        return None if best is None or best[0].offline_error is not None else best[0]
 
     def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt:
         # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
@@ -210,34 +222,36 @@ class LogCleaner:
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
-    async def _clean(self, work: CleanerWork, log: PartitionLog, dirt: Dirt) -> None:
-        """Run rounds over one log until all of ``dirt`` is clean. Several rounds are needed if the map is too small for all keys.
+    async def _clean(self, task: _Task) -> None:
+        """Run rounds over one log until all its present dirt is clean. Several rounds are needed if the map is too small for all
+        keys.
 
-        Raises: CorruptionError, ConflictError (the log is gone or no longer compacted), StorageFull, StorageUnavailable.
+        Raises: CorruptionError, ConflictError (the log has ended the work), StorageFull, StorageUnavailable.
         """
-        gone = asyncio.Event()
-
-        def watch() -> None:
-            if log.offline_error is not None:
-                gone.set()
-
-        log.add_waiter(watch)
-        watch()  # it may have gone while others were looked at
+        log, work = task.log, task.work
+        # It may take long to start a process. Nothing of the log is held before there is one that asks for segments.
+        await self._unless_ended(task, work.ready())
+        dirt = self._dirt(log, self._clock.now_ms())
         loop = asyncio.get_running_loop()
-        try:
-            while dirt.exists:
-                started = loop.time()
-                cleaned_end = await self._clean_round(_Round(work, log, dirt, gone))
-                self._metrics.rounds.value += 1
-                self._metrics.seconds.observe(loop.time() - started)
-                dirt = dirt._replace(start=cleaned_end)
-        finally:
-            log.remove_waiter(watch)
+        while dirt.exists:
+            started = loop.time()
+            try:
+                cleaned_end = await self._clean_round(task, dirt)
+            finally:
+                task.cleaning.release()
+                await _to_the_end(work.end())
+                await self._remove_unfinished(task)
+            task.check()
+            self._metrics.rounds.value += 1
+            self._metrics.seconds.observe(loop.time() - started)
+            log.cleaned_end_offset = Offset(cleaned_end)
+            await self._logs.checkpoint()
+            dirt = dirt._replace(start=cleaned_end)
 
-    async def _clean_round(self, this: _Round) -> int:
+    async def _clean_round(self, task: _Task, dirt: Dirt) -> int:
         """Index as many keys as fit into the map, and clean with them. Returns: the end of the cleaned part. Raises: as
         ``_clean``."""
-        work, log, dirt = this.work, this.log, this.dirt
+        work, log, cleaning = task.work, task.log, task.cleaning
         if log.cleaned_end_offset is None:
             # Recovery must know of the gaps before there is the first.
             log.cleaned_end_offset = Offset(dirt.start)
@@ -245,34 +259,38 @@ class LogCleaner:
         elif log.config.tiered:
             # Nor may it take them for what a loss of power has left out: they come below a recovery point that is on the disk.
             await self._logs.checkpoint()
+        task.check()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
-        if this.gone.is_set() or not rolled or rolled[-1].end_offset <= dirt.start:
+        if not rolled or rolled[-1].end_offset <= dirt.start:
             raise ConflictError(
                 f"the records of {log.topic}-{log.partition} that were to be compacted have been deleted"
             )
-        holds = [log.hold(segment.base_offset) for segment in rolled]
-        try:
-            indexed = await self._unless_gone(this, work.begin(await self._job(this, rolled)))
-            self._metrics.bytes_read.value += indexed.bytes_read
-            to_clean = [segment for segment in rolled if segment.base_offset < indexed.offset_end]
-            at = 0
-            for group in group_segments(to_clean, log.config):
-                files = [SegmentFile(segment.base_offset, segment.end_offset, segment.size_bytes) for segment in group]
-                cleaned = await self._unless_gone(this, work.write(files))
-                await self._take_over(log, holds[at : at + len(group)], cleaned)
-                at += len(group)
-                if not log.config.compacted:
-                    raise ConflictError(f"{log.topic}-{log.partition} is no longer compacted")
-        finally:
-            for hold in holds:
-                hold.release()
-            await _to_the_end(work.end())
-        log.cleaned_end_offset = Offset(indexed.offset_end)
-        await self._logs.checkpoint()
+        holds = [cleaning.add(log.hold(segment.base_offset)) for segment in rolled]
+        indexed = await self._unless_ended(task, work.begin(await self._job(task, dirt, rolled)))
+        self._metrics.bytes_read.value += indexed.bytes_read
+        to_clean = [segment for segment in rolled if segment.base_offset < indexed.offset_end]
+        at = 0
+        for group in group_segments(to_clean, log.config):
+            files = [SegmentFile(segment.base_offset, segment.end_offset, segment.size_bytes) for segment in group]
+            task.unfinished = Offset(group[0].base_offset)
+            cleaned = await self._unless_ended(task, work.write(files))
+            await self._take_over(task, holds[at : at + len(group)], cleaned)
+            task.unfinished = None
+            at += len(group)
         return indexed.offset_end
 
-    async def _job(self, this: _Round, rolled: list[RolledSegment]) -> CleaningJob:
-        log, dirt = this.log, this.dirt
+    async def _remove_unfinished(self, task: _Task) -> None:
+        """Remove the files of a segment that was written but not put in place. Its process uses them no more."""
+        base_offset, task.unfinished = task.unfinished, None
+        if base_offset is not None and task.log.offline_error is None:
+            fs, path = self._fs, task.log.path
+            try:
+                await run_to_end(self._pool, lambda: remove_cleaned(fs, path, base_offset))
+            except OSError as error:
+                raise storage_error(error, f"cannot delete files of {path}") from error
+
+    async def _job(self, task: _Task, dirt: Dirt, rolled: list[RolledSegment]) -> CleaningJob:
+        log = task.log
         aborted = await log.aborted_transactions_when_ready(rolled[0].base_offset, dirt.end)
         config = self._config()
         threads = max(1, config.log_cleaner_threads)
@@ -305,27 +323,26 @@ class LogCleaner:
             producer_epochs=epochs,
         )
 
-    async def _unless_gone(self, this: _Round, asked: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. Raises: ConflictError if the log is deleted first, but only after the work has closed its
-        files."""
+    async def _unless_ended(self, task: _Task, asked: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. Raises: ConflictError as soon as the log has ended the work, whatever the work found meanwhile:
+        it may have read what was cut. The caller ends the work."""
         asking = asyncio.ensure_future(asked)
-        going = asyncio.ensure_future(this.gone.wait())
+        ending = asyncio.ensure_future(task.ended.wait())
         try:
-            await asyncio.wait([asking, going], return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise ConflictError(f"the log of {this.log.topic}-{this.log.partition} is gone")
+            await asyncio.wait([asking, ending], return_when=asyncio.FIRST_COMPLETED)
+            task.check()
             return asking.result()
         finally:
-            going.cancel()
-            asking.add_done_callback(look_at_error)  # also if a stop cuts the next lines off
+            ending.cancel()
+            asking.add_done_callback(look_at_error)
             if not asking.done():
-                await _to_the_end(this.work.end())
+                await _to_the_end(task.work.end())
                 asking.cancel()
                 await asyncio.wait([asking])
 
     # --- swapping ---------------------------------------------------------------------------------------------------
 
-    async def _take_over(self, log: PartitionLog, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
+    async def _take_over(self, task: _Task, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
         metrics = self._metrics
         metrics.bytes_read.value += cleaned.bytes_read
         metrics.records_read.value += cleaned.records_read
@@ -333,13 +350,19 @@ class LogCleaner:
         if not cleaned.unchanged:
             size_bytes = sum(hold.segment.size_bytes for hold in holds)
             # Begun is finished: a committed segment that is not put in place would be taken for one by a later recovery.
-            await _to_the_end(self._swap(log, holds, cleaned))
+            await _to_the_end(self._swap(task, holds, cleaned))
             metrics.bytes_in.value += size_bytes
             metrics.bytes_out.value += cleaned.size_bytes
 
-    async def _swap(self, log: PartitionLog, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
-        """Raises: ConflictError, with nothing done; StorageUnavailable if the directory is offline or the log is gone."""
+    async def _swap(self, task: _Task, holds: list[SegmentHold], cleaned: CleanedSegment) -> None:
+        """From the first renamed file to the last sync of the directory the log refuses to be cut: for two syncs, as for any sync.
+        A log that was cut before refuses the swap.
+
+        Raises: ConflictError, with nothing done; StorageUnavailable if the directory is offline or the log is gone."""
+        log = task.log
+        task.check()
         log.keep_for_replacement(holds)
+        task.cleaning.swapping = True
         fs, path, has_aborted = self._fs, log.path, cleaned.has_aborted
         try:
             await run_to_end(self._pool, lambda: commit(fs, path, cleaned.base_offset, has_aborted=has_aborted))
@@ -348,6 +371,8 @@ class LogCleaner:
             await run_to_end(self._pool, lambda: fs.fsync_dir(path))
         except OSError as error:
             raise self._offline(log, error) from error
+        finally:
+            task.cleaning.swapping = False
 
     def _offline(self, log: PartitionLog, error: OSError) -> StorageUnavailable:
         if log.offline_error is not None:

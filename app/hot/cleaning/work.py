@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,12 +20,13 @@ from app.units import Buffer
 
 T = TypeVar("T")
 
-END_TIMEOUT_S: Final = 10.0
-"""Between two windows a job checks whether it should stop."""
-
 
 class CleanerWork(Protocol):
     """Does one job at a time."""
+
+    async def ready(self) -> None:
+        """Wait until a job can begin at once. Raises: StorageUnavailable."""
+        ...
 
     async def begin(self, job: CleaningJob) -> Indexed:
         """Begin a job and index its dirty part.
@@ -65,6 +66,9 @@ class InlineCleanerWork:
         self._compaction: Compaction | None = None
         self._running: asyncio.Future[Any] | None = None
 
+    async def ready(self) -> None:
+        return
+
     async def begin(self, job: CleaningJob) -> Indexed:
         assert self._compaction is None, "one job at a time"
         compaction = Compaction(job, self._fs, self._engine(), self._throttle(job.bytes_per_second_max))
@@ -98,7 +102,7 @@ class InlineCleanerWork:
 
 
 class ProxyCleanerWork:
-    """Runs jobs in another process."""
+    """Runs jobs in another process. Its owner starts the process."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
@@ -111,8 +115,8 @@ class ProxyCleanerWork:
         return msgspec.msgpack.decode(answer, type=CleanedSegment)
 
     async def end(self) -> None:
-        """As ``CleanerWork.end``. Raises: StorageUnavailable if the process does not respond. Its owner then ends the process."""
-        await self._rpc.call("clean.end", b"", timeout_s=END_TIMEOUT_S)
+        """As ``CleanerWork.end``. Its owner limits the wait, and ends a process that does not answer."""
+        await self._rpc.call("clean.end")
 
     async def rest(self) -> None:
         return
