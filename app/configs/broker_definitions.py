@@ -207,13 +207,15 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "auto.leader.rebalance.enable",
                 _BOOLEAN,
-                "Whether the first of a partition's replicas leads again as soon as it is in sync.",
+                "Whether the first of a partition's replicas leads again, once it is in sync and its broker is stable.",
                 importance=Importance.HIGH,
             ),
             _broker(
                 "leader.imbalance.check.interval.seconds",
                 _LONG,
-                "Time between two checks of the controller for partitions that their first replica could lead again.",
+                "Time between two checks of the controller for partitions that their first replica could lead again, and how "
+                "long the broker of that replica must have been alive without a break. All are moved together: a check waits for "
+                "brokers that have just come, at most ten intervals. Firn's own default.",
                 importance=Importance.HIGH,
                 minimum=1,
                 kafka_default="300",

@@ -15,6 +15,7 @@ from typing import Final
 
 from app.errors import ErrorCode
 from app.metadata.cluster import BrokerImage
+from app.units import BrokerId
 
 SESSION_TIMEOUT_S: Final = 3.0
 """Default of ``broker.session.timeout.ms``."""
@@ -47,6 +48,8 @@ class _Session:
     alive_s: float
     """When its session began, or was prolonged."""
     fenced: bool = False
+    steady_s: float = 0.0
+    """Since when it is unfenced without a break, as far as this controller knows."""
     changed_at: int = NOTHING_APPLIED
     """The entry that registered it, or fenced it last (M7)."""
     has_beaten: bool = False
@@ -91,9 +94,17 @@ class BrokerSessions:
         for broker_id, broker in brokers.items():
             session = self._sessions.get(broker_id)
             if session is None or session.broker_epoch != broker.broker_epoch:
-                session = self._sessions[broker_id] = _Session(broker.broker_epoch, now_s)
+                session = self._sessions[broker_id] = _Session(broker.broker_epoch, now_s, steady_s=now_s)
+            if session.fenced and not broker.fenced:
+                session.steady_s = now_s
             session.fenced = broker.fenced
             session.changed_at = broker.changed_at
+
+    def steady_since(self) -> dict[BrokerId, float]:
+        """The unfenced brokers, and since when each is without a break. A controller counts from the start of its office (C5)."""
+        return {
+            BrokerId(broker_id): session.steady_s for broker_id, session in self._sessions.items() if not session.fenced
+        }
 
     def heard(
         self,

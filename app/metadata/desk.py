@@ -35,7 +35,7 @@ from app.metadata.cluster import BrokerImage, ClusterImage, Endpoint, ImageDelta
 from app.metadata.control import ControlLink, DropAsked, Heartbeat, HeartbeatAnswer, OfLog, ReleaseAsked, SwitchAsked
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
-from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, preferred_leaders_back
+from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, Comebacks, preferred_leaders_back
 from app.metadata.log_ends import OrphanedLogs
 from app.metadata.log_leaders import log_has_ended
 from app.metadata.place import ASK_S, Holder, Places, Stranger
@@ -43,7 +43,7 @@ from app.metadata.view import ClusterView
 from app.metadata.wal_changes import drop_ranges, release_partitions, switch_partitions
 from app.metadata.wal_ranges import WalId
 from app.seams import shared_wait_s
-from app.units import TopicIdPartition
+from app.units import BrokerId, TopicIdPartition
 
 AGAIN_S: Final = 0.1
 """Pause before what could not be done is tried again."""
@@ -133,7 +133,7 @@ class Desk:
                 broker_id
             )  # it never had one to this controller, and may have died with the one before
         config = self._view.config
-        next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
+        comebacks = Comebacks(config.leader_imbalance_check_interval_seconds, loop.time())
         more_replicas = MoreReplicas()
         try:
             while self._in_office():
@@ -146,9 +146,10 @@ class Desk:
                     sessions.tick(loop.time())
                 if self.serving:
                     await self._settle(sessions)
-                    if config.auto_leader_rebalance_enable and loop.time() >= next_check_s:
-                        await self._let_preferred_lead()
-                        next_check_s = loop.time() + config.leader_imbalance_check_interval_seconds
+                    if config.auto_leader_rebalance_enable:
+                        stable = comebacks.due(loop.time(), sessions.steady_since())
+                        if stable:
+                            await self._let_preferred_lead(stable)
                     await self._add_replicas(more_replicas)
                     await self._forget_ephemeral(loop.time())
         finally:
@@ -183,12 +184,12 @@ class Desk:
         except FirnError as error:
             self._faults.met("confirming", "the cluster log", f"the controller cannot read the cluster log: {error}")
 
-    async def _let_preferred_lead(self) -> None:
-        """Let the first replicas lead again that are in sync (E5)."""
+    async def _let_preferred_lead(self, stable: frozenset[BrokerId]) -> None:
+        """Let the first replicas lead again that are in sync, on these brokers (E5)."""
         try:
             while True:
                 back = await self.controller.submit(
-                    lambda draft, around: preferred_leaders_back(draft, around, ELECTIONS_PER_CHANGE_MAX)
+                    lambda draft, around: preferred_leaders_back(draft, around, stable, ELECTIONS_PER_CHANGE_MAX)
                 )
                 if back:
                     self._log_line(f"preferred leaders lead again: {back} partitions")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -16,6 +16,9 @@ from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 
 ELECTIONS_PER_CHANGE_MAX: Final = 10_000
 """Maximum leaders that one change elects: about 0.7 MB of records."""
+
+PUT_OFF_MAX: Final = 10
+"""Intervals for which preferred leaders wait for brokers that have just come: 300 s by default, as long as a check of Kafka."""
 
 
 class Election(NamedTuple):
@@ -93,11 +96,44 @@ def elect_leaders(
     return Planned(_records(changed), LeadersElected(elections, tuple(uncleanly)))
 
 
-def preferred_leaders_back(draft: ImageDraft, around: Surroundings, at_most: int) -> Planned[int]:
-    """Let the first replicas lead again that are in sync, of at most so many partitions (E5). Returns: of how many. If it is
-    ``at_most``, there may be more."""
+class Comebacks:
+    """When preferred leaders lead again, and on which brokers (E5). Pure.
+
+    A broker that has just started may go away again, and each move of a leadership costs clients a refusal. So a broker gets its
+    leaderships back once it has been unfenced for a whole interval. They are moved together: while another broker has just come,
+    all wait for it, for ``PUT_OFF_MAX`` intervals at most.
+    """
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        """``interval_s``: ``leader.imbalance.check.interval.seconds``."""
+        self._interval_s = interval_s
+        self._next_s = now_s + interval_s
+        self._put_off = 0
+        """How many checks in turn were put off."""
+
+    def due(self, now_s: float, steady_since: Mapping[BrokerId, float]) -> frozenset[BrokerId]:
+        """The brokers that may lead again now; none if it is not time to look.
+
+        ``steady_since``: the unfenced brokers, and since when each is without a break.
+        """
+        if now_s < self._next_s:
+            return frozenset()
+        self._next_s = now_s + self._interval_s
+        stable = frozenset([one for one, since_s in steady_since.items() if now_s - since_s >= self._interval_s])
+        if len(stable) < len(steady_since) and self._put_off < PUT_OFF_MAX:
+            self._put_off += 1
+            return frozenset()
+        self._put_off = 0
+        return stable
+
+
+def preferred_leaders_back(
+    draft: ImageDraft, around: Surroundings, stable: Collection[BrokerId], at_most: int
+) -> Planned[int]:
+    """Let the first replicas lead again that are in sync and on a ``stable`` broker, of at most so many partitions (E5). Returns:
+    of how many. If it is ``at_most``, there may be more."""
     del around
-    active = _active(draft)
+    active = _active(draft).intersection(stable)
     changed: dict[tuple[UUID, int], PartitionImage] = {}
     for topic in draft.topics:
         for before in topic.partitions:

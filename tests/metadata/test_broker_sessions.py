@@ -57,6 +57,20 @@ def run(sessions: BrokerSessions, start_s: float, end_s: float) -> None:
     beat(sessions, end_s)
 
 
+# --- E5: who is stable ----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_is_steady_from_its_last_unfencing_on() -> None:
+    sessions = sessions_of(broker(A), broker(B, fenced=True), now_s=5.0, others=False)
+    assert sessions.steady_since() == {A: 5.0}
+    sessions.follow(image(broker(A), broker(B), others=False), 7.0)
+    assert sessions.steady_since() == {A: 5.0, B: 7.0}
+    sessions.follow(image(broker(A, fenced=True), broker(B), others=False), 8.0)
+    assert sessions.steady_since() == {B: 7.0}
+    sessions.follow(image(broker(A), broker(B, epoch=EPOCH + 1), others=False), 9.0)
+    assert sessions.steady_since() == {A: 9.0, B: 9.0}, "A was fenced between, and B has registered anew"
+
+
 # --- C5, L1: silence ------------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.errors import ErrorCode
 from app.metadata.cluster import ImageDraft, partition_change
 from app.metadata.elections import NOBODY
-from app.metadata.leader_changes import elect_leaders, preferred_leaders_back
-from app.units import TopicIdPartition
+from app.metadata.leader_changes import PUT_OFF_MAX, Comebacks, elect_leaders, preferred_leaders_back
+from app.units import BrokerId, TopicIdPartition
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 
 NONE = ErrorCode.NONE
@@ -107,9 +109,77 @@ def preferred_last(draft: ImageDraft) -> None:
 def test_e5_preferred_leaders_come_back_some_at_a_time() -> None:
     draft = several([1, 2], [1, 2], [3, 2], [1, 2], fenced=[3])
     preferred_last(draft)
-    assert applied(draft, preferred_leaders_back(draft, around(), 2)) == 2
+    assert applied(draft, preferred_leaders_back(draft, around(), draft.brokers.keys(), 2)) == 2
     assert [partition(draft, index).leader for index in range(4)] == [1, 1, 2, 2]
-    assert applied(draft, preferred_leaders_back(draft, around(), 2)) == 1
+    assert applied(draft, preferred_leaders_back(draft, around(), draft.brokers.keys(), 2)) == 1
     assert [partition(draft, index).leader for index in range(4)] == [1, 1, 2, 1]
-    plan = preferred_leaders_back(draft, around(), 2)
+    plan = preferred_leaders_back(draft, around(), draft.brokers.keys(), 2)
     assert (plan.records, plan.answer) == ([], 0)
+
+
+# --- when they come back ----------------------------------------------------------------------------------------------
+
+
+def test_leaders_come_back_only_on_brokers_that_are_stable() -> None:
+    draft = several([1, 2], [2, 1])
+    change(draft, leader=B)
+    assert applied(draft, preferred_leaders_back(draft, around(), ids(2), 9)) == 0
+    assert partition(draft).leader == B
+    assert applied(draft, preferred_leaders_back(draft, around(), ids(1), 9)) == 1
+
+
+ONE, TWO, THREE = ids(1, 2, 3)
+
+
+def test_a_broker_that_has_just_come_gets_nothing_back_at_the_next_check() -> None:
+    comebacks = Comebacks(30, 0)
+    assert comebacks.due(29, {ONE: 0}) == set()
+    assert comebacks.due(30, {ONE: 0, TWO: 29}) == set()
+    assert comebacks.due(60, {ONE: 0, TWO: 29}) == {ONE, TWO}
+
+
+def test_brokers_that_are_restarted_one_after_the_other_get_their_leaderships_back_together() -> None:
+    comebacks = Comebacks(30, 0)
+    steady = {ONE: 0.0, TWO: 0.0, THREE: 0.0}
+    moved = []
+    for now_s in range(1, 200):
+        if now_s in (25, 50, 75):
+            steady[BrokerId(now_s // 25)] = now_s
+        found = comebacks.due(now_s, steady)
+        if found:
+            moved.append((now_s, found))
+    assert moved[0] == (120, {ONE, TWO, THREE})
+
+
+def test_a_broker_that_comes_and_goes_keeps_the_others_from_their_leaderships_for_a_while_only() -> None:
+    comebacks = Comebacks(30, 0)
+    found = [comebacks.due(30 * check, {ONE: 0, TWO: 30 * check - 5}) for check in range(1, 25)]
+    assert found.index(frozenset({ONE})) == PUT_OFF_MAX
+    assert all(TWO not in one for one in found)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 20), st.sampled_from([ONE, TWO, THREE]), st.booleans()), min_size=1, max_size=200)
+)
+def test_whatever_brokers_do_only_stable_ones_get_leaderships_and_none_waits_too_long(
+    happens: list[tuple[float, BrokerId, bool]],
+) -> None:
+    interval_s, tick_s = 10.0, 0.5
+    comebacks = Comebacks(interval_s, 0)
+    steady = {ONE: 0.0, TWO: 0.0, THREE: 0.0}
+    got: dict[BrokerId, float] = {}
+    now_s = 0.0
+    for wait_s, broker, comes in happens:
+        end_s = now_s + wait_s
+        while now_s < end_s:
+            now_s = min(end_s, now_s + tick_s)
+            for one in comebacks.due(now_s, steady):
+                assert now_s - steady[one] >= interval_s
+                got[one] = now_s
+            for one, since_s in steady.items():
+                waits_since_s = max(since_s, got.get(one, 0.0))
+                assert now_s - waits_since_s <= (PUT_OFF_MAX + 2) * (interval_s + tick_s) + interval_s
+        if comes:
+            steady[broker] = now_s
+        else:
+            steady.pop(broker, None)

@@ -202,7 +202,7 @@ class Cluster:
                     case 0:
                         self.apply(elect_leaders(draft, self.around(), None, unclean=rng.random() < 0.5))
                     case 1:
-                        self.apply(preferred_leaders_back(draft, self.around(), 9))
+                        self.apply(preferred_leaders_back(draft, self.around(), draft.brokers.keys(), 9))
                     case 2:
                         targets = rng.choice((None, tuple(rng.sample(BROKERS, 2))))
                         self.apply(alter_reassignments(draft, self.around(), [ReassignmentAsked("t", index, targets)]))

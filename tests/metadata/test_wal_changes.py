@@ -251,7 +251,7 @@ def test_j16_no_election_on_request_before_the_log_has_ended(unclean: bool) -> N
     assert elect(draft, unclean=unclean) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
     assert elect(draft, unclean=unclean, everything=True) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
     assert partition(draft) == before
-    assert preferred_leaders_back(draft, telling(), 9).records == []
+    assert preferred_leaders_back(draft, telling(), draft.brokers.keys(), 9).records == []
     before = change(draft, wal_ranges=(WalRange(1, 11, 0, 0, 4),))
     assert elect(draft, unclean=unclean) == [ErrorCode.NONE]
     assert partition(draft).leader == 3
