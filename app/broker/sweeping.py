@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from app.errors import FencedError, FirnError, StorageUnavailable
+from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
 from app.metadata.membership import Membership
@@ -62,6 +62,7 @@ class Sweeping:
     async def run(self) -> None:
         """Run until cancelled. Raises: FencedError."""
         self._cluster.on_change(self._see)
+        self._controller.on_office(self._wake.set)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._delete_topics())
             group.create_task(self._look_for_unknown_topics())
@@ -74,18 +75,30 @@ class Sweeping:
             self._brokers_changed.set()
 
     async def _delete_topics(self) -> None:
-        """Empty the prefixes of deleted topics, then let the cluster forget them."""
+        """Empty the prefixes of deleted topics, then let the cluster forget them.
+
+        Every broker does the first, once it writes nothing there any more. The controller alone does the second.
+        """
+        emptied: set[TopicId] = set()
         while True:
             failed = False
-            for topic in tuple(self._cluster.image.deleting.values()):
+            deleting = tuple(self._cluster.image.deleting.values())
+            emptied.intersection_update([topic.topic_id for topic in deleting])
+            for topic in deleting:
+                if topic.topic_id in emptied and not self._controller.active:
+                    continue
                 try:
                     async with asyncio.timeout(DELETE_DEADLINE_S):
                         await self._wait_left(topic.topic_id)
                         self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
-                    await self._controller.finish_topic_deletion(topic.topic_id)
+                    emptied.add(topic.topic_id)
+                    if self._controller.active:
+                        await self._controller.finish_topic_deletion(topic.topic_id)
                 except FencedError:
                     raise
                 except (FirnError, TimeoutError) as error:
+                    if isinstance(error, RequestRejected) and error.code is ErrorCode.NOT_CONTROLLER:
+                        continue  # another broker is the controller by now, and lets the cluster forget the topic
                     failed = True
                     why = str(error) or f"it takes longer than {DELETE_DEADLINE_S:g} s"
                     self._faults.met(
