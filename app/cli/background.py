@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.banner import banner
+from app.cli.banner import banner, shown_listener
 from app.cli.output import print_json, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_dial, local_broker, parse_bootstrap, run_async
 from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected
@@ -80,7 +80,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
         banner(
             config,
             node_id=running.node_id,
-            kafka=running.kafka,
+            kafka=_shown_address(config, running.kafka),
             cluster_id=running.cluster_id,
             stopped_by=_stop_command(data_dir),
             background=(running.process_id, path),
@@ -94,6 +94,13 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     except BrokerUnavailable as error:
         raise BrokerUnavailable(f"The broker serves Kafka, but not HTTP yet: {error} {path} may say why.") from None
     return 0
+
+
+def _shown_address(config: BrokerConfig, local: str) -> str:
+    """The address that the banner names; ``local`` if only the broker knows its port."""
+    shown = config.served[shown_listener(config)]
+    port = shown.advertised_port or shown.port
+    return f"{shown.advertised_host or shown.host}:{port}" if config.listeners and port else local
 
 
 def _has_port(address: str) -> bool:

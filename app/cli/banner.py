@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app import __version__
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
+
+CLIENT_CONFIG: Final = "client.properties"
+"""The file that the documents keep a client's login in."""
+
+
+def shown_listener(config: BrokerConfig) -> int:
+    """Which of ``config.served`` the banner names: one that needs no certificate and no login if there is one, and rather one for
+    clients than the one between brokers."""
+    from app.configs.listeners import SecurityProtocol
+
+    served = config.served
+    return min(
+        range(len(served)),
+        key=lambda place: (served[place].protocol is not SecurityProtocol.PLAINTEXT, place == 0, place),
+    )
 
 
 def banner(
@@ -23,9 +38,10 @@ def banner(
     """What a person sees when the broker is ready: where it is, where the data is, what to do next.
 
     ``node_id`` is of the broker that runs, since the configuration may leave it to the cluster. ``background`` is process and log
-    file of a broker that has no terminal.
+    file of a broker that has no terminal. ``kafka`` is the address of ``shown_listener``.
     """
     from app.configs.broker import OFF
+    from app.configs.listeners import SecurityProtocol
 
     scheme = "https" if config.has_https else "http"
     lines = [
@@ -40,6 +56,8 @@ def banner(
         "",
     ]
     option = "" if kafka == "127.0.0.1:9092" else f" -b {kafka}"
+    if config.served[shown_listener(config)].protocol is not SecurityProtocol.PLAINTEXT:
+        option += f" --client-config {CLIENT_CONFIG}"
     lines += [
         f"  echo hello | firn produce greetings{option}",
         f"  firn consume greetings{option}",

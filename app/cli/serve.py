@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.banner import banner
+from app.cli.banner import banner, shown_listener
 from app.cli.session import local_path
 from app.errors import ConfigError
 
@@ -200,8 +200,7 @@ def _same_arguments(context: typer.Context) -> list[str]:
 def _ready(broker: Broker, ready_fd: int | None) -> None:
     image = broker.node.cluster.image
     config = broker.config
-    # With several listeners the first is for other brokers: whoever reads the banner is a client.
-    shown = broker.node.endpoints[:2][-1]
+    shown = broker.node.endpoints[shown_listener(config)]
     kafka = f"{shown.host}:{shown.port}"
     if ready_fd is not None:
         os.write(ready_fd, b"ready\n")
