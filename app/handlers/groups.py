@@ -55,6 +55,8 @@ NOT_FOUND_FROM: Final = 6
 
 async def join(context: Context, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
     """Wait until the group has all its members. Raises: RequestRejected."""
+    if not message.group_id:
+        raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
     config = context.groups.config()
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest <= message.session_timeout_ms <= longest:

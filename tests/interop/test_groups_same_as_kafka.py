@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from struct import pack
 from typing import Any
 from uuid import UUID
@@ -204,6 +205,37 @@ def test_joining(peers: list[Peer], version: int) -> None:
         assert found == "closed" or found["error_code"], name
     found = same(peers, ApiKey.JOIN_GROUP, version, lambda _: join(f"join-{version}"))
     assert found["error_code"] == (79 if version >= 4 else 0)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
+def test_joining_with_several_things_missing_at_once(peers: list[Peer], version: int) -> None:
+    """Which of several mistakes is told is the broker's choice, and clients go by it."""
+    ids = {peer.name: member_of(peer, f"missing-{version}") for peer in peers}
+    nothing = request(ApiKey.JOIN_GROUP)
+    found = same(peers, ApiKey.JOIN_GROUP, version, lambda _: nothing)
+    assert found["error_code"] == 24, "of all that is missing, the group's id"
+    for group, session_ms, names, kind, member in product(
+        ("", f"missing-{version}", f"none-{version}"),
+        (0, 10_000),
+        ((), ("range",)),
+        ("", "consumer"),
+        ("", "nobody", None),
+    ):
+        if session_ms and names and kind and group and member != "nobody":
+            continue  # that joins
+        found = same(
+            peers,
+            ApiKey.JOIN_GROUP,
+            version,
+            lambda peer, group=group, session_ms=session_ms, names=names, kind=kind, member=member: join(  # type: ignore[misc]
+                group,
+                ids[peer.name] if member is None else member,
+                session_timeout_ms=session_ms,
+                names=names,
+                protocol_type=kind,
+            ),
+        )
+        assert found["error_code"], (group, session_ms, names, kind, member)
 
 
 def test_joining_a_group_that_has_members(peers: list[Peer]) -> None:

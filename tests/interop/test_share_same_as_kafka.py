@@ -409,7 +409,7 @@ def test_member_ids_are_taken_alike(peers: list[Peer], member_id: str) -> None:
         initialize(peer, ["t"], 2, group="ids")
     script = [
         ("it joins", beat(member_id, 0, ["t"], group="ids")),
-        ("and begins to read", fetch(member_id, 0, {T0: []}, group="ids", max_wait_ms=1)),
+        ("and begins to read", fetch(member_id, 0, {T0: []}, group="ids", max_wait_ms=WAIT_MS)),
         ("and says something", say(member_id, 1, (0, 0, [ACCEPT]), group="ids")),
         ("and leaves", beat(member_id, -1, group="ids")),
     ]
