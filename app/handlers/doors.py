@@ -171,6 +171,11 @@ class LoginSession(Session):
         assert self._arrival is not None
         self.on_close.add(self._arrival)
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the client has logged in, even if the session has ended by now."""
+        return self.caller.principal != ANONYMOUS
+
     # --- serving ------------------------------------------------------------------------------------------------------
 
     def serve(self, view: memoryview, position: int, end: int) -> int:

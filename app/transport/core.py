@@ -7,8 +7,9 @@ and ``ending``. ``ready`` is the shell's: the core calls it when something can h
 **In.** All connections of a loop read into one shared buffer. That works because the loop asks for a buffer, fills it and calls
 back, with nothing in between. Whole frames are served where they lie. The start of an unfinished frame is kept. Up to
 ``OWN_FRAME_BYTES_MIN`` it is copied in front of the next read. A longer one gets a pooled buffer of its own, which the following
-reads fill directly, so that a frame of 100 MiB is received without a copy. Record bytes are passed on as slices of the receive
-buffer. The next read overwrites it, so code that works past the callback makes a copy.
+reads fill directly, so that a frame of 100 MiB is received without a copy. It claims memory as it arrives (``frame_memory.py``),
+and no read brings more than was claimed. Record bytes are passed on as slices of the receive buffer. The next read overwrites it,
+so code that works past the callback makes a copy.
 
 **Served at once.** ``serve`` is the subclass's: it is given the bytes that are here and answers what it can within the call. A
 request that has to wait takes a ``Slot``, which holds its place in the order of responses. It says whether requests behind it may
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from app.errors import ProtocolError
 from app.limits import KIB, MIB
+from app.transport.frame_memory import claim_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +68,17 @@ class Shared(Protocol):
         """Loop time."""
         ...
 
-    def reserve(self, connection: ConnectionCore, size_bytes: int) -> bool: ...
+    def claim(self, connection: ConnectionCore, size_bytes: int) -> bool:
+        """The arriving frame needs so many bytes in all. Returns: False if it is to wait for ``memory_freed``."""
+        ...
+
+    def release(self, connection: ConnectionCore) -> None:
+        """No frame is arriving."""
+        ...
+
+    def keep(self, size_bytes: int) -> None:
+        """Count bytes that are kept without a claim, until ``unreserve``."""
+        ...
 
     def unreserve(self, size_bytes: int) -> None: ...
 
@@ -115,14 +127,15 @@ class ConnectionCore(ABC):
 
     __slots__ = (
         "_busy",
+        "_claimed",
         "_filled",
         "_held",
+        "_held_bytes",
         "_left",
         "_needs_drain",
         "_out_bytes",
         "_own",
         "_pending",
-        "_reserved",
         "_slots",
         "_waiters",
         "_waits_for_memory",
@@ -162,7 +175,8 @@ class ConnectionCore(ABC):
         self.reads = True
         """Whether more bytes are wanted now."""
         self._own: memoryview | None = None
-        self._reserved = 0
+        self._claimed = 0
+        """Bytes that the arriving frame has claimed."""
         self._filled = 0
         self._window_end = 0
         self._pending = b""
@@ -170,6 +184,8 @@ class ConnectionCore(ABC):
         """Bytes behind those that were served, and whether only answers that had to leave stopped it."""
         self._held: memoryview | None = None
         """The same while nothing is read, in memory of their own."""
+        self._held_bytes = 0
+        """Of these, if they are many."""
         self._needs_drain = False
         self._waits_for_memory = False
         self._busy = False
@@ -196,7 +212,8 @@ class ConnectionCore(ABC):
         self.closed = True
         self.ready = nobody
         self._drop_own()
-        self._left = self._held = None
+        self._left = None
+        self._hold_no_more()
         self._pending = b""
         release(self.pieces)
         self.pieces.clear()
@@ -245,12 +262,17 @@ class ConnectionCore(ABC):
         """Serve what was held back, and read on, once nothing stands in the way. Returns as ``received``."""
         if self.reads or self.closed or self.ending is not None or self._waits_for_memory:
             return False
+        own = self._own
+        if own is not None:
+            # Its frame has waited for memory. The reading goes on even while a request waits.
+            self.reads = self._claim(self._filled, FRAME_SIZE.unpack_from(own)[0] + FRAME_SIZE.size)
+            return False
         if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
             return False
         if len(self._slots) > (0 if self._needs_drain else SLOTS_MAX // 2):
             return False
         held = self._held
-        self._held = None
+        self._hold_no_more()
         self.started_s = now_s
         if held is None:
             held = memoryview(bytearray())
@@ -309,58 +331,95 @@ class ConnectionCore(ABC):
         rest = end - position
         total = FRAME_SIZE.unpack_from(view, position)[0] + 4 if rest >= 4 else 0
         whole = 0 < total <= rest
-        if whole or (rest and self.is_congested()) or not self._reserve_frame(total):
+        if whole or (rest and self.is_congested()):
             self._needs_drain = whole
-            self._held = memoryview(bytearray(view[position:end]))
-            self._pending = b""
+            self._hold(view, position, end)
+        elif total > OWN_FRAME_BYTES_MIN:
+            self._continue_in_own(view, position, end, total)
+        else:
+            # With nothing held back the reading goes on even while a request waits, so that the client's leaving is noticed.
+            self.reads = True
+            self._pending = bytes(view[position:end]) if rest else b""
             self._drop_own()
-            self.reads = False
-            return
-        # With nothing held back the reading goes on even while a request waits, so that the client's leaving is noticed.
-        self.reads = True
-        if total > OWN_FRAME_BYTES_MIN:
-            self._continue_in_own(view, position, rest, total)
-            return
-        self._pending = bytes(view[position:end]) if rest else b""
+
+    def _hold(self, view: memoryview, position: int, end: int) -> None:
+        """Keep bytes that must not be served yet, and read no more."""
+        self._held = memoryview(bytearray(view[position:end]))
+        self._pending = b""
         self._drop_own()
+        self.reads = False
+        if len(self._held) > OWN_FRAME_BYTES_MIN:
+            self._held_bytes = len(self._held)
+            self.server.keep(self._held_bytes)
+
+    def _hold_no_more(self) -> None:
+        self._held = None
+        if self._held_bytes:
+            size, self._held_bytes = self._held_bytes, 0
+            self.server.unreserve(size)
 
     def is_congested(self) -> bool:
         """Whether no request may be served now, whatever it is."""
         return bool(self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX or len(self._slots) >= SLOTS_MAX)
 
-    def _reserve_frame(self, total: int) -> bool:
-        """Claim the memory of an unfinished frame of ``total`` bytes; if there is none, ``memory_freed`` is called later."""
-        wanted = total if total > OWN_FRAME_BYTES_MIN else 0
-        if wanted > self._reserved and not self.server.reserve(self, wanted - self._reserved):
-            self._waits_for_memory = True
-            return False
-        if wanted < self._reserved:
-            self.server.unreserve(self._reserved - wanted)
-        self._reserved = wanted
+    @property
+    def is_proven(self) -> bool:
+        """Whether the client is known, or need not be."""
         return True
 
-    def _continue_in_own(self, view: memoryview, position: int, rest: int, total: int) -> None:
+    @property
+    def arrived_bytes(self) -> int:
+        """Of the frame that is arriving, if it has a buffer of its own."""
+        return self._filled
+
+    def _claim(self, rest: int, total: int) -> bool:
+        """Claim the memory of a frame of ``total`` bytes, of which ``rest`` are here. If there is none, ``memory_freed`` is called
+        later."""
+        claimed = claim_bytes(rest, total, self._claimed)
+        if claimed != self._claimed:
+            if not self.server.claim(self, claimed):
+                self._waits_for_memory = True
+                return False
+            self._claimed = claimed
+        if claimed < total:
+            self._window_end = claimed
+        else:
+            self._window_end = total + 4 if total >= EXACT_FRAME_BYTES_MIN else total
+        return True
+
+    def _continue_in_own(self, view: memoryview, position: int, end: int, total: int) -> None:
         """Go on receiving an unfinished frame of ``total`` bytes in a buffer of its own."""
-        own = self._own
+        own, rest = self._own, end - position
+        begins = position > 0 or own is None
+        if begins and self._claimed:
+            self._release()  # of the frame before it
+        granted = self._claim(rest, total)
+        if begins and not granted:
+            self._needs_drain = False
+            self._hold(view, position, end)
+            return
+        self.reads = granted
         if own is None or len(own) < total + 4:
             bigger = self.server.buffers.take(total + 4)
-            bigger[:rest] = view[position : position + rest]
+            bigger[:rest] = view[position:end]
             if own is not None:
                 self.server.buffers.give_back(own)
             self._own = bigger
         elif position:
-            own[:rest] = view[position : position + rest]
+            own[:rest] = view[position:end]
         self._pending = b""
         self._filled = rest
-        self._window_end = total + 4 if total >= EXACT_FRAME_BYTES_MIN else total
 
     def _drop_own(self) -> None:
         if self._own is not None:
             self.server.buffers.give_back(self._own)
             self._own = None
-        if self._reserved:
-            reserved, self._reserved = self._reserved, 0
-            self.server.unreserve(reserved)
+        if self._claimed:
+            self._release()
+
+    def _release(self) -> None:
+        self._claimed = 0
+        self.server.release(self)
 
     def memory_freed(self) -> None:
         """Room for frames has been made: try again."""

@@ -32,6 +32,10 @@ class ConnectionMetrics:
             "firn_connections_malformed_total",
             "Connections closed because their bytes broke the protocol, or their TLS broke after its handshake.",
         )
+        self.unfinished: Counter = registry.counter(
+            "firn_connections_unfinished_closed_total",
+            "Connections closed in the middle of a request, because others waited for the memory that it kept.",
+        )
         self.idle: Counter = registry.counter(
             "firn_connections_idle_closed_total", "Connections closed after connections.max.idle.ms without progress."
         )

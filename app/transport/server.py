@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import math
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -15,6 +14,7 @@ from app.addresses import plain_address
 from app.limits import KIB
 from app.transport.admission import Admission, AdmissionLimits
 from app.transport.buffers import BufferPool
+from app.transport.frame_memory import FrameMemory
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
 from app.transport.outlet import RoomWatch, SendBuffers, room_watch
@@ -36,6 +36,7 @@ IDLE_CHECKS_PER_PERIOD: Final = 10
 TURNED_AWAY_MAX: Final = 1000
 """Connections that are kept unread for a while and closed then. With more, the oldest is closed sooner."""
 TURNED_AWAY: Final = "more connections of"
+UNFINISHED: Final = "the unfinished requests of"
 _used_s: Final = attrgetter("active_s")
 
 
@@ -115,9 +116,9 @@ class Server:
         self._turned_away: dict[asyncio.Transport, asyncio.TimerHandle] = {}
         """The oldest first."""
         self._idle_ms_max = limits.idle_ms_max
-        self._frame_bytes = 0
-        self._frame_bytes_max = limits.frame_bytes_max
-        self._waiting_for_memory: deque[ConnectionCore] = deque()
+        self.frames: FrameMemory[ConnectionCore] = FrameMemory(limits.frame_bytes_max)
+        self._wakes = False
+        self._watches_frames: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[Listener] = []
         self._closed = False
@@ -131,7 +132,7 @@ class Server:
         registry.gauge(
             "firn_request_memory_bytes",
             "Memory of request frames still arriving, and of records that wait to be prepared.",
-            lambda: [((), float(self._frame_bytes))],
+            lambda: [((), float(self.frames.bytes + self.frames.unproven_bytes))],
         )
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -164,6 +165,9 @@ class Server:
             listener.close()
         if self._regulates is not None:
             self._regulates.cancel()
+        if self._watches_frames is not None:
+            self._watches_frames.cancel()
+            self._watches_frames = None
         for transport, timer in self._turned_away.items():
             timer.cancel()
             transport.abort()
@@ -329,8 +333,7 @@ class Server:
             self._admission.leave(place.listener, place.address)
             if self._waits:
                 self._regulate()
-        if connection.core in self._waiting_for_memory:
-            self._waiting_for_memory.remove(connection.core)
+        self.frames.forget(connection.core)
 
     @property
     def _waits(self) -> bool:
@@ -371,24 +374,56 @@ class Server:
             self.buffers.give_back(scratch)
         self._set_aside.clear()
 
-    def reserve(self, connection: ConnectionCore, size_bytes: int) -> bool:
-        """Claim memory for a frame; if there is none, the connection is told later. One frame is always admitted."""
-        if self._frame_bytes and self._frame_bytes + size_bytes > self._frame_bytes_max:
-            self._waiting_for_memory.append(connection)
-            return False
-        self._frame_bytes += size_bytes
-        return True
+    def claim(self, connection: ConnectionCore, size_bytes: int) -> bool:
+        """The arriving frame of a connection needs so many bytes in all. Returns: False if the connection must wait, and is told
+        later."""
+        frames = self.frames
+        if not connection.is_proven:
+            for one in frames.claim_unproven(connection, size_bytes):
+                self._end_arriving(one, "too many bytes of clients that have not logged in are waiting for their rest")
+            return True
+        if frames.claim(connection, size_bytes):
+            return True
+        if self._watches_frames is None:
+            self._watches_frames = self.loop.call_later(1.0, self._look_at_frames)
+        return False
+
+    def release(self, connection: ConnectionCore) -> None:
+        """No frame of a connection is arriving."""
+        self.frames.release(connection)
+        self._wake_soon()
 
     def keep(self, size_bytes: int) -> None:
         """Count memory that a request keeps past its frame, until ``unreserve``. Nobody waits here; arriving frames do."""
-        self._frame_bytes += size_bytes
+        self.frames.keep(size_bytes)
 
     def unreserve(self, size_bytes: int) -> None:
-        self._frame_bytes -= size_bytes
-        assert self._frame_bytes >= 0
-        if self._waiting_for_memory:
-            self.loop.call_soon(self._admit_waiting)
+        self.frames.keep(-size_bytes)
+        self._wake_soon()
 
-    def _admit_waiting(self) -> None:
-        if self._waiting_for_memory:
-            self._waiting_for_memory.popleft().memory_freed()
+    def _wake_soon(self) -> None:
+        if self.frames.is_waited_for and not self._wakes:
+            self._wakes = True
+            self.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        if self.frames.wake():
+            self._wake_soon()
+
+    def _look_at_frames(self) -> None:
+        """Others have waited for memory for a second: end the connections of clients that have stopped in the middle of a frame."""
+        self._watches_frames = None
+        if not self.frames.is_waited_for:
+            return
+        for one in self.frames.ended_after_a_second():
+            self._end_arriving(
+                one, "its request arrives too slowly while others wait for memory (queued.max.request.bytes)"
+            )
+        self._watches_frames = self.loop.call_later(1.0, self._look_at_frames)
+
+    def _end_arriving(self, connection: ConnectionCore, why: str) -> None:
+        self.connection_metrics.unfinished.value += 1
+        address = connection.peer.rpartition(":")[0]
+        self.faults.met(UNFINISHED, address, f"closing a connection of {address}: {why}")
+        connection.abort()

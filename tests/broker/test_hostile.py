@@ -81,6 +81,6 @@ async def mutate(broker: RunningBroker, seed: int) -> None:
         while server._connections or server._tasks:
             await asyncio.sleep(0.01)
     assert told == []
-    assert server._frame_bytes == 0
+    assert server.frames.bytes == 0
     async with talk(broker.port) as client:
         assert (await client.ask(ApiKey.API_VERSIONS, 3, HELLO)).error_code == 0

@@ -579,7 +579,7 @@ async def settled(world: World, connections: int) -> None:
     async with asyncio.timeout(60):
         while server._tasks or len(server._connections) > connections or len(server.arrivals):
             await asyncio.sleep(0.005)
-    assert server._frame_bytes == 0
+    assert server.frames.bytes == 0
     assert server.preparations.claimed_bytes == 0
 
 

@@ -216,16 +216,16 @@ async def test_memory_of_arriving_frames_is_bounded_and_passed_on(start, connect
             )
         )
     first.writer.write(frames[0][:400_000])
-    while bench.server._frame_bytes == 0:
+    while bench.server.frames.bytes == 0:
         await asyncio.sleep(0.001)
     second.writer.write(frames[1])
-    while not bench.server._waiting_for_memory:
+    while not bench.server.frames.is_waited_for:
         await asyncio.sleep(0.001)
     assert log.log_end_offset == 0
     first.writer.write(frames[0][400_000:])
     assert produced((await first.answer(0, V))[1]) == (0, 0)
     assert produced((await second.answer(0, V))[1]) == (0, 1)
-    while bench.server._frame_bytes:
+    while bench.server.frames.bytes:
         await asyncio.sleep(0.001)
 
 

@@ -433,7 +433,7 @@ class Bounded:
             "bytes of footers": (reader._footer_bytes, FOOTER_CACHE_BYTES_MAX),
             "sequential readers": (len(reader._streams), STREAMS_MAX),
             "bytes of read-ahead": (reader._window_bytes, node.config.firn_read_ahead_bytes),
-            "bytes of arriving frames": (server._frame_bytes, node.config.queued_max_request_bytes),
+            "bytes of arriving frames": (server.frames.bytes, node.config.queued_max_request_bytes),
             "open log files": (descriptors.open_count, max(64, machine.descriptors_max)),
             "tasks of the loop": (len(asyncio.all_tasks()), 2000),
             "files of the chunk cache": (

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from app.errors import ProtocolError
 from app.transport.buffers import BufferPool
 from app.transport.core import OUT_BYTES_MAX, OWN_FRAME_BYTES_MIN, SLOTS_MAX, ConnectionCore, Slot
+from app.transport.frame_memory import CLAIM_BYTES_MIN
 from app.transport.sending import Part
 
 HEAD = Struct(">i10sB")
@@ -30,21 +31,30 @@ class Memory:
         self.buffers = BufferPool()
         self.request_bytes_max = 1 << 20
         self.room = room
+        self.claimed: dict[ConnectionCore, int] = {}
         self.time_s = 0.0
         self.refused = 0
 
     def now_s(self) -> float:
         return self.time_s
 
-    def reserve(self, connection: ConnectionCore, size_bytes: int) -> bool:
-        if size_bytes > self.room:
+    def claim(self, connection: ConnectionCore, size_bytes: int) -> bool:
+        more = size_bytes - self.claimed.get(connection, 0)
+        if more > self.room:
             self.refused += 1
             return False
-        self.room -= size_bytes
+        self.room -= more
+        self.claimed[connection] = size_bytes
         return True
+
+    def keep(self, size_bytes: int) -> None:
+        self.room -= size_bytes
 
     def unreserve(self, size_bytes: int) -> None:
         self.room += size_bytes
+
+    def release(self, connection: ConnectionCore) -> None:
+        self.room += self.claimed.pop(connection, 0)
 
 
 class Range:
@@ -300,6 +310,67 @@ def test_a_frame_waits_for_memory_and_goes_on_when_there_is_some() -> None:
     while shell.to_come:
         shell.arrive()
     assert (shell.text(), memory.room) == (b"<0>", 1 << 20)
+
+
+def test_a_frame_that_has_begun_keeps_what_it_has_while_it_waits_for_more_memory() -> None:
+    memory = Memory(room=70_000)
+    core = Numbering(memory)
+    shell = Shell(core)
+    whole = frame(AT_ONCE, bytes(range(250)) * 2000)
+    shell.to_come.extend([whole[:15], whole[15:60_000], whole[60_000:]])
+    shell.arrive()
+    assert (core.reads, memory.claimed[core]) == (True, CLAIM_BYTES_MIN)
+    assert len(core.get_buffer(-1)) == CLAIM_BYTES_MIN - 15, "no read brings more than was claimed"
+    shell.arrive()
+    assert not core.reads
+    assert core.arrived_bytes == 60_000
+    core.memory_freed()
+    assert (core.reads, memory.refused) == (False, 2), "there is still too little"
+    memory.room = 1 << 20
+    core.memory_freed()
+    while shell.to_come:
+        assert core.reads
+        shell.arrive()
+    assert (shell.text(), memory.room, memory.claimed) == (b"<0>", (1 << 20) + CLAIM_BYTES_MIN, {})
+
+
+def test_what_is_held_back_is_counted_until_it_is_served_or_the_client_leaves() -> None:
+    for leaves in (False, True):
+        memory = Memory()
+        core = Numbering(memory)
+        shell = Shell(core)
+        core.stop_parsing()
+        shell.to_come.append(frame(AT_ONCE, bytes(40_000)))
+        shell.arrive()
+        assert memory.room == (1 << 30) - len(frame(AT_ONCE, bytes(40_000)))
+        if leaves:
+            core.lost()
+        else:
+            core.parse_on()
+            assert shell.text() == b"<0>"
+        assert memory.room == 1 << 30
+
+
+def test_each_frame_of_a_stream_is_a_new_one_to_the_memory_of_frames() -> None:
+    memory = Memory()
+    core = Numbering(memory)
+    shell = Shell(core)
+    released: list[int] = []
+    release = memory.release
+
+    def counted(connection: ConnectionCore) -> None:
+        released.append(connection.arrived_bytes)
+        release(connection)
+
+    memory.release = counted  # type: ignore[method-assign]
+    stream = frame(AT_ONCE, bytes(200_000)) * 3
+    for start in range(0, len(stream), 60_000):
+        shell.to_come.append(stream[start : start + 60_000])
+    while shell.to_come:
+        shell.arrive()
+    assert shell.text() == b"<0><1><2>"
+    assert len(released) == 3
+    assert memory.claimed == {}
 
 
 def test_parsing_that_was_stopped_goes_on_with_what_came_meanwhile() -> None:

@@ -201,4 +201,4 @@ async def test_a_client_that_has_not_logged_in_cannot_make_the_broker_keep_much(
     one = session(bench)
     feed(one, (600_000).to_bytes(4, "big") + b"x" * 100, random.Random(1))
     assert one.ending is not None
-    assert bench.server._frame_bytes == 0
+    assert bench.server.frames.bytes == 0
