@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from app.broker.connection_limits import admission_limits
 from app.broker.followers import FetchLink, Followers
+from app.broker.health import judge
 from app.broker.high_watermarks import HighWatermarks
 from app.broker.in_sync_sets import InSyncSets
 from app.broker.last_registration import LastRegistration
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from app.broker.write_ahead import WriteAhead
     from app.broker.write_ahead_release import Releases
     from app.cost.prices import StoreKind
+    from app.http.health import Health
 
 SEAL_S: Final = 5.0
 """A write-ahead log that cannot be sealed for this time is told of, and tried again."""
@@ -130,6 +132,8 @@ class Surroundings:
     """Of a broker that is alone. None means heartbeats as objects of ``store``, which those of several brokers always are."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
+    store_trouble: Callable[[], str] | None = None
+    """As ``Context.store_trouble``."""
     """Requests the metrics of the store process."""
     boot_s: BootClock = loop_time_s
     """A clock that also runs while this process is stopped or the machine is suspended."""
@@ -269,6 +273,9 @@ class Node:
             "Whether this broker is isolated, and refuses clients what other brokers may lead by now",
             self._is_isolated,
         )
+        self.registry.gauge("firn_ready", "Whether this broker can serve something of what it leads", self._show_ready)
+        if self._around.store_trouble is not None:
+            self.registry.gauge("firn_store_responds", "Whether the object store responds", self._show_store)
 
     @property
     def cluster(self) -> ClusterView:
@@ -486,6 +493,7 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
             store_samples=around.store_samples,
+            store_trouble=around.store_trouble,
             replays=ReplayTurns(around.elapsed_s),
             parked_followers=ParkedFollowers(around.elapsed_s),
             gate=gate,
@@ -680,6 +688,26 @@ class Node:
         self.context.leader_throttle.limit = effective.leader_replication_throttled_rate
         if self.followers is not None:
             self.followers.throttle.limit = effective.follower_replication_throttled_rate
+
+    def health(self) -> Health:
+        """What this broker can serve now."""
+        table, no_room = self.partitions.table, self.context.no_room
+        trouble = self._around.store_trouble
+        return judge(
+            store_trouble="" if trouble is None else trouble(),
+            offline_reason=self.logs.offline_reason,
+            no_room=None if no_room is None else str(no_room),
+            leaders=sum(not one.shut for one in table.all_led()) if table.isolated else table.led_count,
+            offline=len(table.offline),
+            isolated=table.isolated,
+        )
+
+    def _show_ready(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [((), float(self.partitions is not None and self.health().ready))]
+
+    def _show_store(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        trouble = self._around.store_trouble
+        return [((), float(trouble is None or not trouble()))]
 
     def _count_offline(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(len(self.partitions.table.offline) if self.partitions is not None else 0))]

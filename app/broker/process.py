@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from app.broker.cleaning import CleanerProcesses
     from app.broker.node import Node
     from app.broker.quota_tokens import Tokens
+    from app.http.health import Health
     from app.metadata.liveness import Liveness
 
 REDIS_NAMESPACE: Final = "firn"
@@ -54,6 +55,7 @@ REDIS_NAMESPACE: Final = "firn"
 STORE_START_S: Final = 30.0
 """Time for the first response of a store process."""
 STORE_ASK_S: Final = 0.25
+HEALTH_LOOK_S: Final = 1.0
 HTTP_ADDRESS_WAIT_S: Final = 3.0
 LOCK_WAIT_S: Final = 3.0
 """How long a start waits for the data directory: children of a broker that was just killed may still be ending."""
@@ -99,6 +101,9 @@ class Broker:
         self._store: Child | None = None
         self._http: Child | None = None
         self._http_environment: Mapping[str, str] = {}
+        self._http_socket: socket.socket | None = None
+        """This end of the pair whose other end the HTTP process has."""
+        self._health_told: Health | None = None
         self._cleaners: CleanerProcesses | None = None
         self.node: Node = None  # type: ignore[assignment] # until start
         self._running: asyncio.Task[None] | None = None
@@ -212,6 +217,7 @@ class Broker:
                 descriptors_max=raise_descriptor_limit(),
                 liveness=self._liveness(),
                 store_samples=self._store_samples,
+                store_trouble=store.health.trouble,
                 boot_s=boot_s,
                 places=KafkaPlaces(dial=dial),
                 elapsed_s=time.perf_counter,
@@ -361,6 +367,7 @@ class Broker:
             inherited=[],
             rng=self._rng,
             log_line=self._log_line,
+            connected=self._http_connected,
             environment=self._http_environment,
         )  # fmt: skip
         try:
@@ -368,6 +375,27 @@ class Broker:
         except OSError as error:
             self._log_line(f"cannot start the HTTP process: {error}")
         self._watching.append(asyncio.create_task(self._http.watch()))
+        self._watching.append(asyncio.create_task(self._tell_health()))
+
+    async def _http_connected(self, ours: socket.socket) -> None:
+        """The HTTP process has started, perhaps again."""
+        if self._http_socket is not None:
+            self._http_socket.close()
+        ours.setblocking(False)
+        self._http_socket, self._health_told = ours, None
+
+    async def _tell_health(self) -> None:
+        """Tell the HTTP process this broker's health whenever it changes, until cancelled."""
+        while True:
+            health = self.node.health()
+            if health != self._health_told and self._http_socket is not None:
+                try:
+                    self._http_socket.send(health.line())  # some hundred bytes: all of them, or none
+                except OSError:
+                    pass  # it does not read, or it has ended: the next look tells it, or its successor
+                else:
+                    self._health_told = health
+            await asyncio.sleep(HEALTH_LOOK_S)
 
     async def _store_samples(self) -> Sequence[Sample]:
         from app.tiering.store_process import decode_samples
@@ -430,6 +458,8 @@ class Broker:
             task.cancel()
         if self._watching:
             await asyncio.wait(self._watching)
+        if self._http_socket is not None:
+            self._http_socket.close()
         if self._http is not None:
             await self._http.stop()
         if self._cleaners is not None:

@@ -105,6 +105,8 @@ def brokers(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, store: StoreUrl = "", as_j
         ],
     )
     sys.stdout.write("* is the controller. LAG is in entries of the cluster log, CLOCK is against the controller's.\n")
+    if found.store:
+        say(found.store)
 
 
 @app.command()
@@ -353,6 +355,7 @@ def _status_text(found: ClusterResponse) -> str:
         ("Under min ISR", _named(found.under_min_isr_count, found.under_min_isr)),
         ("Offline", _named(found.offline_count, found.offline)),
         ("Moving", _named(found.moves_count, [(one.topic, one.partition) for one in found.moves])),
+        *([("Store", found.store)] if found.store else []),
     ]
     return "".join(f"{name:<18} {value}\n" for name, value in rows)
 

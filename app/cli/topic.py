@@ -92,7 +92,7 @@ def list_topics(internal: Internal = False, bootstrap: Bootstrap = BOOTSTRAP_DEF
 
         async with connected(bootstrap) as cluster:
             view = await AdminClient(cluster).describe_cluster()
-            statuses = await _tiers(cluster, ())
+            statuses, store = await _tiers(cluster, ())
             rows = [
                 _totals(name, [status for status in statuses or () if status.topic == name], len(topic.partitions))
                 for name, topic in sorted(view.topics.items())
@@ -116,6 +116,8 @@ def list_topics(internal: Internal = False, bootstrap: Bootstrap = BOOTSTRAP_DEF
                     for row in rows
                 ],
             )
+        if store:
+            say(store)
 
     run_async(work)
 
@@ -152,7 +154,8 @@ def describe(
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
             view = await admin.describe_topic(topic)
-            every = await _tiers(cluster, (topic,)) or []
+            found, store = await _tiers(cluster, (topic,))
+            every = found or []
             statuses = [status for status in every if status.state != OFFLINE]
             configs = await admin.describe_configs(ResourceType.TOPIC, topic)
         offline = {status.partition: status.last_error for status in every if status.state == OFFLINE}
@@ -220,6 +223,8 @@ def describe(
             )
         else:
             sys.stdout.write("\nEvery setting is at its default; --all shows them.\n")
+        if store:
+            say(store)
 
     run_async(work)
 
@@ -414,16 +419,19 @@ async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
-async def _tiers(cluster: Any, topics: tuple[str, ...]) -> list[PartitionTierStatus] | None:
-    """Tiers as Firn's brokers tell them; None if these brokers are not Firn's."""
+async def _tiers(cluster: Any, topics: tuple[str, ...]) -> tuple[list[PartitionTierStatus] | None, str]:
+    """Tiers as Firn's brokers tell them, None if these brokers are not Firn's; and a sentence if the object store is away."""
     from app.client.admin import AdminClient
     from app.errors import BrokerUnavailable
 
     try:
-        return await AdminClient(cluster).tier_status(topics)
+        answers = await AdminClient(cluster).tier_answers(topics)
     except BrokerUnavailable:
         # Another Kafka broker closes the connection on a request it does not know.
-        return None
+        return None, ""
+    statuses = [status for answer in answers.values() for status in answer.partitions]
+    statuses.sort(key=lambda status: (status.topic, status.partition))
+    return statuses, next((answer.store for answer in answers.values() if answer.store), "")
 
 
 def _totals(topic: str, statuses: list[PartitionTierStatus], partitions_count: int) -> dict[str, Any]:

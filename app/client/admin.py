@@ -621,6 +621,8 @@ class AdminClient:
         async def before_retry(error: FirnError) -> None:
             await self._cluster.refresh([] if refresh is None else [refresh])
 
+        # Whether a change was made is not known then. To ask again is for the caller, as with Kafka's own AdminClient.
+        also_final |= {ErrorCode.REQUEST_TIMED_OUT}
         return await retrying(
             ask,
             rng=self._cluster.rng,

@@ -149,6 +149,8 @@ class TierStatusResponse(msgspec.Struct, array_like=True, frozen=True):
     """How far a drain of the broker is, in a sentence; empty if there is no drain."""
     back: list[BackTopic] = []
     """Set if the broker took the place of another data directory when it started."""
+    store: str = ""
+    """As ``ClusterResponse.store``."""
 
 
 class TierSegmentsRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -273,6 +275,8 @@ class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
     """The highest level that this broker's program understands."""
     protocol_features: dict[str, int] = {}
     """Features of Kafka's protocol, each at its one level."""
+    store: str = ""
+    """A sentence if the object store is away, as far as the broker that answers knows."""
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -195,6 +195,7 @@ def describe_standing(context: Context, request: Request, message: bytes) -> byt
             moves_count=found.reassignment_count,
             level_max=LEVEL_MAX,
             protocol_features=dict(OF_PROTOCOL),
+            store="" if context.store_trouble is None else context.store_trouble(),
         )
     )
 

@@ -118,6 +118,8 @@ class Context:
     """Where one-line notices for the operator go. What clients can cause as often as they like goes to ``client_line``."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    store_trouble: Callable[[], str] | None = None
+    """A sentence that says since when the object store is away, empty while it responds; None if nothing is known of it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Bytes that nobody can guess."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)

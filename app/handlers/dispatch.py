@@ -16,6 +16,8 @@ from typing import Final
 
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import TABLE, guarded
+from app.handlers.in_time import in_time
+from app.handlers.passing_on import PASSED_ON
 from app.wire.apikeys import ApiKey
 
 FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
@@ -104,6 +106,8 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
 }
 """Module of this package to the keys of its table ``APIS``, which must be the same. A new family adds its line here."""
 
+CHANGES: Final = PASSED_ON - {ApiKey.DESCRIBE_QUORUM}
+"""What needs an entry of the cluster log."""
 LOAD_PAUSE_S: Final = 0.02
 """Between two families: importing one holds the loop for some milliseconds."""
 
@@ -139,4 +143,5 @@ class Apis(Mapping[int, Api]):
     def load(self, family: str) -> None:
         table: ApiTable = import_module(f"app.handlers.{family}").APIS
         assert set(table) == set(FAMILIES[family]), family
-        self._loaded.update((int(key), guarded(key, api)) for key, api in table.items())
+        for key, api in table.items():
+            self._loaded[int(key)] = guarded(key, in_time(api) if key in CHANGES else api)

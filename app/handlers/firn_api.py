@@ -185,6 +185,7 @@ def handle_tier_status(context: Context, request: Request, message: bytes) -> by
             missing=sorted(name for name in wanted if context.image.topic(name) is None or not sees(name)),
             drain=context.drain.sentence(),
             back=[BackTopic(name, partitions, offsets) for name, partitions, offsets in context.back if told(name)],
+            store="" if context.store_trouble is None else context.store_trouble(),
         )
     )
 

@@ -20,11 +20,13 @@ from app.errors import BrokerUnavailable, FirnError
 from app.faults import Faults
 from app.http import compactions, costs, documentation, drains, metrics, record_batches, records, topics
 from app.http.access import Access
-from app.http.bodies import JSON_TYPE, ClientLeft
+from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.conventions import Conventions
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
+from app.http.health import Health
+from app.http.health import Listener as HealthListener
 from app.http.serving import caller_of, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
@@ -87,6 +89,7 @@ def create_app(
         docs_url=None,
         redirect_slashes=False,
     )
+    app.state.health = HealthListener()
     app.include_router(records.router)
     app.include_router(record_batches.router)
     app.include_router(topics.router)
@@ -96,7 +99,9 @@ def create_app(
     app.add_api_route("/", _welcome, include_in_schema=False)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")
-    app.add_api_route("/readyz", _readyz, tags=["Health"], summary="Whether a broker answers this process")
+    app.add_api_route(
+        "/readyz", _readyz, tags=["Health"], summary="Whether a broker can serve something of what it leads"
+    )
     app.add_api_route(
         "/metrics", _metrics, tags=["Health"], summary="Metrics in Prometheus' text format", response_class=Response
     )
@@ -140,7 +145,13 @@ async def _readyz(request: Request) -> Response:
     except TimeoutError:
         refusal = BrokerUnavailable("No broker answered in time.")
     else:
-        return JSONResponse({"status": "ready"})
+        health: Health | None = request.app.state.health.newest
+        if health is None:  # this process was not started by a broker
+            return JSONResponse({"status": "ready"})
+        if health.ready:
+            return json_response({"status": "ready", **health.shown()})
+        answer = RestAnswer(503, 50302, health.sentence())
+        return json_response({"error_code": answer.error_code, "message": answer.message, **health.shown()}, 503)
     if callers is None:
         gateway_of(request).tell("/readyz", refusal)
     else:

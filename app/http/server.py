@@ -1,7 +1,7 @@
 """The HTTP process: uvicorn around the application, until a signal or the end of the parent.
 
-If a broker starts it, the process inherits one end of a socket pair. End of file there means that the broker is gone, for
-whatever reason, and the process ends at once. This module makes the process's clock and randomness.
+If a broker starts it, the process inherits one end of a socket pair. The broker tells its health there. End of file means that the
+broker is gone, for whatever reason, and the process ends at once. This module makes the process's clock and randomness.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from app.http.access import check_encrypted
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
+from app.http.health import Listener
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from app.notices import log_line
@@ -143,7 +144,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     listening = _listen(host, port)
     server = _Server(config, quiet=parent_fd is not None, scheme="http" if tls is None else "https")
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
-        return runner.run(_serve(server, listening, parent_fd, faults, tls))
+        return runner.run(_serve(server, listening, parent_fd, app.state.health, faults, tls))
 
 
 def _descriptors_for(connections: int, kept: int) -> int:
@@ -160,14 +161,21 @@ def _descriptors_for(connections: int, kept: int) -> int:
 
 
 async def _serve(
-    server: _Server, listening: socket.socket, parent_fd: int | None, faults: Faults, tls: HttpTls | None
+    server: _Server,
+    listening: socket.socket,
+    parent_fd: int | None,
+    health: Listener,
+    faults: Faults,
+    tls: HttpTls | None,
 ) -> int:
     if parent_fd is not None:
         loop = asyncio.get_running_loop()
         os.set_blocking(parent_fd, False)
 
         def parent_spoke() -> None:
-            if not os.read(parent_fd, 4096):
+            if told := os.read(parent_fd, 4096):
+                health.feed(told)
+            else:
                 loop.remove_reader(parent_fd)
                 # The broker is gone: requests under way cannot end well, and the address is wanted by the next one.
                 server.config.timeout_graceful_shutdown = ORPHAN_GRACE_S

@@ -6,16 +6,18 @@ id in the other process, and end with it: a part for a missing upload raises Obj
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from struct import Struct
 from typing import Final, NoReturn
 
 import msgspec
 
-from app.errors import LimitExceeded
+from app.errors import LimitExceeded, StorageUnavailable
 from app.limits import MIB
 from app.machine.rpc import Handler, RpcClient
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
+from app.objectstore.health import StoreHealth
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.units import Buffer
 
@@ -84,6 +86,7 @@ class StoreProxy:
         self.part_bytes_min = part_bytes_min
         self._rpc = rpc
         self._timeout_s = timeout_s
+        self.health = StoreHealth(asyncio.get_running_loop().time)
 
     async def get(self, key: str) -> bytes:
         check_key(key)
@@ -118,7 +121,7 @@ class StoreProxy:
         else:
             # As msgpack has it, without a copy of the data.
             lead = _PAIR + _encode(key) + _BIN_32.pack(_BIN_32_CODE, len(data))
-            await self._rpc.call("store.put_if_absent", data, self._timeout_s, lead=lead)
+            await self._call("store.put_if_absent", data, lead=lead)
 
     async def delete(self, key: str) -> None:
         check_key(key)
@@ -153,8 +156,22 @@ class StoreProxy:
     async def close(self) -> None:
         """Nothing to release: the connection is its owner's, and the store is closed by its own process."""
 
-    async def _call(self, method: str, payload: bytes) -> bytes:
-        return await self._rpc.call(method, payload, self._timeout_s)
+    async def _call(self, method: str, payload: Buffer, *, lead: bytes = b"") -> bytes:
+        health = self.health
+        request = health.begin()
+        try:
+            answer = await self._rpc.call(method, payload, self._timeout_s, lead=lead)
+        except StorageUnavailable as error:
+            health.failed(request, str(error))
+            raise
+        except asyncio.CancelledError:
+            health.given_up(request)
+            raise
+        except BaseException:
+            health.answered(request)  # it said why not
+            raise
+        health.answered(request)
+        return answer
 
 
 class ProxyUpload:

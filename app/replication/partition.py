@@ -390,6 +390,11 @@ class PartitionTable:
         found = self.led(topic, index)
         return None if found is None else found.log
 
+    @property
+    def led_count(self) -> int:
+        """How many partitions this broker leads."""
+        return len(self._led)
+
     def all_led(self) -> list[Partition]:
         return list(self._led.values())
 

@@ -1,0 +1,75 @@
+"""When a store counts as away: requests that wait, requests that were given up, and failures."""
+
+from __future__ import annotations
+
+from app.objectstore.health import SILENT_S, StoreHealth
+
+
+class Time:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def health() -> tuple[StoreHealth, Time]:
+    time = Time()
+    return StoreHealth(time), time
+
+
+def test_a_store_that_was_never_asked_is_not_in_trouble() -> None:
+    store, time = health()
+    time.now_s += 1000
+    assert store.trouble() == ""
+
+
+def test_a_request_without_an_answer_makes_the_store_silent_after_a_while() -> None:
+    store, time = health()
+    request = store.begin()
+    time.now_s += SILENT_S - 0.1
+    assert store.trouble() == ""
+    time.now_s += 1.1
+    assert store.trouble() == f"The object store has not responded for {SILENT_S + 1:.0f} s."
+    store.answered(request)
+    assert store.trouble() == ""
+
+
+def test_a_slow_request_beside_others_that_are_answered_is_no_silence() -> None:
+    store, time = health()
+    store.begin()
+    for _ in range(10):
+        quick = store.begin()
+        time.now_s += SILENT_S - 1
+        store.answered(quick)
+        assert store.trouble() == ""
+
+
+def test_silence_goes_on_while_every_request_is_given_up_and_ends_with_an_answer() -> None:
+    store, time = health()
+    for _ in range(3):
+        request = store.begin()
+        time.now_s += 10
+        store.given_up(request)
+        time.now_s += 10
+    assert store.trouble() == "The object store has not responded for 60 s."
+    store.answered(store.begin())
+    assert store.trouble() == ""
+
+
+def test_a_request_that_is_given_up_soon_says_nothing_of_the_store() -> None:
+    store, time = health()
+    request = store.begin()
+    time.now_s += SILENT_S - 1
+    store.given_up(request)
+    time.now_s += 100
+    assert store.trouble() == ""
+
+
+def test_failures_are_told_with_the_newest_reason_since_the_first() -> None:
+    store, time = health()
+    store.failed(store.begin(), "AccessDenied.")
+    time.now_s += 7
+    store.failed(store.begin(), "no route to host")
+    assert store.trouble() == "The object store has failed for 7 s: no route to host."
+    store.answered(store.begin())
+    assert store.trouble() == ""
