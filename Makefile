@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -44,8 +44,11 @@ spark-demo: $(VENV)/.spark ## Produce, tier, stop the broker, then ask the bucke
 	@tools/system-packages.sh java:default-jdk-headless
 	@$(BIN)/python -m pyspark_firn.tour spark-demo
 
-system-packages: ## Install what some tests and the quick start want: redis-server, kcat, curl, strace, a JDK, Maven
+system-packages: ## Install what some tests want: redis-server, kcat, curl, strace, a JDK, Maven
 	@tools/system-packages.sh redis-server:redis-server kcat:kcat curl:curl strace:strace java:default-jdk-headless mvn:maven
+
+quickstart-packages: $(VENV)/.run ## Install what the quick start wants: the environment, kcat and curl
+	@tools/system-packages.sh kcat:kcat curl:curl
 
 kafka-libs: system-packages
 	@tools/kafka-libs.sh "$(FIRN_KAFKA_LIBS)"

@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SET_UP = re.compile(r"^make run system-packages && source \.venv/bin/activate .*$", re.MULTILINE)
+SET_UP = re.compile(r"^make quickstart-packages && source \.venv/bin/activate .*$", re.MULTILINE)
 """The quick start's first line. Tests have an environment already; in place of it ``firn`` is put on the path."""
 NOT_RUN = {
     "make run": "is what the demo's tests run",

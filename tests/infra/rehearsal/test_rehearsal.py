@@ -189,6 +189,7 @@ def test_a_machine_without_the_tools_is_told_which_packages_it_needs(
     assert {"debootstrap", "systemd-container"} <= set(TOOLS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(can_rehearse() != "", reason=can_rehearse())
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_the_rehearsal_started_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
