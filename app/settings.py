@@ -56,6 +56,7 @@ from app.configs.without_effect import (
     checked_text,
 )
 from app.errors import ConfigError, RequestRejected
+from app.extras import install_hint
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
 
@@ -787,7 +788,7 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
     if not re.match(r"(rediss?|unix)://.", text):
         raise ValueError("it must be redis://HOST:PORT/DB, rediss://… or unix:///path")
     if find_spec("redis") is None:
-        raise ValueError("the Redis client is not installed: run pip install 'firn-broker[redis]'")
+        raise ValueError(f"the Redis client is not installed: run {install_hint('redis')}")
     return {"redis_url": text}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import app
+from app.extras import install_hint
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -38,7 +39,18 @@ def test_every_hint_to_install_firn_names_its_distribution_and_an_extra_that_it_
             assert hint["name"] == PROJECT["name"] == "firn-broker", f"{path}: {hint[0]}"
             extras = set((hint["extras"] or "").split(",")) - {""}
             assert extras <= set(PROJECT["optional-dependencies"]), f"{path}: {hint[0]}"
+        for extra in re.findall(r"install_hint\(['\"](\w+)['\"]\)", text):
+            seen += 1
+            assert extra in PROJECT["optional-dependencies"], f"{path}: {extra}"
     assert seen > 3
+
+
+def test_a_hint_names_the_checkout_that_runs_and_elsewhere_the_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install_hint("security") == f"pip install '{ROOT}[security]'"
+    monkeypatch.setattr("app.extras.__file__", str(tmp_path / "app" / "extras.py"))
+    assert install_hint("security") == "pip install 'firn-broker[security]'"
 
 
 def test_the_command_and_the_version_stay_as_they_were() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from app.addresses import is_loopback
 from app.configs.listeners import ListenerConfig
 from app.errors import ConfigError
+from app.extras import install_hint
 from app.machine.certificates import Pem, TlsSettings, new_context, read
 from app.machine.web import NotFetched, fetch
 from app.security.tokens import ALGORITHMS, Keys, TokenRules, read_keys
@@ -57,7 +58,7 @@ class TokenKeys:
         """
         for module, package in (("jwt", "PyJWT"), ("cryptography", "cryptography")):
             if find_spec(module) is None:
-                raise ConfigError(f"OAUTHBEARER needs the package {package}: run pip install 'firn-broker[security]'.")
+                raise ConfigError(f"OAUTHBEARER needs the package {package}: run {install_hint('security')}.")
         import_module("jwt")  # now, because it takes 100 ms of CPU, and the first login would wait for it
         self._name = listener.name
         self._url = listener.text(URL)

@@ -26,6 +26,7 @@ from app.cli.session import (
     parse_bootstrap,
 )
 from app.errors import ConfigError
+from app.extras import install_hint
 from app.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
@@ -371,6 +372,4 @@ def _needing_spark_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"Jobs need the package {error.name}. Install it with `pip install 'firn-broker[spark]'`."
-        ) from None
+        raise ConfigError(f"Jobs need the package {error.name}. Install it with `{install_hint('spark')}`.") from None

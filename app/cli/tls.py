@@ -15,6 +15,7 @@ import typer
 
 from app.cli.session import Json
 from app.errors import ConfigError
+from app.extras import install_hint
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -145,7 +146,7 @@ def _x509() -> ModuleType:
     try:
         from cryptography import x509
     except ImportError:
-        raise ConfigError("firn tls needs the package cryptography: run pip install 'firn-broker[security]'.") from None
+        raise ConfigError(f"firn tls needs the package cryptography: run {install_hint('security')}.") from None
     return x509
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.errors import ConfigError
+from app.extras import install_hint
 
 JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 
@@ -25,7 +26,7 @@ def pem_of(data: bytes, password: str, *, name: str, with_key: bool) -> bytes:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError:
         raise ConfigError(
-            f"{name} needs the package cryptography to be read: run pip install 'firn-broker[security]'."
+            f"{name} needs the package cryptography to be read: run {install_hint('security')}."
         ) from None
     try:
         found = pkcs12.load_pkcs12(data, password.encode() if password else None)

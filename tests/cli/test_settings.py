@@ -152,7 +152,9 @@ def test_a_wrong_flag_is_answered_with_the_mend(flags: dict[str, str | None], wo
 
 def test_redis_is_refused_with_the_mend_where_its_client_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    assert "not installed: run pip install 'firn-broker[redis]'" in complaint(flags={"--redis": "redis://h:1/0"})
+    assert f"not installed: run pip install '{Path(__file__).parents[2]}[redis]'" in complaint(
+        flags={"--redis": "redis://h:1/0"}
+    )
 
 
 def test_a_wrong_variable_or_file_is_named(toml: Any, tmp_path: Path) -> None:
