@@ -79,7 +79,15 @@ class Brokers:
         self.ports = {node_id: free_port() for node_id in nodes}
         self.inner_ports = self.ports if security is None else {node_id: free_port() for node_id in nodes}
         """Where brokers reach each other."""
-        self.hosts = {node_id: "127.0.0.1" if security is None else security.host(node_id) for node_id in nodes}
+        self.hosts = {
+            node_id: security.host(node_id)
+            if security is not None
+            else f"127.0.0.{node_id}"
+            if proxied
+            else "127.0.0.1"
+            for node_id in nodes
+        }
+        """Brokers that may be cut off are on machines of their own, because brokers of one host count once (ADR 0040)."""
         self._security = security
         self.settings = settings
         self._redis = redis
@@ -114,6 +122,8 @@ class Brokers:
             name: value.format(node=node_id) if isinstance(value, str) else value
             for name, value in self.settings.items()
         }
+        if self._security is None and self.links is not None:
+            settings["listen_host"] = self.hosts[node_id]
         more: dict[str, Any] = {"settings": settings}
         if self._redis is not None:
             more["redis"] = self._redis

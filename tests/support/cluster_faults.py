@@ -229,14 +229,13 @@ class Faults:
             self._brokers.heal_bucket(node_id)
 
     def isolate(self) -> None:
-        """One broker hears neither the others nor the bucket; clients hear it. Those that ask it for shares or decisions alone are
-        told of nobody else before their metadata is old, as by a broker of Kafka."""
+        """One broker hears neither the others nor the bucket; clients hear it."""
         assert self._brokers.links is not None
         node_id = self.victim()
         ways = self._brokers.links.apart([node_id], self._brokers.nodes)
         self._brokers.cut_bucket(node_id)
         self._brokers.links.cut(ways)
-        self.go_on(between_brokers=False)
+        self.go_on()
         self._brokers.links.heal(ways)
         self._brokers.heal_bucket(node_id)
 

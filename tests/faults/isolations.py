@@ -1,0 +1,163 @@
+"""Brokers of a cluster that hear neither the others nor the bucket, under groups of all kinds (ADR 0040).
+
+    python -m tests.faults.isolations BROKERS FAULTS SEED [OBJECT]
+
+prints how long each group needed to get on, from the beginning of each fault, and who was cut off. With ``OBJECT`` the records, and
+what coordinators keep, are in the object store.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import NewTopic
+
+from tests.faults import share_load
+from tests.faults.group_load import Groups
+from tests.faults.share_load import Shares
+from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, brokers_running, controller_of, seen, until
+
+HOLD_S: Final = 2.0
+"""How long a fault lasts at least after all have got on."""
+SETTINGS: Final[Mapping[str, object]] = share_load.SETTINGS | {
+    "group_initial_rebalance_delay_ms": 0,
+    "group_consumer_heartbeat_interval_ms": 500,
+    "group_consumer_min_heartbeat_interval_ms": 500,
+    "group_share_heartbeat_interval_ms": 500,
+    "group_share_min_heartbeat_interval_ms": 500,
+    "replica_lag_time_max_ms": 2_000,
+}
+
+
+def is_whole(brokers: Brokers) -> bool:
+    """Whether all brokers are there, and all replicas in sync."""
+    found = seen(brokers.admin)
+    return (
+        len(found.brokers) == len(brokers.nodes)
+        and bool(found.topics)
+        and all(
+            one.leader >= 0 and len(one.isrs) == len(one.replicas)
+            for topic in found.topics.values()
+            for one in topic.partitions.values()
+        )
+    )
+
+
+class Clients:
+    """A producer, groups of both protocols with static and cooperative members, and a share group."""
+
+    def __init__(self, brokers: Brokers, seed: int, *, in_store: bool) -> None:
+        config = {"min.insync.replicas": str(min(2, len(brokers.nodes) - 1))}
+        if in_store:
+            config |= {"firn.durability": "object", "firn.wal.linger.ms": "50"}
+        until(lambda: len(seen(brokers.admin).brokers) == len(brokers.nodes), "all brokers are in the cluster")
+        topic = NewTopic("t", PARTITIONS, min(3, len(brokers.nodes)), config=config)
+        admin = brokers.admin
+        admin.create_topics([topic])["t"].result(WAIT_S)
+        until(lambda: is_whole(brokers), "the topic is there")
+        self.writing = Writing(brokers.bootstrap, pace_s=0.04)
+        self.groups = Groups(brokers.bootstrap, self.writing)
+        self.shares = Shares(brokers.bootstrap, self.writing, seed)
+
+    def more(self) -> dict[str, Callable[[], bool]]:
+        """By group: whether it has got something done, in every partition, that began after this call."""
+        found: dict[str, Callable[[], bool]] = {"share group": self.shares.more(), "producer": self.writing.more()}
+        for group in self.groups.groups:
+            before = list(group.committed)
+            found[group.name] = lambda group=group, before=before: all(  # type: ignore[misc]
+                now > old for now, old in zip(group.committed, before, strict=True)
+            )
+        return found
+
+    def get_on(self, what: str) -> dict[str, float]:
+        """Wait until all have got on. Returns: how long each needed, in seconds."""
+        began_s = time.monotonic()
+        waiting = self.more()
+        took_s: dict[str, float] = {}
+
+        def all_have() -> bool:
+            for name, has in waiting.items():
+                if name not in took_s and has():
+                    took_s[name] = time.monotonic() - began_s
+            return len(took_s) == len(waiting)
+
+        try:
+            until(all_have, what)
+        except AssertionError:
+            raise AssertionError(f"{what}: {sorted(waiting.keys() - took_s.keys())} did not get on; {took_s}") from None
+        return took_s
+
+    def finish(self) -> None:
+        """Write no more, and wait until everything was read."""
+        self.writing.finish()
+        self.groups.finish()
+        self.shares.finish()
+
+    def stop(self) -> None:
+        self.groups.stop()
+        self.shares.stop()
+        self.writing.finish()
+
+    def check(self, brokers: Brokers) -> None:
+        self.writing.check(brokers.bootstrap)
+        self.groups.check()
+        self.shares.check()
+
+
+def isolate(
+    path: Path, nodes: int, count: int, seed: int, *, in_store: bool = False
+) -> list[tuple[str, dict[str, float]]]:
+    """Cut brokers off from the others and from the bucket, one after another; the controller is every second one. Each time all
+    clients have to get on before it is healed. Returns: who was cut off, and how long each client needed."""
+    rng = random.Random(seed)
+    found: list[tuple[str, dict[str, float]]] = []
+    settings = dict(SETTINGS)
+    if in_store:
+        settings |= {"new_level": 3, "firn_internal_durability": "object"}
+    with brokers_running(path, range(1, nodes + 1), proxied=True, settings=settings) as brokers:
+        assert brokers.links is not None
+        clients = Clients(brokers, seed, in_store=in_store)
+        try:
+            clients.get_on("before the first fault")
+            for number in range(count):
+                controller = controller_of(brokers.admin)
+                others = [one for one in brokers.nodes if one != controller]
+                victim = controller if number % 2 else rng.choice(others)
+                who = "the controller" if victim == controller else "another broker"
+                ways = brokers.links.apart([victim], brokers.nodes)
+                brokers.cut_bucket(victim)
+                brokers.links.cut(ways)
+                took_s = clients.get_on(f"fault {number + 1}, {who}, broker {victim} of {nodes}, is cut off")
+                time.sleep(HOLD_S)
+                brokers.links.heal(ways)
+                brokers.heal_bucket(victim)
+                found.append((who, took_s))
+                slowest = ", ".join(f"{name} {s:.1f}" for name, s in sorted(took_s.items(), key=lambda one: -one[1]))
+                print(f"{time.time():.2f} {number + 1}: {who}, broker {victim} of {nodes}: {slowest}", flush=True)
+                until(lambda: is_whole(brokers), f"all are in sync after fault {number + 1}")
+                clients.get_on(f"after fault {number + 1}")
+            clients.finish()
+        finally:
+            clients.stop()
+        clients.check(brokers)
+        for node_id in brokers.nodes:
+            assert "Traceback" not in brokers.lines(node_id), node_id
+    return found
+
+
+if __name__ == "__main__":
+    brokers_, faults_, seed_ = map(int, sys.argv[1:4])
+    with tempfile.TemporaryDirectory() as folder:
+        took = isolate(Path(folder), brokers_, faults_, seed_, in_store="OBJECT" in sys.argv[4:])
+    longest: dict[tuple[str, str], float] = {}
+    for who_, each in took:
+        for name_, seconds in each.items():
+            longest[who_, name_] = max(longest.get((who_, name_), 0.0), seconds)
+    for (who_, name_), seconds in sorted(longest.items()):
+        print(f"{who_} of {brokers_} cut off, {name_}: {seconds:.1f} s at most")
