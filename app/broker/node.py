@@ -78,6 +78,7 @@ from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
+from app.turns import Portion
 from app.units import BrokerId, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -103,8 +104,6 @@ RELEASE_S: Final = 4.0
 """How long a stop waits until its leaderships in the write-ahead log are given up."""
 REFRESH_S: Final = 5.0
 """How long a replaced broker reads manifests, to log the records that they lack."""
-ENDED_AT_ONCE: Final = 64
-"""Partitions whose waiting requests are ended in one turn of the loop, when this broker is isolated."""
 PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
@@ -669,10 +668,11 @@ class Node:
         shut = table.shut_gate()
         self.context.fan_out.forget_all()
         self.shares.leader.end_waits({partition.key for partition in shut})
-        for place, partition in enumerate(shut, 1):
+        portion = Portion()
+        for partition in shut:
             table.end_waits(partition)
-            if place % ENDED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            if portion.spent():
+                await portion.rest()
 
     def _follow_leaders(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.topics or delta.brokers:

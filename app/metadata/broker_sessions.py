@@ -15,6 +15,7 @@ from typing import Final
 
 from app.errors import ErrorCode
 from app.metadata.cluster import BrokerImage
+from app.metadata.pace import STARVED_PATIENCE_S
 from app.units import BrokerId
 
 SESSION_TIMEOUT_S: Final = 3.0
@@ -82,6 +83,8 @@ class BrokerSessions:
         self._pause_s_min = tick_interval_s + PAUSE_S_MIN
         self._tick_interval_s = tick_interval_s
         self._now_s = now_s
+        self.starved = False
+        """Whether this controller's own loop is starved: then only a longer silence of a broker counts (L5)."""
         self._sessions: dict[int, _Session] = {}
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -225,4 +228,6 @@ class BrokerSessions:
             return session.alive_s
         if session.refused_s is not None:
             return session.refused_s
+        if self.starved:
+            return session.alive_s + max(self._session_timeout_s, STARVED_PATIENCE_S)
         return session.alive_s + self._session_timeout_s

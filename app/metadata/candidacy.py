@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 
 from app.metadata.broker_sessions import REFUSALS, REFUSALS_WITHIN_S
 from app.metadata.liveness import BEAT_INTERVAL_MS
+from app.metadata.pace import STARVED_PATIENCE_S
 
 UNHEARD_S: Final = 2.0
 """Without a sign of the controller for so long, it is unheard (C3)."""
@@ -149,6 +150,10 @@ class Candidacy:
         self._heard_s: float | None = None
         self._unheard_since_s = now_s if self._controller_is_gone else now_s + UNHEARD_S
         self._refusals_s: list[float] = []
+        self._refuses = False
+        """Whether the controller's address refuses connections."""
+        self.starved = False
+        """Whether this broker's own loop is starved: then only a longer silence of the controller counts (L5)."""
         self._not_before_s = now_s
         self._pause_s = PAUSE_S_MIN
         self._sign_due_s = now_s
@@ -167,7 +172,7 @@ class Candidacy:
 
     def has_heard(self, now_s: float) -> bool:
         """Whether this broker has heard the controller within the last 2 s: its answer to others that ask."""
-        return self._heard_s is not None and now_s < self._unheard_since_s
+        return self._heard_s is not None and now_s < self._unheard_from_s
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -197,6 +202,7 @@ class Candidacy:
         self._refusals_s = [*self._refusals_s[1 - REFUSALS :], now_s]
         if len(self._refusals_s) == REFUSALS and now_s - self._refusals_s[0] <= REFUSALS_WITHIN_S:
             self._unheard_since_s = min(self._unheard_since_s, now_s)
+            self._refuses = True
 
     def answered(self, round_number: int, broker_id: int, *, heard: bool, controller_epoch: int) -> None:
         """A broker's answer to ``AskOthers``. An answer to an earlier round counts for nothing."""
@@ -284,19 +290,27 @@ class Candidacy:
         """Whether it is certain that nobody is the controller: there is no seal, or it is this broker's, from before its start."""
         return self._controller_id in (NOBODY, self._broker_id)
 
+    @property
+    def _unheard_from_s(self) -> float:
+        """From when on the controller counts as unheard. An address that refuses needs no patience."""
+        if self.starved and not self._refuses and not self._controller_is_gone:
+            return self._unheard_since_s + STARVED_PATIENCE_S - UNHEARD_S
+        return self._unheard_since_s
+
     def _turn_s(self) -> float:
         """When this broker may begin, or go on with, an attempt."""
         others = self._unfenced - {self._broker_id, self._controller_id}
         # A fenced broker comes after all others.
         earlier = sum(each < self._broker_id for each in others) if self._broker_id in self._unfenced else len(others)
         delay_s = max(min(earlier, RANK_MAX) * RANK_DELAY_S + self._jitter_s, 0.0)
-        return max(self._unheard_since_s + delay_s, self._not_before_s)
+        return max(self._unheard_from_s + delay_s, self._not_before_s)
 
     def _seen_alive(self, now_s: float) -> None:
         self._heard_s = now_s
         self._unheard_since_s = now_s if self._controller_is_gone else now_s + UNHEARD_S
         self._sign_due_s = now_s
         self._refusals_s.clear()
+        self._refuses = False
         self._pause_s = PAUSE_S_MIN
         self._round = None
 

@@ -38,6 +38,7 @@ from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, Comebacks, preferred_leaders_back
 from app.metadata.log_ends import OrphanedLogs
 from app.metadata.log_leaders import log_has_ended
+from app.metadata.pace import Pace
 from app.metadata.place import ASK_S, Holder, Places, Stranger
 from app.metadata.view import ClusterView
 from app.metadata.wal_changes import drop_ranges, release_partitions, switch_partitions
@@ -95,6 +96,8 @@ class Desk:
         """Set when a session, a broker or the office has changed in a way that may call for a change."""
         self.on_beat: Callable[[int], None] | None = None
         """Called with the broker id of each heartbeat, also while this controller cannot confirm the log (ADR 0040, IS1)."""
+        self.pace = Pace()
+        """Of this broker's loop."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
         self._away_since_s: dict[tuple[int, int], float] = {}
@@ -138,6 +141,7 @@ class Desk:
         try:
             while self._in_office():
                 await self._wait(sessions)
+                sessions.starved = self.pace.is_starved(loop.time())
                 sessions.tick(loop.time())
                 if loop.time() - self.controller.confirmed_s >= CONFIRM_S - CONFIRM_EARLY_S:
                     await self._confirm()

@@ -559,9 +559,11 @@ class ClusterMember(Elsewhere):
             stops = self._wants_stop and not self._may_stop.is_set()
             interval_s = self._view.config.broker_heartbeat_interval_ms / 1000
             wait_s = min(STEP_S, interval_s) if hurried or stops else shared_wait_s(self._now_s(), interval_s)
+            due_s = self._now_s() + wait_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._beat_look.wait()
+            self.desk.pace.came(due_s, self._now_s())
 
     def _note_refused(self, error: FirnError) -> None:
         if isinstance(error, NotSent) and self._candidacy is not None:
@@ -645,6 +647,7 @@ class ClusterMember(Elsewhere):
                 await self._candidacy_look.wait()
                 continue
             candidacy.follow([broker_id for broker_id, one in self._image.brokers.items() if not one.fenced])
+            candidacy.starved = self.desk.pace.is_starved(self._now_s())
             match candidacy.decide(self._now_s()):
                 case Wait(until_s):
                     with suppress(TimeoutError):

@@ -118,6 +118,8 @@ def isolate(
     rng = random.Random(seed)
     found: list[tuple[str, dict[str, float]]] = []
     settings = dict(SETTINGS)
+    if nodes == 2:  # one of two brokers is away: it is to be enough
+        settings["share_coordinator_state_topic_min_isr"] = 1
     if in_store:
         settings |= {"new_level": 3, "firn_internal_durability": "object"}
     with brokers_running(path, range(1, nodes + 1), proxied=True, settings=settings) as brokers:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 
+from app.metadata.broker_sessions import TICK_INTERVAL_S
 from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadLog, Seal, Wait
+from app.metadata.pace import Pace
 
 STEPS_PER_S: Final = 20
 BEAT_STEPS: Final = STEPS_PER_S // 2
@@ -51,6 +53,14 @@ class _Broker:
     seals_at: int | None = None
     """The step at which its seal reaches the bucket, while it seals."""
     sealing_epoch: int = 0
+    pace: Pace = field(default_factory=Pace)
+    period_steps: int = 1
+    """It gets a processor once in so many steps."""
+    phase: int = 0
+    lived_s: float = 0.0
+    sent_to: int = -1
+    sent_s: float = 0.0
+    """Its last heartbeat. A starved controller reads it when it gets a processor."""
     last_sign_s: float = 0.0
 
 
@@ -98,6 +108,12 @@ class Candidates:
         self.vanish(broker_id)
         self._brokers[broker_id].refuses = True
 
+    def starve(self, broker_id: int, period_s: float, phase_s: float) -> None:
+        """It gets a processor for a moment, once in so many seconds."""
+        broker = self._brokers[broker_id]
+        broker.period_steps, broker.phase = int(period_s * STEPS_PER_S), int(phase_s * STEPS_PER_S)
+        broker.lived_s = self._now_s
+
     def cut(self, one: int, other: int) -> None:
         self._cuts.add(frozenset((one, other)))
 
@@ -125,7 +141,7 @@ class Candidates:
         while self._now_s < until_s:
             self._step += 1
             for broker in self._brokers.values():
-                if broker.alive:
+                if broker.alive and self._step % broker.period_steps == broker.phase % broker.period_steps:
                     self._live(broker)
 
     # --- what brokers do ----------------------------------------------------------------------------------------------
@@ -143,6 +159,11 @@ class Candidates:
             broker.sign_arrives_at = self._step + broker.sign_delay_steps * (self._step // SIGN_STEPS % 2)
         if self._step == broker.sign_arrives_at:
             self.signs_s[broker.broker_id] = self._now_s
+        starves = broker.period_steps > 1
+        if starves:
+            broker.pace.came(broker.lived_s + TICK_INTERVAL_S, self._now_s)
+        broker.lived_s = self._now_s
+        broker.candidacy.starved = broker.pace.is_starved(self._now_s)
         if broker.is_controller:
             self._rule(broker)
             return
@@ -150,7 +171,7 @@ class Candidates:
             if self._step >= broker.seals_at:
                 self._finish_seal(broker)
             return
-        if self._step % BEAT_STEPS == broker.beats_at:
+        if starves or self._step % BEAT_STEPS == broker.beats_at:
             self._beat(broker)
         if not broker.candidacy.has_heard(self._now_s) and self._step % POLL_STEPS == broker.beats_at:
             self._read_log(broker)
@@ -159,7 +180,7 @@ class Candidates:
 
     def _rule(self, broker: _Broker) -> None:
         """C6: confirm the log; C8: go on as a broker if it has a newer seal."""
-        if broker.bucket and self._step % CONFIRM_STEPS == 0:
+        if broker.bucket and (broker.period_steps > 1 or self._step % CONFIRM_STEPS == 0):
             broker.confirmed_s = self._now_s
             self._read_log(broker)
             broker.is_controller = self._log[-1] == broker.broker_id
@@ -170,10 +191,15 @@ class Candidates:
     def _beat(self, broker: _Broker) -> None:
         controller_id = broker.candidacy.controller_id
         if controller_id != broker.broker_id and self._reaches(broker.broker_id, controller_id):
-            confirmed = self._confirmed(self._brokers[controller_id])
-            broker.candidacy.heard(controller_id, self._now_s, confirmed=confirmed)
-            if confirmed:
-                broker.last_sign_s = self._now_s
+            controller = self._brokers[controller_id]
+            if controller.period_steps > 1 and broker.sent_to == controller_id and controller.lived_s <= broker.sent_s:
+                return  # it has not read the last one yet
+            confirmed = self._confirmed(controller)
+            if controller.period_steps == 1 or broker.sent_to == controller_id:
+                broker.candidacy.heard(controller_id, self._now_s, confirmed=confirmed)
+                if confirmed:
+                    broker.last_sign_s = self._now_s
+            broker.sent_to, broker.sent_s = controller_id, self._now_s
 
     def _meet_refusals(self, broker: _Broker) -> None:
         controller_id = broker.candidacy.controller_id

@@ -111,6 +111,28 @@ def test_l1_a_pause_of_the_controller_is_taken_off() -> None:
     assert sessions.expired(7.6) == [A]
 
 
+def test_l5_a_starved_controller_waits_for_nine_seconds() -> None:
+    sessions = sessions_of(broker(A))
+    sessions.heard(A, EPOCH, 0.0, applied=20)
+    sessions.starved = True
+    run(sessions, 0.0, 8.9)
+    assert sessions.expired(8.9) == []
+    assert sessions.expired(9.0) == [A]
+    sessions.heard(A, EPOCH, 9.1, applied=20)
+    sessions.starved = False
+    run(sessions, 9.1, 12.0)
+    assert sessions.expired(12.2) == [A]
+
+
+def test_l5_a_starved_controller_fences_a_broker_whose_address_refuses() -> None:
+    sessions = sessions_of(broker(A))
+    sessions.heard(A, EPOCH, 0.0, applied=20)
+    sessions.starved = True
+    for at_s in (0.1, 0.2, 0.3):
+        sessions.refused(A, EPOCH, at_s)
+    assert sessions.expired(0.3) == [A]
+
+
 def test_l1_whichever_call_comes_first_after_a_pause_finds_it() -> None:
     sessions = sessions_of(broker(A), broker(B))
     sessions.heard(B, EPOCH, 10.0, applied=20)

@@ -16,6 +16,7 @@ from app.metadata.candidacy import (
     Seal,
     Wait,
 )
+from app.metadata.pace import STARVED_PATIENCE_S
 from tests.metadata.simulated_candidates import STEPS_PER_S, Candidates
 
 A, B, C, D, E = 1, 2, 3, 4, 5
@@ -61,6 +62,23 @@ def test_c3_a_broker_that_hears_the_controller_waits() -> None:
     assert one.decide(2.0) == Wait(3.5)
     assert one.has_heard(3.4)
     assert not one.has_heard(3.5)
+
+
+def test_l5_a_starved_broker_waits_for_nine_seconds() -> None:
+    one = candidate()
+    one.starved = True
+    assert one.decide(5.0) == Wait(STARVED_PATIENCE_S)
+    assert one.has_heard(8.9), "and says so to others"
+    assert not one.has_heard(9.0)
+    asked(one, STARVED_PATIENCE_S)
+
+
+def test_l5_an_address_that_refuses_needs_no_patience() -> None:
+    one = candidate()
+    one.starved = True
+    for at_s in (3.0, 3.2, 3.4):
+        one.controller_refused(at_s)
+    asked(one, 3.4)
 
 
 def test_c3_it_asks_the_other_unfenced_brokers_after_two_seconds() -> None:
@@ -437,6 +455,32 @@ def test_exactly_one_seals_at_once_after_a_controller_was_killed(brokers: int, s
     assert len(cluster.seals) == 1, cluster.seals
     assert cluster.seals[0].time_s - 5.0 < 2.0
     assert cluster.all_follow(cluster.seals[0].broker_id)
+
+
+@pytest.mark.parametrize("brokers", [3, 5])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("period_s", [2.5, 4.0])
+def test_l5_brokers_that_are_all_starved_depose_no_controller(brokers: int, seed: int, period_s: float) -> None:
+    cluster = Candidates(brokers, seed)
+    cluster.run(5.0)
+    for broker_id in range(1, brokers + 1):
+        cluster.starve(broker_id, period_s, seed * 0.3 + broker_id)
+    cluster.run(120.0)
+    assert cluster.seals == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("period_s", [1.0, 2.5])
+def test_l5_brokers_that_are_starved_replace_a_controller_that_is_gone(seed: int, period_s: float) -> None:
+    cluster = Candidates(3, seed)
+    cluster.run(5.0)
+    for broker_id in (B, C):
+        cluster.starve(broker_id, period_s, seed * 0.3 + broker_id)
+    cluster.run(20.0)
+    cluster.vanish(A)
+    cluster.run(60.0)
+    assert cluster.seals
+    assert cluster.seals[0].after_last_sign_s < STARVED_PATIENCE_S + 4 * period_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
