@@ -28,6 +28,11 @@ NONCE_BYTES: Final = 24
 SECRET_BYTES: Final = 32
 """What the salts of users who do not exist are made of."""
 MESSAGE_BYTES_MAX: Final = 16_384
+DOUBLED_NONCE: Final = (
+    "the client repeats its nonce in front of the server's, as librdkafka before 2.6.1 does, and kcat of Debian 12 with it. "
+    "Update the client."
+)
+"""Said to whoever sends such a message, before any credential is looked at. RFC 5802, 5.1 has the nonce as the server sent it."""
 SHAPES_MAX: Final = 64
 """Shapes of salts that are imitated. Each costs a login some microsecond."""
 SHAPE_BYTES_MAX: Final = 1024
@@ -319,6 +324,8 @@ class ScramServer:
             binding, proof = b64decode(found[1], validate=True), b64decode(found[4], validate=True)
         except NotBase64:
             raise Refused(self._why(), user=self._user) from None
+        if found[2] == self._nonce_full[: -len(self._nonce)] + self._nonce_full:
+            raise Refused(f"{self._why()}: {DOUBLED_NONCE}", user=self._user)
         if binding != self._gs2 or found[2] != self._nonce_full or len(proof) != self._mechanism.key_bytes:
             raise Refused(self._why(), user=self._user)
         message = self._auth_message + b"," + token[: token.rindex(b",p=")]

@@ -88,6 +88,16 @@ def test_a_wrong_password_and_a_user_who_does_not_exist_look_the_same(kind: Scra
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("user", ["user", "nobody"])
+def test_a_client_that_doubles_its_nonce_is_told_so_whoever_it_names(user: str) -> None:
+    client, other = ScramClient(SHA_512, user, "pencil", nonce="client"), server(SHA_512)
+    first = other.evaluate(client.first)
+    assert isinstance(first, bytes)
+    with pytest.raises(Refused, match=r"repeats its nonce .* librdkafka before 2\.6\.1") as refused:
+        other.evaluate(client.answer(first).replace(b"r=client", b"r=clientclient"))
+    assert refused.value.user == user
+
+
 def test_the_salt_of_a_user_who_does_not_exist_stays_the_same_and_is_anothers_for_another() -> None:
     salts = [server(kind).evaluate(b"n,,n=%s,r=c" % user) for kind in KINDS for user in (b"a", b"a", b"b")]
     assert salts[0] == salts[1] != salts[2] != salts[3] == salts[4]
