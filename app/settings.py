@@ -86,6 +86,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "--node-id": "node.id",
     "--redis": "firn.redis.url",
     "--take-over": "firn.take.over",
+    "--create-store": "firn.store.create",
     "--ephemeral": "firn.ephemeral",
     "--rack": "broker.rack",
 }
@@ -585,6 +586,15 @@ def catalogue() -> Mapping[str, Setting]:
     settings = [
         Setting("firn.take.over", None, 1, 0, _parse_take_over, "false", "Take over a node id from another directory."),
         Setting(
+            "firn.store.create",
+            None,
+            1,
+            0,
+            _parse_store_create,
+            "false",
+            "Make a new store of a missing or empty directory, where it is not clear that this is no file system to be mounted.",
+        ),
+        Setting(
             "listener.security.protocol.map",
             None,
             1,
@@ -747,9 +757,17 @@ def _why(error: RequestRejected, name: str) -> str:
 
 
 def _parse_take_over(text: str) -> Mapping[str, Any]:
+    return {"take_over": _parse_boolean(text)}
+
+
+def _parse_store_create(text: str) -> Mapping[str, Any]:
+    return {"store_create": _parse_boolean(text)}
+
+
+def _parse_boolean(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("it must be true or false")
-    return {"take_over": text.strip().lower() == "true"}
+    return text.strip().lower() == "true"
 
 
 def _parse_directory(text: str) -> Mapping[str, Any]:

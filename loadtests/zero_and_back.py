@@ -56,7 +56,7 @@ class Broker:
 
     def __init__(self, directory: Path, store: str) -> None:
         port = self.port = free_port()
-        command = [*serve_command(directory, port, store=store), "--ephemeral", "--node-id", "auto"]
+        command = [*serve_command(directory, port, store=store), "--ephemeral", "--create-store", "--node-id", "auto"]
         self.log = directory.with_suffix(".out")
         settings = os.environ | S3_ENVIRONMENT
         settings.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -96,7 +96,7 @@ class StoreSession:
             if not is_there:
                 raise ConfigError(f"There is no folder {self._location.path}: name the bucket with the option 'store'.")
             # Not opened as a broker opens it: that would clean up, and a reader may lack the right to write.
-            self.store = DirectoryStore(self._location.path, self._pool)
+            self.store = DirectoryStore(self._location.path, self._pool, mode=self._location.mode)
         else:
             self.store = await open_store(self._location, pool=self._pool, rng=random.Random())
         self.metadata = MetadataFollower(self.store, SystemClock(), keeps=self._keeps_manifests)

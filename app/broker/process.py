@@ -78,6 +78,20 @@ TRUST: Final = (
 among them: it may be of the clients' authority alone, and would then have every other certificate refused."""
 
 
+def may_create_store(fs: FileSystem, config: BrokerConfig) -> bool:
+    """Whether a missing or empty store directory is a new store, and no file system that is not mounted.
+
+    A data directory with an owner knows a store. One that may be lost can say nothing.
+
+    Raises: CorruptionError, StorageUnavailable.
+    """
+    from app.hot.manager import read_meta
+
+    if read_meta(fs, config.data_dir) is not None:
+        return False
+    return not config.firn_ephemeral or config.store_create
+
+
 class Broker:
     """A broker process. Belongs to the loop that starts it."""
 
@@ -158,6 +172,7 @@ class Broker:
                 "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
                 *(["--wal-store", self.config.wal_store_url] if self.config.wal_store_url else []),
                 *(("--urgent",) if self._answers_from_store else ()),
+                *(() if may_create_store(fs, self.config) else ("--existing",)),
             ),
             inherited=[lock.fileno()],
             rng=self._rng,

@@ -33,6 +33,7 @@ _FAMILIES: Final = {
     "group": ("group", "app"),
     "acl": ("acl", "app"),
     "tier": ("tier", "app"),
+    "store": ("store", "app"),
     "cluster": ("cluster", "app"),
     "quota": ("quota", "app"),
     "verify": ("verify", "verify"),

@@ -101,6 +101,9 @@ def doctor(
     results = [*settings_checks(reviewed), *machine_checks()]
     running = None
     if reviewed.settings is not None:
+        from app.broker.process import may_create_store
+        from app.machine.files import PosixFileSystem
+
         broker = reviewed.settings.broker
         running = find_running(broker.data_dir)
         results += broker_checks(running)
@@ -113,6 +116,7 @@ def doctor(
                 partitions=not without_partitions,
                 write_ahead=in_log and not broker.wal_store_url,
                 wal_url=broker.wal_store_url,
+                create=may_create_store(PosixFileSystem(), broker),
             )
         )
     failed = [result for result in results if not result.passed]
@@ -377,11 +381,11 @@ def _existing(path: Path) -> Path:
 
 
 async def store_checks(
-    url: str, *, partitions: bool = True, write_ahead: bool = False, wal_url: str = ""
+    url: str, *, partitions: bool = True, write_ahead: bool = False, wal_url: str = "", create: bool = True
 ) -> list[CheckResult]:
     """Check every feature of the object store that Firn needs, and every partition in it. ``write_ahead``: whether write-ahead logs
     will be in it, though there may be none yet. ``wal_url``: the store of write-ahead logs, if they have their own, which is
-    checked as well. Raises: ConfigError for a wrong URL."""
+    checked as well. ``create``: a missing or empty directory may be a new store. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock
     from app.metadata.cluster import ClusterImage
     from app.metadata.follower import MetadataFollower
@@ -403,7 +407,7 @@ async def store_checks(
         results = await bucket_checks(store, write_ahead=True)
         return results + wal_store_checks(image, wal_url, await _marker(store)) if sound else results
 
-    found = await _checked("store", url, look_at_main)
+    found = await _checked("store", url, look_at_main, create=create)
     return found + await _checked("WAL store", wal_url, look_at_wal, uploads=False) if wal_url else found
 
 
@@ -413,22 +417,30 @@ async def _checked(
     look: Callable[[ObjectStore, bool], Awaitable[list[CheckResult]]],
     *,
     uploads: bool = True,
+    create: bool = True,
 ) -> list[CheckResult]:
-    """Check a store. ``look`` goes on; it is told whether the store has all features. Raises: ConfigError for a wrong URL."""
+    """Check a store. ``look`` goes on; it is told whether the store has all features. ``create``: a directory may be new.
+
+    Raises: ConfigError for a wrong URL.
+    """
     from app.machine.runtime import SystemClock, ThreadPool
     from app.objectstore.check import CheckResult, check_store
+    from app.objectstore.directory_work import DirectoryWork
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store
 
     pool = ThreadPool()
     location = parse_store_url(url)
-    made = isinstance(location, DirectoryLocation) and not location.path.exists()
+    folder_before = isinstance(location, DirectoryLocation) and location.path.exists()
+    blank = isinstance(location, DirectoryLocation) and DirectoryWork(location.path).is_blank()
     try:
-        store = await open_store(url, pool=pool, rng=random.Random())
+        store = await open_store(url, pool=pool, rng=random.Random(), create=create)
         try:
             name_of_run = f"doctor-{uuid.uuid4().hex[:12]}"
             results = await check_store(store, clock=SystemClock(), name=name_of_run, uploads=uploads)
             results += await look(store, all(result.passed for result in results))
+            if isinstance(location, DirectoryLocation):
+                results.append(permissions_check(location.path))
         finally:
             await store.close()
     except FirnError as error:
@@ -439,15 +451,32 @@ async def _checked(
         results = [CheckResult("open", False, str(error), "fix what the store reports, and run this again")]
     finally:
         pool.close()
-    if made and isinstance(location, DirectoryLocation):
-        # The checks made this folder. A broker that started meanwhile has filled it.
+    if blank and isinstance(location, DirectoryLocation):
+        # The checks made this folder, or folders in it. A broker that started meanwhile has filled them.
         for folder, _, _ in os.walk(location.path, topdown=False):
             with suppress(OSError):
-                os.rmdir(folder)
+                if not (folder_before and Path(folder) == location.path):
+                    os.rmdir(folder)
     return [
         CheckResult(f"{name}: {result.name}", result.passed, result.detail, result.mend)
         for result in (CheckResult("address", True, url), *results)
     ]
+
+
+def permissions_check(root: Path) -> CheckResult:
+    """Whether other users of the machine can read the objects of a directory store. They may: that is no fault."""
+    from app.objectstore.check import CheckResult
+    from app.objectstore.directory_work import INSTANCES
+
+    shared = root.stat().st_mode & (root / INSTANCES).stat().st_mode & 0o077
+    if not shared:
+        return CheckResult("permissions", True, "for the broker's user alone")
+    readers = "all users of this machine" if shared & 0o007 else "the group of its files"
+    return CheckResult(
+        "permissions",
+        True,
+        f"{readers} can read the objects. If that is not meant, stop the brokers and run chmod -R go= {root}",
+    )
 
 
 async def _marker(store: ObjectStore) -> Marker | None:

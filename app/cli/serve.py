@@ -93,6 +93,14 @@ def serve(
             " it cannot reach the store; the new broker logs a warning.",
         ),
     ] = False,
+    create_store: Annotated[
+        bool,
+        typer.Option(
+            "--create-store",
+            help="With --ephemeral and a file:// store: make a new store if the directory is missing or empty. Without this it is"
+            " taken for a file system that is not mounted. `firn store init` makes one, too.",
+        ),
+    ] = False,
     ephemeral: Annotated[
         bool,
         typer.Option(
@@ -163,6 +171,7 @@ def serve(
         "--rack": rack,
         "--redis": redis,
         "--take-over": "true" if take_over else None,
+        "--create-store": "true" if create_store else None,
         "--ephemeral": "true" if ephemeral else None,
     }
     settings = load(config_path=config, environment=os.environ, flags=flags, assignments=assignments or ())

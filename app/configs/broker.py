@@ -94,6 +94,8 @@ class BrokerConfig:
     firn_http_ssl_client_auth: str = "none"
     redis_url: str | None = field(default=None, repr=False)
     """It may have a password."""
+    store_create: bool = False
+    """Whether a missing or empty store directory becomes a new store of a broker whose data directory may be lost."""
     take_over: bool = False
     authorizer_class_name: str = ""
     """Kafka's class whose rules decide what callers may do; empty if everybody may do everything."""

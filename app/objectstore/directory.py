@@ -35,18 +35,22 @@ class DirectoryStore:
 
     part_bytes_min = 1
 
-    def __init__(self, root: Path | str, pool: BlockingPool | None = None) -> None:
+    def __init__(self, root: Path | str, pool: BlockingPool | None = None, *, mode: int | None = None) -> None:
+        """``mode``: permissions of new directories, as in ``DirectoryLocation``."""
         self.root = Path(root).absolute()
         self._pool: BlockingPool = pool if pool is not None else DirectPool()
-        self.work = DirectoryWork(self.root)
+        self.work = DirectoryWork(self.root, mode=mode)
 
-    async def open(self) -> int:
-        """Create the root, and remove leftovers of crashed processes. Live processes are not disturbed.
+    async def open(self, *, create: bool = True) -> int:
+        """Open the root, and remove leftovers of crashed processes. Live processes are not disturbed.
+
+        ``create``: a root that is missing or empty becomes a new store. Otherwise it may be the place of a file system that is not
+        mounted.
 
         Returns: the number of leftovers. The store also works without this call, because leftovers are invisible.
-        Raises: StorageUnavailable.
+        Raises: StoreNotThere (only without ``create``), StorageUnavailable.
         """
-        return await self._pool.run(self.work.prepare)
+        return await self._pool.run(lambda: self.work.prepare(create=create))
 
     async def check(self) -> None:
         """Whether conditional writes can work here.

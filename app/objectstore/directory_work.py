@@ -12,6 +12,12 @@ file, fdatasync it, link it to its final name (EEXIST is the answer "exists"), u
 directory. The answer "exists" is given after an fsync too, because the object may be an earlier attempt of the same caller
 that stopped before its own.
 
+The root may lie on a mount that goes away while the store is open. Then an empty directory is found at its place, and nothing may
+be written there or be called missing. So the open root is held by a descriptor. Each write, and each read that finds nothing,
+compares it with the directory at the path. A store that comes back is known by the lock file of the instance.
+
+Files of a new store are for its user alone. The permissions of ``.instances`` are those of the store.
+
 Temporary files name the instance that made them, and an instance's lock tells whether it still lives: what a crash left
 over can be removed while other processes use the same directory.
 """
@@ -29,7 +35,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.errors import ConfigError, StorageFull, StorageUnavailable
 from app.limits import MIB
@@ -39,6 +45,8 @@ from app.units import Buffer, TimestampMs
 
 UPLOADS: Final = ".uploads"
 INSTANCES: Final = ".instances"
+PRIVATE: Final = 0o700
+"""Permissions of a new store's directories. Files have the same without the right to execute."""
 
 _OWNER: Final = re.compile(r"\.?([0-9]+-[0-9]+)-[0-9a-f]+-[0-9]+(?:\.tmp)?")
 _DURABLE_DIRECTORIES_MAX: Final = 100_000
@@ -63,12 +71,45 @@ def storage_error(error: OSError, doing: str) -> StorageUnavailable:
     return StorageUnavailable(f"{doing}: {reason}")
 
 
+class StoreNotThere(StorageUnavailable):
+    """A root is missing or empty that must hold a store: its file system may not be mounted."""
+
+
+class Permissions(NamedTuple):
+    """With which permissions directories and files are made."""
+
+    directory: int
+    file: int
+    exact: bool
+    """Whether they are set despite the umask."""
+
+
+LEGACY: Final = Permissions(0o777, 0o644, False)
+"""Of stores that others may read, as those of versions up to 0.1.1: as far as the umask lets them."""
+
+
+def permissions_of(mode: int | None) -> Permissions:
+    """``mode``: permissions of directories; None for a new store."""
+    if mode is None or mode == PRIVATE:
+        return Permissions(PRIVATE, PRIVATE & 0o666, False)
+    return Permissions(mode, mode & 0o666, True)
+
+
 class DirectoryWork:
     """Every operation on the files of one root. Safe to call from several threads at once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, mode: int | None = None) -> None:
+        """``mode``: permissions of new directories, if the store's own do not count."""
         self.root = str(root)
-        self._lock = threading.Lock()
+        self._mode = mode
+        self._permissions = permissions_of(mode)
+        self._opened: tuple[int, int] | None = None
+        """Device and inode of the root; None until it was found."""
+        self._descriptor: weakref.finalize[..., DirectoryWork] | None = None
+        """Holds the root open, so that its inode is given to no other directory."""
+        self._registered: tuple[str, int] | None = None
+        """Path and change time of this instance's lock file."""
+        self._lock = threading.RLock()
         self._instance: str | None = None
         self._release: weakref.finalize[..., DirectoryWork] | None = None
         self._counter = itertools.count(1)
@@ -77,6 +118,127 @@ class DirectoryWork:
 
     def path(self, key: str) -> str:
         return f"{self.root}/{key}"
+
+    # --- the root -----------------------------------------------------------------------------------------------------
+
+    def is_blank(self) -> bool:
+        """Whether the root is missing, or has neither an object nor a trace of a store. Raises: OSError."""
+        try:
+            names = os.listdir(self.root)
+        except FileNotFoundError:
+            return True
+        return not any(is_visible_name(name) or name in (INSTANCES, UPLOADS) for name in names)
+
+    def prove(self) -> tuple[int, int]:
+        """Check that the root is the one that was opened; the first call opens it. Returns: its device and inode.
+
+        Raises: StorageUnavailable.
+        """
+        opened = self._opened
+        try:
+            status = os.stat(self.root)
+        except FileNotFoundError:
+            if opened is None:
+                return self._open_root()
+            raise StoreNotThere(self._gone("is missing")) from None
+        except OSError as error:
+            raise storage_error(error, f"could not reach {self.root}") from error
+        if opened is None:
+            return self._open_root()
+        if (status.st_dev, status.st_ino) != opened:
+            return self._open_again()
+        return opened
+
+    def _prove_if_open(self) -> tuple[int, int] | None:
+        """As ``prove``; a root that was not opened yet stays so."""
+        return self.prove() if self._opened is not None else None
+
+    def prove_still(self, opened: tuple[int, int] | None) -> None:
+        """Check after an operation that the root is the one that it began with; None for one that was not open then.
+
+        Raises: StorageUnavailable.
+        """
+        if opened is not None and self.prove() != opened:
+            raise StorageUnavailable(self._gone("was another one for a while"))
+
+    def _gone(self, what: str) -> str:
+        return (
+            f"The store directory {self.root} {what}. It is not the store that this process opened: its file system may have been "
+            "unmounted. Mount it again."
+        )
+
+    def _open_root(self) -> tuple[int, int]:
+        """Open the root, which is made if it is missing. Raises: StorageUnavailable."""
+        with self._lock:
+            if self._opened is not None:
+                return self._opened
+            try:
+                self._take_permissions()
+                self.make_directory(self.root)
+                return self._hold_root()
+            except OSError as error:
+                raise storage_error(error, f"could not open the store {self.root}") from error
+
+    def _hold_root(self) -> tuple[int, int]:
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self._descriptor is not None:
+            self._descriptor()
+        self._descriptor = weakref.finalize(self, os.close, descriptor)
+        status = os.fstat(descriptor)
+        self._opened = status.st_dev, status.st_ino
+        return self._opened
+
+    def _open_again(self) -> tuple[int, int]:
+        """Another directory is at the root's place. It is used if it is the same store, as after a file system came back.
+
+        Raises: StorageUnavailable.
+        """
+        with self._lock:
+            try:
+                if not self._is_mine():
+                    raise StoreNotThere(self._gone("is empty" if self.is_blank() else "is another directory"))
+                self._forget_instance()
+                self._durable.clear()
+                return self._hold_root()
+            except OSError as error:
+                raise storage_error(error, f"could not open the store {self.root} again") from error
+
+    def _is_mine(self) -> bool:
+        """Whether the directory at the root's place has the lock file of this instance. One that never wrote accepts any store.
+
+        Raises: OSError.
+        """
+        if self._registered is None:
+            return not self.is_blank()
+        path, changed_ns = self._registered
+        try:
+            return os.stat(path).st_ctime_ns == changed_ns
+        except FileNotFoundError:
+            return False
+
+    def _take_permissions(self) -> None:
+        """Use the permissions of the store, unless others were asked for. Raises: OSError."""
+        if self._mode is not None:
+            return
+        try:
+            mode = os.stat(f"{self.root}/{INSTANCES}").st_mode & 0o777
+        except FileNotFoundError:
+            self._permissions = permissions_of(None) if self.is_blank() else LEGACY
+        else:
+            self._permissions = LEGACY if mode & 0o007 else permissions_of(mode)
+
+    def create_file(self, path: str, flags: int) -> int:
+        """Open a file that this may create, with the store's permissions. Raises: OSError."""
+        descriptor = os.open(path, flags | os.O_CLOEXEC, self._permissions.file)
+        if self._permissions.exact:
+            os.fchmod(descriptor, self._permissions.file)
+        return descriptor
+
+    def _make_one(self, directory: str) -> None:
+        """Make one directory with the store's permissions. Raises: OSError."""
+        os.mkdir(directory, self._permissions.directory)
+        if self._permissions.exact:
+            os.chmod(directory, self._permissions.directory)
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
@@ -92,7 +254,13 @@ class DirectoryWork:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _read_error(error, key) from error
+            raise self._read_error(error, key) from error
+
+    def _read_error(self, error: OSError, key: str) -> ObjectMissing | StorageUnavailable:
+        """The error of a failed read. An object is missing only if the root is the store's. Raises: StorageUnavailable."""
+        if error.errno in _ABSENT:
+            self._prove_if_open()
+        return _read_error(error, key)
 
     def read_ahead(self, key: str, start: int, end: int) -> None:
         """A hint. If the file is damaged, the later read reports it."""
@@ -115,13 +283,13 @@ class DirectoryWork:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _read_error(error, key) from error
+            raise self._read_error(error, key) from error
 
     def head(self, key: str) -> ObjectInfo:
         try:
             status = os.stat(self.path(key))
         except OSError as error:
-            raise _read_error(error, key) from error
+            raise self._read_error(error, key) from error
         if not _is_file(status):
             raise ObjectMissing(f"{key} is not there")
         return _info(key, status)
@@ -129,10 +297,13 @@ class DirectoryWork:
     def list_objects(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
         """List in byte order. Enters only directories that can contain a matching key."""
         directory = prefix.rpartition("/")[0]
+        opened = self._opened
         try:
-            return list(itertools.islice(self._walk(f"{directory}/" if directory else "", prefix, start_after), limit))
+            found = list(itertools.islice(self._walk(f"{directory}/" if directory else "", prefix, start_after), limit))
         except OSError as error:
             raise storage_error(error, f"could not list {self.root}") from error
+        self.prove_still(opened)
+        return found
 
     def _walk(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         entries: list[str] = []
@@ -163,6 +334,7 @@ class DirectoryWork:
 
     def put(self, key: str, data: Buffer) -> None:
         path = self.path(key)
+        opened = self.prove()
         try:
             temporary = self.write_temporary(os.path.dirname(path), data)
             try:
@@ -173,12 +345,15 @@ class DirectoryWork:
         except OSError as error:
             raise storage_error(error, f"could not write {path}") from error
         self._sync_entry(path)
+        self.prove_still(opened)
 
     def put_if_absent(self, key: str, data: Buffer) -> None:
         path = self.path(key)
+        opened = self.prove()
         try:
             if os.path.lexists(path):
                 self._sync_entry(path)
+                self.prove_still(opened)
                 raise AlreadyExists(f"{key} exists")
             temporary = self.write_temporary(os.path.dirname(path), data)
             try:
@@ -194,10 +369,12 @@ class DirectoryWork:
         except OSError as error:
             raise StorageUnavailable(f"could not remove {temporary}: {error.strerror}") from error
         self._sync_entry(path)
+        self.prove_still(opened)
 
     def delete(self, keys: list[str]) -> None:
         """Durable when it returns: directories are synced once each, and removed when they are left empty."""
         changed: set[str] = set()
+        opened = self._prove_if_open()
         try:
             for key in keys:
                 path = self.path(key)
@@ -212,6 +389,7 @@ class DirectoryWork:
                 self._sync_remaining(directory)
         except OSError as error:
             raise storage_error(error, f"could not delete from {self.root}") from error
+        self.prove_still(opened)
 
     def write_temporary(self, directory: str, data: Buffer) -> str:
         """Create a synced temporary file in ``directory``, which is created if necessary. Returns its path. A failure leaves no
@@ -233,7 +411,7 @@ class DirectoryWork:
         for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
             try:
                 self.make_directory(directory)
-                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                return self.create_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             except FileNotFoundError:
                 # Another thread or process removed it as empty in this moment: it is not durable any more either.
                 self._durable.discard(directory)
@@ -248,13 +426,18 @@ class DirectoryWork:
         while not os.path.isdir(above):
             missing.append(above)
             above = os.path.dirname(above)
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except FileExistsError:
-            if os.path.lexists(directory) and not os.path.isdir(directory):
-                raise  # a file is there
-            # It was there when makedirs tried, and removed as empty before makedirs looked what it was.
-            raise FileNotFoundError(errno.ENOENT, f"{directory} was removed") from None
+        for made in reversed(missing):
+            try:
+                if len(made) < len(self.root):
+                    os.mkdir(made)  # above the store
+                else:
+                    self._make_one(made)
+            except FileExistsError:
+                if os.path.lexists(made) and not os.path.isdir(made):
+                    raise  # a file is there
+                # Another thread made it, and may have removed it as empty again: then the next step does not find it.
+        if not os.path.isdir(directory):
+            raise FileNotFoundError(errno.ENOENT, f"{directory} was removed")
         # A parent that exists may have been made by somebody who has not synced it yet: sync all up to the root, and
         # above it what was missing.
         unsynced = set(missing)
@@ -262,8 +445,8 @@ class DirectoryWork:
         while len(step) > len(self.root):
             unsynced.add(step)
             step = os.path.dirname(step)
-        for made in unsynced:
-            _fsync_directory(os.path.dirname(made))
+        for one in unsynced:
+            _fsync_directory(os.path.dirname(one))
         if len(self._durable) >= _DURABLE_DIRECTORIES_MAX:
             self._durable.clear()
         self._durable.add(directory)
@@ -308,15 +491,22 @@ class DirectoryWork:
     # --- uploads ----------------------------------------------------------------------------------------------------
 
     def begin_upload(self, key: str) -> str:
+        opened = self.prove()
         upload_id = f"{self.instance()}-{next(self._counter)}"
         directory = self.upload_path(upload_id)
         try:
-            os.makedirs(directory)
-            with open(f"{directory}/key", "x", encoding="ascii") as file:
-                file.write(key)
+            with suppress(FileExistsError):
+                self._make_one(os.path.dirname(directory))
+            self._make_one(directory)
+            descriptor = self.create_file(f"{directory}/key", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                _write_all(descriptor, memoryview(key.encode("ascii")), 0)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise storage_error(error, f"could not begin an upload in {self.root}") from error
+        self.prove_still(opened)
         return upload_id
 
     def upload_path(self, upload_id: str) -> str:
@@ -326,6 +516,7 @@ class DirectoryWork:
         """Link the synced ``file`` of an upload to its key, and forget the upload. Raises: as ``Upload.complete``."""
         path = self.path(key)
         directory = os.path.dirname(path)
+        opened = self.prove()
         try:
             for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
                 try:
@@ -341,6 +532,7 @@ class DirectoryWork:
         except OSError as error:
             raise storage_error(error, f"could not write {path}") from error
         self._sync_entry(path)
+        self.prove_still(opened)
         self.remove_upload(upload_id)
 
     def list_uploads(self, prefix: str) -> list[UploadInfo]:
@@ -357,6 +549,7 @@ class DirectoryWork:
                     if key.startswith(prefix):
                         found.append(UploadInfo(key, entry.name, started_ms))
         except FileNotFoundError:
+            self._prove_if_open()
             return []
         except OSError as error:
             raise storage_error(error, f"could not list the uploads of {self.root}") from error
@@ -365,6 +558,7 @@ class DirectoryWork:
     def abort_upload(self, key: str, upload_id: str) -> None:
         if not re.fullmatch(r"[0-9a-f-]+", upload_id):
             return  # not an id of this store, so there is no such upload
+        self._prove_if_open()
         try:
             with open(f"{self.upload_path(upload_id)}/key", encoding="ascii") as file:
                 if file.read() != key:
@@ -391,13 +585,14 @@ class DirectoryWork:
             return self._instance
 
     def _register(self) -> str:
+        self.prove()
         directory = f"{self.root}/{INSTANCES}"
         self.make_directory(directory)
         process = os.getpid()
         for number in itertools.count():
             path = f"{directory}/{process}-{number}"
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                descriptor = self.create_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -406,22 +601,36 @@ class DirectoryWork:
                 os.close(descriptor)  # a cleaner was faster than the lock
                 continue
             self._release = weakref.finalize(self, _release_instance, path, descriptor, process)
+            self._registered = path, status.st_ctime_ns
             return f"{process}-{number}-{status.st_ctime_ns:x}"
         raise AssertionError("counting does not end")
 
     def close(self) -> None:
         with self._lock:
-            if self._release is not None:
-                self._release()
-            self._instance = None
+            self._forget_instance()
+            if self._descriptor is not None:
+                self._descriptor()
+            self._opened = self._descriptor = None
 
-    def prepare(self) -> int:
-        """Make the root and remove what crashed instances left over. Returns how many things it removed.
+    def _forget_instance(self) -> None:
+        if self._release is not None:
+            self._release()
+        self._instance = self._release = self._registered = None
 
-        Walks the tree only if an instance did die.
+    def prepare(self, *, create: bool = True) -> int:
+        """Open the root and remove what crashed instances left over. Returns how many things it removed.
+
+        Walks the tree only if an instance did die. ``create``: a root that is missing or empty becomes a new store.
+
+        Raises: StoreNotThere (only without ``create``; nothing was made), StorageUnavailable.
         """
         try:
-            self.make_directory(self.root)
+            if not create and self.is_blank():
+                raise StoreNotThere(
+                    f"The store directory {self.root} is missing or empty. Its file system may not be mounted. Mount it, or make a "
+                    f"new store with `firn store init file://{self.root}`."
+                )
+            self.prove()
             dead = self._lock_dead_instances()
             try:
                 removed = self._remove_leftovers(set(dead)) if dead else 0
@@ -486,7 +695,7 @@ class DirectoryWork:
         second = f"{self.root}/.{instance}-{number}0.tmp"
         try:
             try:
-                os.close(os.open(first, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+                os.close(self.create_file(first, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 try:
                     os.link(first, second)
                 except OSError as error:
@@ -563,6 +772,7 @@ class UploadWork:
         try:
             whole = self._whole()
         except FileNotFoundError as error:
+            self._work.prove()
             if os.path.exists(self._work.path(self._key)):
                 raise AlreadyExists(f"{self._key} exists") from error
             raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone") from error
@@ -578,10 +788,11 @@ class UploadWork:
 
     def _write(self, name: str, view: memoryview, position: int) -> None:
         path = f"{self._directory}/{name}"
+        self._work.prove()
         try:
             if not os.path.exists(f"{self._directory}/key"):
                 raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone")
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = self._work.create_file(path, os.O_WRONLY | os.O_CREAT)
             try:
                 if name != "data":
                     os.ftruncate(descriptor, 0)
@@ -615,7 +826,7 @@ class UploadWork:
         return path
 
     def _assemble(self, path: str, numbers: list[int], stride: int) -> None:
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        target = self._work.create_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             end = 0
             for number in numbers:

@@ -1,4 +1,4 @@
-"""Store addresses: ``file:///path`` and ``s3://bucket/prefix?option=value``. Nothing is opened here."""
+"""Store addresses: ``file:///path?mode=0750`` and ``s3://bucket/prefix?option=value``. Nothing is opened here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from app.objectstore.keys import check_key
 ServerSideEncryption: TypeAlias = Literal["AES256", "aws:kms"]
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_MODE: Final = re.compile(r"0?7[0-7][0-7]")
+"""The owner needs all rights."""
 _REGION: Final = re.compile(r"[a-z0-9-]+")
 _OPTIONS: Final = ("endpoint", "region", "path_style", "sse", "kms_key_id")
 _EXAMPLES: Final = "write file:///absolute/path or s3://bucket/prefix"
@@ -27,6 +29,8 @@ class DirectoryLocation:
     """A directory of a file system."""
 
     path: Path
+    mode: int | None = None
+    """Permissions of directories that are made in it; None: the store's own."""
 
     def __str__(self) -> str:
         return f"file://{self.path}"
@@ -108,14 +112,20 @@ def parse_store_url(url: str) -> StoreLocation:
 def _parse_file(url: str, host: str, path: str, query: str) -> DirectoryLocation:
     if host not in ("", "localhost"):
         raise ConfigError(f"the store URL {url!r} names a host or a relative path; write file:///absolute/path")
-    if query:
-        raise ConfigError(f"the store URL {url!r} has options, but a directory has none; write file:///absolute/path")
+    mode = None
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name != "mode" or mode is not None or _MODE.fullmatch(value) is None:
+            raise ConfigError(
+                f"The store URL {url!r} has options, but a directory has none besides mode, the permissions of its directories. "
+                "Write one like mode=0750."
+            )
+        mode = int(value, 8)
     decoded = unquote(path)
     if not decoded.startswith("/") or "\0" in decoded:
         raise ConfigError(f"the store URL {url!r} has no absolute path; write file:///absolute/path")
     if decoded.strip("/") == "":
         raise ConfigError("the store cannot be the root directory; write file:///absolute/path")
-    return DirectoryLocation(Path(decoded))
+    return DirectoryLocation(Path(decoded), mode)
 
 
 def _parse_s3(url: str, bucket: str, path: str, query: str) -> S3Location:

@@ -19,27 +19,30 @@ async def open_store(
     registry: Registry | None = None,
     faults: Faults | None = None,
     wal: str | StoreLocation | None = None,
+    create: bool = True,
 ) -> ObjectStore:
     """The store at ``url``, ready for use. The caller closes it. ``wal``: the store of write-ahead logs, if they have their own.
 
     ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
     counted (``MeteredStore``), and ``faults`` is told of those that fail.
 
-    A directory is created if necessary, and cleaned of leftovers of crashes. This does not check whether S3 is reachable and
-    what it allows, because a broker must start even if S3 is unreachable (``check.check_store`` checks it).
+    A directory is created if necessary, unless ``create`` is False, and cleaned of leftovers of crashes. This does not check
+    whether S3 is reachable and what it allows, because a broker must start even if S3 is unreachable (``check.check_store``
+    checks it).
 
-    Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory).
+    Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory), StoreNotThere (the
+    directory is missing or empty, and ``create`` is False).
     """
     if wal:
         from app.objectstore.split import SplitStore
 
-        main = await _open(url, pool, rng, registry, faults)
+        main = await _open(url, pool, rng, registry, faults, create=create)
         try:
             return SplitStore(main, await _open(wal, pool, rng, registry, faults, of_wal=True))
         except BaseException:
             await main.close()
             raise
-    return await _open(url, pool, rng, registry, faults)
+    return await _open(url, pool, rng, registry, faults, create=create)
 
 
 async def _open(
@@ -50,6 +53,7 @@ async def _open(
     faults: Faults | None,
     *,
     of_wal: bool = False,
+    create: bool = True,
 ) -> ObjectStore:
     # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
     location = parse_store_url(url) if isinstance(url, str) else url
@@ -57,8 +61,8 @@ async def _open(
     if isinstance(location, DirectoryLocation):
         from app.objectstore.directory import DirectoryStore
 
-        directory = DirectoryStore(location.path, pool)
-        await directory.open()
+        directory = DirectoryStore(location.path, pool, mode=location.mode)
+        await directory.open(create=create)
         store = directory
     else:
         from app.objectstore.s3 import S3Store

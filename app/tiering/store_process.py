@@ -1,6 +1,6 @@
 """The store process: every object-store request, chunk compression and decompression, beside the broker.
 
-    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD [--urgent]
+    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD [--urgent] [--existing]
 
 With a store of their own for write-ahead logs both are served here, each with its own connections and limits.
 
@@ -88,8 +88,10 @@ def decode_samples(data: bytes) -> list[Sample]:
     return msgspec.msgpack.decode(data, type=list[Sample])
 
 
-async def serve(url: str, sock: socket.socket, wal_url: str = "") -> None:
+async def serve(url: str, sock: socket.socket, wal_url: str = "", *, create: bool = True) -> None:
     """Serve calls over ``sock`` until end-of-file. ``wal_url``: the store of write-ahead logs, if they have their own.
+
+    ``create``: a missing or empty directory becomes a new store.
 
     Raises: ConfigError, StorageUnavailable (a store cannot be opened).
     """
@@ -99,7 +101,7 @@ async def serve(url: str, sock: socket.socket, wal_url: str = "") -> None:
     rng = random.Random()
     location = parse_store_url(url)
     faults = Faults(log_line)
-    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults, wal=wal_url)
+    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults, wal=wal_url, create=create)
     object_path = None
     if isinstance(location, DirectoryLocation):
         root = str(location.path)
@@ -144,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--wal-store", default="", help="URL of the store of write-ahead logs, if they have their own")
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     parser.add_argument("--urgent", action="store_true", help="do not give way: producers wait for write-ahead objects")
+    parser.add_argument("--existing", action="store_true", help="a missing or empty directory is no store")
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
     gc.disable()  # until the store is open: what is made before stays
@@ -158,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import uvloop
 
     try:
-        uvloop.run(_until_closed(options.store, options.wal_store, sock))
+        uvloop.run(_until_closed(options.store, options.wal_store, sock, not options.existing))
     except FirnError as error:
         sys.stderr.write(f"firn store process: {error}\n")
         sys.stderr.flush()
@@ -166,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(0)
 
 
-async def _until_closed(url: str, wal_url: str, sock: socket.socket) -> None:
-    await serve(url, sock, wal_url)
+async def _until_closed(url: str, wal_url: str, sock: socket.socket, create: bool) -> None:
+    await serve(url, sock, wal_url, create=create)
     os._exit(0)  # at once: cancelled work may still be on its threads
 
 

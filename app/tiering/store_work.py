@@ -459,7 +459,11 @@ class InlineStoreWork:
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
         if self._object_path is not None and chunk.codec == ChunkCodec.VERBATIM:
             path = self._object_path(key)
-            index = await self._pool.run(lambda: self._check_in_place(key, path, chunk))
+            try:
+                index = await self._pool.run(lambda: self._check_in_place(key, path, chunk))
+            except ObjectMissing:
+                await self._store.head(key)  # raises StorageUnavailable if the whole store is out of reach
+                raise
             return ChunkLocation(path, chunk.position, chunk.raw_bytes, False, index)
         stored = await self._get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
         index = await self._pool.run(lambda: self._unfold(key, stored, chunk, cache_path))

@@ -30,6 +30,7 @@ from tests.broker.test_node import fetch_all, produce
 from tests.handlers.conversation import Talk, batch, talk
 
 pytestmark = pytest.mark.faults
+TOPIC_ALREADY_EXISTS = 36
 
 SCRIPT = """
 import json, os, sys
@@ -272,7 +273,8 @@ async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("settings", "gives_way"), [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True}, 0)]
+    ("settings", "gives_way"),
+    [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True, "store_create": True}, 0)],
 )
 async def test_the_store_process_gives_way_unless_producers_wait_for_it(
     tmp_path: Path, settings: dict[str, Any], gives_way: int
@@ -281,3 +283,64 @@ async def test_the_store_process_gives_way_unless_producers_wait_for_it(
         store = running.store_process()
         assert store is not None
         assert store.nice() == min(psutil.Process(running.pid).nice() + gives_way, 19)
+
+
+async def refusal(path: Path, **settings: Any) -> str:
+    """The lines of a start that was refused."""
+    refused = await start(path, **settings)
+    assert "could not open" in refused.told["error"]
+    _, errors = await refused.process.communicate()
+    assert refused.process.returncode == 3
+    assert "Traceback" not in errors.decode()
+    return errors.decode()
+
+
+@pytest.mark.parametrize("left", ["an empty directory", "nothing"])
+async def test_a_start_before_the_store_is_mounted_makes_no_new_store(tmp_path: Path, left: str) -> None:
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        await make_topic(client, "t")
+    (tmp_path / "store").rename(tmp_path / "away")
+    if left == "an empty directory":
+        (tmp_path / "store").mkdir()
+    assert "missing or empty. Its file system may not be mounted" in await refusal(tmp_path)
+    assert not (tmp_path / "store").exists() or not os.listdir(tmp_path / "store")
+    (tmp_path / "store").exists() and (tmp_path / "store").rmdir()
+    (tmp_path / "away").rename(tmp_path / "store")
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        await produce(client, "t", batch(3))
+
+
+async def test_a_broker_without_a_disk_makes_a_store_of_a_directory_only_if_it_is_told(tmp_path: Path) -> None:
+    settings = {"firn_ephemeral": True, "firn_cluster_enable": True}
+    assert "firn store init" in await refusal(tmp_path, **settings)
+    assert not (tmp_path / "store").exists()
+    done = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "store", "init", f"file://{tmp_path}/store"), stderr=subprocess.PIPE
+    )
+    assert done.stderr is not None
+    assert b"is a new store" in await done.stderr.read()
+    assert await done.wait() == 0
+    async with broker(tmp_path, **settings) as running:
+        assert running.port > 0
+
+
+async def test_a_store_that_goes_away_under_a_broker_takes_nothing_until_it_is_back(tmp_path: Path) -> None:
+    """Acknowledged records that were tiered before and after are there; the place of the store stays empty meanwhile."""
+    async with broker(tmp_path) as running, talk(running.port) as client:
+        await make_topic(client, "before")
+        (tmp_path / "store").rename(tmp_path / "away")
+        (tmp_path / "store").mkdir()
+        refused = await client.ask(
+            ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("during", 1, 1)], 3_000)
+        )
+        assert refused.topics[0].error_code != 0
+        assert os.listdir(tmp_path / "store") == []
+        (tmp_path / "store").rmdir()
+        (tmp_path / "away").rename(tmp_path / "store")
+        async with asyncio.timeout(60):
+            while True:
+                made = await client.ask(
+                    ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("after", 1, 1)], 20_000)
+                )
+                if made.topics[0].error_code in (0, TOPIC_ALREADY_EXISTS):
+                    break

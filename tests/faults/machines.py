@@ -83,7 +83,7 @@ class Machines:
         settings = (f"{name.replace('_', '.')}={value}" for name, value in self._settings.items())
         node = ("--node-id", str(100 + number), "--take-over")
         command = [
-            *(sys.executable, "-m", "app.cli", "serve", "--ephemeral", *node, "--http", "off"),
+            *(sys.executable, "-m", "app.cli", "serve", "--ephemeral", "--create-store", *node, "--http", "off"),
             *(
                 "--listen",
                 f"127.0.0.1:{self.ports[number]}",

@@ -48,7 +48,7 @@ def test_records_outlive_brokers_that_are_killed_and_lose_their_directories(tmp_
 def serve(path: Path, run: int) -> Served:
     command = [sys.executable, "-m", "app.cli", "serve", "--listen", "127.0.0.1:0", "--http", "off"]
     command += ["--data-dir", str(path / f"data-{run}"), "--store", f"file://{path / 'store'}"]
-    command += ["--ephemeral", "--node-id", "auto", "--set", "firn.log.dir.free.bytes.min=0"]
+    command += ["--ephemeral", "--create-store", "--node-id", "auto", "--set", "firn.log.dir.free.bytes.min=0"]
     served = Served(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True), path)
     served.wait_until_ready()
     return served

@@ -208,7 +208,7 @@ class Served:
 
 
 WITHOUT_DISK = (
-    *("--ephemeral", "--node-id", "auto", "--set", "wal.linger.ms=10"),
+    *("--ephemeral", "--create-store", "--node-id", "auto", "--set", "wal.linger.ms=10"),
     *("--set", "offsets.topic.num.partitions=5", "--set", "transaction.state.log.num.partitions=5"),
     *("--set", "share.coordinator.state.topic.num.partitions=5"),
 )

@@ -502,3 +502,198 @@ async def test_the_kernel_is_told_of_what_it_does_not_have(
     await store.put("data/a", bytes(3 * MIB))
     store.expect_range("data/a", 0, 3 * MIB)
     assert advised == ([] if missing is None else [(0, 3 * MIB, os.POSIX_FADV_WILLNEED)])
+
+
+# --- a root that goes away -----------------------------------------------------------------------------------------------
+
+
+def is_untouched(root: Path) -> bool:
+    """Whether nothing was written where the store was."""
+    return not root.exists() or not os.listdir(root)
+
+
+async def check_that_all_is_refused(store: DirectoryStore, upload: Any) -> None:
+    for attempt in (
+        lambda: store.put("data/new", b"new"),
+        lambda: store.put_if_absent("data/new", b"new"),
+        lambda: store.delete("data/kept"),
+        lambda: store.begin_upload("data/new"),
+        lambda: upload.put_part(2, b"x" * 10),
+        lambda: upload.complete(),
+        # Nothing may be called missing that is only out of reach.
+        lambda: store.get("data/kept"),
+        lambda: store.get_tail("data/kept", 1),
+        lambda: store.head("data/kept"),
+        lambda: store.list_objects(""),
+        lambda: store.list_uploads(""),
+    ):
+        with pytest.raises(StorageUnavailable, match="Mount it again"):
+            await attempt()
+    assert is_untouched(store.root)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory", "another store"])
+async def test_a_root_that_was_renamed_away_takes_no_write_and_calls_nothing_missing(tmp_path: Path, left: str) -> None:
+    root, away = tmp_path / "store", tmp_path / "away"
+    store = DirectoryStore(root)
+    await store.put("data/kept", b"kept")
+    upload = await store.begin_upload("data/parts")
+    await upload.put_part(1, b"x" * 10)
+    root.rename(away)
+    if left == "another store":
+        other = DirectoryStore(root)
+        await other.put("data/kept", b"of another store")
+        for attempt in (
+            lambda: store.put("data/new", b""),
+            lambda: store.delete("data/kept"),
+            lambda: store.list_objects(""),
+        ):
+            with pytest.raises(StorageUnavailable, match="is another directory"):
+                await attempt()
+        with pytest.raises(StorageUnavailable, match="is another directory"):
+            await store.get("data/other")
+        await other.close()
+        assert (root / "data/kept").read_bytes() == b"of another store"
+        root.rename(tmp_path / "other")
+    elif left == "an empty directory":
+        root.mkdir()
+        await check_that_all_is_refused(store, upload)
+        root.rmdir()
+    else:
+        await check_that_all_is_refused(store, upload)
+    away.rename(root)
+    assert await store.get("data/kept") == b"kept"
+    await store.put_if_absent("data/new", b"new")
+    with pytest.raises(ObjectMissing):
+        await store.get("data/none")
+
+
+async def test_a_store_that_comes_back_as_another_directory_is_known_by_its_lock_file(tmp_path: Path) -> None:
+    root, away = tmp_path / "store", tmp_path / "away"
+    store = DirectoryStore(root)
+    await store.put("data/kept", b"kept")
+    root.rename(away)
+    root.mkdir()
+    for name in os.listdir(away):
+        (away / name).rename(root / name)  # as a file system that has another device number after it was mounted again
+    await store.put("data/new", b"new")
+    assert await store.get("data/kept") == b"kept"
+    assert len(os.listdir(root / directory_work.INSTANCES)) == 1
+
+
+def mounted(*arguments: object) -> None:
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+
+
+def unmount(root: Path) -> None:
+    """Take the mount away, though files of it are open. Nothing, if there is none."""
+    subprocess.run(["umount", "--lazy", str(root)], check=False, stderr=subprocess.DEVNULL)
+
+
+async def test_a_store_whose_file_system_was_unmounted_takes_no_write_until_it_is_back(tmp_path: Path) -> None:
+    disk, root = tmp_path / "disk", tmp_path / "store"
+    disk.mkdir()
+    root.mkdir()
+    mounted("--bind", disk, root)
+    try:
+        store = DirectoryStore(root)
+        await store.open()
+        await store.put("data/kept", b"kept")
+        upload = await store.begin_upload("data/parts")
+        await upload.put_part(1, b"x" * 10)
+        unmount(root)
+        await check_that_all_is_refused(store, upload)
+        mounted("--bind", disk, root)
+        assert await store.get("data/kept") == b"kept"
+        await store.put("data/new", b"new")
+        assert (disk / "data/new").read_bytes() == b"new"
+        await upload.complete()
+        await store.close()
+    finally:
+        unmount(root)
+    assert is_untouched(root)
+
+
+async def test_a_missing_or_empty_root_becomes_a_store_only_where_it_may(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    for _ in range(2):
+        with pytest.raises(directory_work.StoreNotThere, match="firn store init"):
+            await DirectoryStore(root).open(create=False)
+        assert is_untouched(root)
+        root.mkdir(exist_ok=True)
+    (root / "lost+found").mkdir()  # of a new file system
+    with pytest.raises(directory_work.StoreNotThere):
+        await DirectoryStore(root).open(create=False)
+    store = DirectoryStore(root)
+    await store.open()
+    await store.put("data/kept", b"kept")
+    await store.close()
+    again = DirectoryStore(root)
+    await again.open(create=False)
+    assert await again.get("data/kept") == b"kept"
+
+
+async def test_a_look_at_a_missing_store_does_not_make_it(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    with pytest.raises(ObjectMissing):
+        await store.get("data/none")
+    assert await store.list_objects("") == []
+    await store.delete("data/none")
+    assert not store.root.exists()
+
+
+# --- permissions -----------------------------------------------------------------------------------------------------------
+
+
+def modes(root: Path) -> set[tuple[bool, int]]:
+    """(is a directory, permissions) of everything in a store."""
+    return {(path.is_dir(), path.stat().st_mode & 0o777) for path in [root, *root.rglob("*")]}
+
+
+async def fill(root: Path, mode: int | None = None) -> None:
+    store = DirectoryStore(root, mode=mode)
+    await store.open()
+    await store.put("data/a/one", b"1")
+    await store.put_if_absent("data/b/two", b"2")
+    upload = await store.begin_upload("data/c/three")
+    await upload.put_part(2, b"x")
+    await upload.put_part(1, b"xyz")
+    await upload.complete()
+    await store.begin_upload("data/c/begun")
+
+
+async def test_files_of_a_new_store_are_for_its_user_alone(tmp_path: Path) -> None:
+    await fill(tmp_path / "store")
+    assert modes(tmp_path / "store") == {(True, 0o700), (False, 0o600)}
+
+
+async def test_a_store_that_is_shared_by_its_address_lets_the_group_read(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        await fill(tmp_path / "store", 0o750)
+        assert modes(tmp_path / "store") == {(True, 0o750), (False, 0o640)}
+        again = DirectoryStore(tmp_path / "store")
+        await again.open()
+        await again.put("other/four", b"4")
+        await again.begin_upload("other/five")
+        assert modes(tmp_path / "store") == {(True, 0o750), (False, 0o640)}, "as it was made"
+    finally:
+        os.umask(before)
+
+
+async def test_an_existing_store_keeps_its_permissions(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    for name in ("data", directory_work.INSTANCES):
+        (root / name).mkdir(parents=True)
+        (root / name).chmod(0o755)
+    (root / "data" / "old").write_bytes(b"old")
+    before = os.umask(0o022)
+    try:
+        root.chmod(0o755)
+        (root / "data" / "old").chmod(0o644)
+        await fill(root)
+        assert modes(root) == {(True, 0o755), (False, 0o644)}
+    finally:
+        os.umask(before)
