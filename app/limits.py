@@ -24,7 +24,7 @@ MESSAGE_ELEMENTS_MAX: Final = 1_000_000
 """Array elements of one message, nested ones included. An element of a few bytes becomes an object of a few hundred, so
 that without this a frame of ``REQUEST_BYTES_MAX`` could unfold to gigabytes."""
 
-REQUEST_ELEMENTS_MAX: Final = 250_000
+REQUEST_ELEMENTS_MAX: Final = 50_000
 """As ``MESSAGE_ELEMENTS_MAX``, of a request. A Fetch of 10,000 partitions has 11,000 at most, a reassignment of 10,000 partitions
 to three replicas 41,000. What a client may ask for is further bounded where it costs more than its bytes."""
 

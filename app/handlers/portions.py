@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 LONG_FRAME_BYTES: Final = 4096
 """A longer request is a task. A shorter one has 2,000 elements at most, and is decoded in 1 ms."""
 
-SLICE_FIRST: Final = 32
-"""Elements of the first short request. What it cost tells how many the next one has."""
+AT_ONCE: Final = 32
+"""Elements of a request that is short."""
+SLICE_FIRST: Final = 4
+"""Elements of the first piece of a long request, whose names may be long, too. What it cost tells how many the next one has."""
 SLICE_MAX: Final = 4096
 SLICE_S: Final = PORTION_S / 4
 """CPU time that a short request is to take."""
@@ -53,7 +55,7 @@ class Split(NamedTuple):
     """Field of an element of ``inner`` that says which it is; empty if the element is its own name."""
     refuses_repeats: ErrorCode | None = None
     """The error of elements that are named more than once. Without it they are served once."""
-    at_once: int = SLICE_FIRST
+    at_once: int = AT_ONCE
     """A request of at most so many elements is served at once."""
     writes: bool = False
     """Whether it goes on when its client leaves."""

@@ -24,6 +24,7 @@ from app.handlers.produce import PRODUCE, serve_produce, serve_shaped, tell_serv
 from app.handlers.produce_shape import PREFIX_START
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
+from app.wire.bounds import BYTES_MAX
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
@@ -208,6 +209,8 @@ class Session(Client):
         meter = server.metrics.meter(api_key)
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
+        if len(frame) > BYTES_MAX:
+            raise ProtocolError(f"a request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most")
         if api_key == FETCH:
             answer = serve_fetch(self, api_version, correlation_id, frame)
             if answer is not None:
@@ -311,7 +314,7 @@ class Session(Client):
                 await self._pass_on(slot, meter, passes_on, frame, api.refuse, request, message)
                 return
             split = api.split
-            if split is not None and split.is_long(message):
+            if split is not None:
                 result = serve_split(split, api.handle, api.refuse_each or api.refuse, context, request, message)
             else:
                 result = api.handle(context, request, message)

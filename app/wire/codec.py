@@ -22,7 +22,9 @@ from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Any, Final, NamedTuple
 
 from app.errors import ErrorCode, ProtocolError
+from app.limits import MESSAGE_ELEMENTS_MAX
 from app.wire.apis import APIS
+from app.wire.bounds import elements_max
 from app.wire.compiler import DecoderSource, EncoderSource, Shape
 from app.wire.primitives import (
     TROUBLES,
@@ -162,7 +164,12 @@ def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder,
             raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
         struct = struct_name(key, is_request)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
-        writer = DecoderSource(shape, from_bytes=not has_records, is_request=is_request)
+        writer = DecoderSource(
+            shape,
+            from_bytes=not has_records,
+            is_request=is_request,
+            elements_max=elements_max(key) if is_request else MESSAGE_ELEMENTS_MAX,
+        )
         made = (writer.compile(struct), not has_records, name)
     _decoders[key, version, is_request] = made
     return made
@@ -192,7 +199,9 @@ def _compile_step_decoder(key: int, version: int) -> tuple[StepDecoder, bool, st
         if shape is None:
             raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
-        writer = DecoderSource(shape, from_bytes=not has_records, is_request=True, in_steps=True)
+        writer = DecoderSource(
+            shape, from_bytes=not has_records, is_request=True, in_steps=True, elements_max=elements_max(key)
+        )
         made = (writer.compile(struct_name(key, True)), has_records, name)
     _step_decoders[key, version] = made
     return made

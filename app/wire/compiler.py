@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from struct import Struct, pack, unpack_from
 from typing import Any, Final, cast
 
-from app.limits import MESSAGE_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
+from app.limits import MESSAGE_ELEMENTS_MAX
 from app.wire import primitives
 from app.wire.primitives import Buffer
 from app.wire.schema import ZERO_UUID, Field, Rows, all_fields, fields_of
@@ -44,11 +44,12 @@ FIXED: Final = {
 STEP_ELEMENTS: Final = 32
 """Elements of arrays between two steps of a generator. Arrays of numbers are read and written whole."""
 
+SENTENCE_CHARS_MAX: Final = 1_000
+"""An error sentence is cut there when it is written. It may quote a name of the request that is as long as a string may be."""
+
 SIZES: Final = {kind: Struct(f">{code}").size for kind, code in FIXED.items()}
 
 GLOBALS: Final[dict[str, object]] = {
-    "MESSAGE_ELEMENTS_MAX": MESSAGE_ELEMENTS_MAX,
-    "REQUEST_ELEMENTS_MAX": REQUEST_ELEMENTS_MAX,
     "UVARINTS": primitives.UVARINTS,
     "ZERO_UUID": ZERO_UUID,
     "next_tagged_field": primitives.next_tagged_field,
@@ -182,14 +183,23 @@ class DecoderSource:
     In the source ``b`` is the buffer, ``p`` the position, ``end`` its length and ``left`` the elements still allowed.
     """
 
-    def __init__(self, shape: Shape, *, from_bytes: bool, is_request: bool, in_steps: bool = False) -> None:
-        """``is_request``: bytes behind the message are ignored, and it may have ``REQUEST_ELEMENTS_MAX`` elements.
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        from_bytes: bool,
+        is_request: bool,
+        in_steps: bool = False,
+        elements_max: int = MESSAGE_ELEMENTS_MAX,
+    ) -> None:
+        """``is_request``: bytes behind the message are ignored.
         ``in_steps``: the decoder is a generator that returns the object."""
         self.shape = shape
         self.source = Source()
         self.from_bytes = from_bytes
         self.is_request = is_request
         self.in_steps = in_steps
+        self.elements_max = elements_max
         self.run: list[tuple[str, str, str]] = []
         """Fixed-size pieces not yet read: (struct code, variable, statement to run after it is read)."""
 
@@ -197,7 +207,7 @@ class DecoderSource:
         source = self.source
         source("p = 0")
         source("end = len(b)")
-        source(f"left = {'REQUEST' if self.is_request else 'MESSAGE'}_ELEMENTS_MAX")
+        source(f"left = {self.elements_max}")
         if self.in_steps:
             source(f"step = {STEP_ELEMENTS}")
             source("yield")
@@ -529,6 +539,9 @@ class EncoderSource:
         elif item.kind in self.shape.classes:
             self.write_struct(item.kind, variable)
         else:
+            if item.name == "error_message":
+                with source.block(f"if len({variable}) > {SENTENCE_CHARS_MAX}:"):
+                    source(f'{variable} = {variable}[:{SENTENCE_CHARS_MAX}] + "…"')
             if item.kind == "string":
                 source(f"{variable} = {variable}.encode()")
             length = source.fresh("n")

@@ -20,6 +20,7 @@ from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from app.wire.apis.update_features import UpdatableFeatureResult, UpdateFeaturesResponse
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
 from tests.wire.reference import Subject
@@ -200,3 +201,13 @@ def test_private_messages_are_one_field_of_bytes(key: ApiKey) -> None:
         codec.decode_request(key, 0, b"\0")
     with pytest.raises(ProtocolError):
         codec.decode_request(key, 1, b"\1")
+
+
+def test_a_sentence_that_quotes_a_long_name_is_cut_when_it_is_written():
+    result = UpdatableFeatureResult("x", 42, "There is no feature " + "x" * 32_767)
+    message = UpdateFeaturesResponse(error_code=42, error_message=None, results=[result])
+    found = codec.decode_response(ApiKey.UPDATE_FEATURES, 1, codec.encode_response(ApiKey.UPDATE_FEATURES, 1, message))
+    sentence = found.results[0].error_message
+    assert sentence.startswith("There is no feature xxx")
+    assert sentence.endswith("x…")
+    assert len(sentence) < 2_000
