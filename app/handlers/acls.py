@@ -8,7 +8,8 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, refusal
-from app.security.acls import Acl, AclFilter, Pattern, Rule
+from app.security.acls import Acl, AclFilter, Pattern, Rule, exact_filter
+from app.turns import Portion
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from app.wire.apis.delete_acls import (
@@ -24,6 +25,9 @@ from app.wire.apis.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+
+DELETED_MAX: Final = 20_000
+"""ACLs that the filters of one request match, each counted as often as it is matched. A change has 10,000 at most."""
 
 
 def _check_enabled(context: Context) -> None:
@@ -47,7 +51,7 @@ def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     )
 
 
-def describe_acls(context: Context, request: Request, message: DescribeAclsRequest) -> DescribeAclsResponse:
+async def describe_acls(context: Context, request: Request, message: DescribeAclsRequest) -> DescribeAclsResponse:
     """The ACLs that a filter matches. Raises: RequestRejected SECURITY_DISABLED, INVALID_REQUEST."""
     del request
     _check_enabled(context)
@@ -55,6 +59,7 @@ def describe_acls(context: Context, request: Request, message: DescribeAclsReque
     why = wanted.why_unknown()
     if why is not None:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, why)
+    portion = Portion()
     found: dict[Pattern, DescribeAclsResource] = {}
     for (kind, pattern_type, name), rule in wanted.find(context.image.acls):
         pattern = Pattern(kind, pattern_type, name)
@@ -62,6 +67,8 @@ def describe_acls(context: Context, request: Request, message: DescribeAclsReque
         if resource is None:
             resource = found[pattern] = DescribeAclsResource(kind, name, pattern_type)
         resource.acls.append(AclDescription(*rule))
+        if portion.spent_by():
+            await portion.rest()
     return DescribeAclsResponse(error_message=None, resources=list(found.values()))
 
 
@@ -105,24 +112,58 @@ def refuse_create_acls(
 
 
 async def delete_acls(context: Context, request: Request, message: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Delete what each filter matches. Raises: RequestRejected SECURITY_DISABLED."""
+    """Delete what each filter matches. Raises: RequestRejected SECURITY_DISABLED.
+
+    What filters match is found here, in portions. The controller is asked for these ACLs one by one, so its decision looks at no
+    others. An ACL that is made meanwhile stays, as if it had been made afterwards.
+    """
     _check_enabled(context)
+    portion = Portion()
+    meant: dict[AclFilter, list[Acl]] = {}
+    count = 0
     try:
-        outcomes = await context.controller.delete_acls([_filter(one) for one in message.filters])
+        for asked in message.filters:
+            wanted = _filter(asked)
+            if wanted.why_unknown() is not None:
+                continue
+            if wanted not in meant:
+                found = meant[wanted] = []
+                for acl in wanted.find(context.image.acls):
+                    found.append(acl)
+                    if portion.spent_by():
+                        await portion.rest()
+            count += len(meant[wanted])
+            if count > DELETED_MAX:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST, f"The filters match more than {DELETED_MAX} ACLs. Send fewer filters."
+                )
+            await portion.rest_if_spent()
+        exact = list(dict.fromkeys(acl for found in meant.values() for acl in found))
+        outcomes = await context.controller.delete_acls([exact_filter(acl) for acl in exact]) if exact else []
     except FirnError as error:
         return refuse_delete_acls(request, message, *refusal(error))
+    gone = {
+        acl
+        for acl, outcome in zip(exact, outcomes, strict=True)
+        if not isinstance(outcome, RequestRejected) and outcome
+    }
     results = []
-    for one in outcomes:
-        if isinstance(one, RequestRejected):
-            results.append(DeleteAclsFilterResult(*_told(one)))
+    for asked in message.filters:
+        wanted = _filter(asked)
+        why = wanted.why_unknown()
+        if why is not None:
+            results.append(DeleteAclsFilterResult(ErrorCode.INVALID_REQUEST, why))
             continue
         deleted = [
             DeleteAclsMatchingAcl(
                 ErrorCode.NONE, None, pattern.resource_type, pattern.name, pattern.pattern_type, *rule
             )
-            for pattern, rule in one
+            for pattern, rule in meant[wanted]
+            if (pattern, rule) in gone
         ]
         results.append(DeleteAclsFilterResult(error_message=None, matching_acls=deleted))
+        if portion.spent_by(1 + len(deleted)):
+            await portion.rest()
     return DeleteAclsResponse(filter_results=results)
 
 

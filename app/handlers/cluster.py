@@ -8,7 +8,7 @@ from typing import Final
 from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import cluster_operations, judge, operations
+from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
@@ -17,6 +17,7 @@ from app.metadata.features import OF_PROTOCOL
 from app.metadata.standing import standing
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
+from app.turns import Portion, ordered
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from app.wire.apis.describe_topic_partitions import (
@@ -72,7 +73,7 @@ def refuse_describe_cluster(
     return DescribeClusterResponse(error_code=code, error_message=sentence, endpoint_type=message.endpoint_type)
 
 
-def describe_topic_partitions(
+async def describe_topic_partitions(
     context: Context, request: Request, message: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Topics by name, page by page: at most as many partitions as the client and the broker allow, from the cursor on.
@@ -83,20 +84,27 @@ def describe_topic_partitions(
     cursor = message.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "The cursor's partition must not be negative.")
-    names = sorted({topic.name for topic in message.topics} if message.topics else image.topics_by_name)
+    portion = Portion()
+    asked = {topic.name for topic in message.topics} if message.topics else image.topics_by_name
+    names = await ordered(asked, portion, key=str)
     if cursor is not None:
         names = names[bisect_left(names, cursor.topic_name) :]
     denied: list[str] = []
     if context.authorizer is not None:
-        seen = list(filter(judge(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC), names))
-        if message.topics:
-            denied = sorted(set(names).difference(seen))
-            for name in denied:
+        seen: list[str] = []
+        for name in names:
+            if may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, name):
+                seen.append(name)
+            elif message.topics:
+                denied.append(name)
                 note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
+            if portion.spent_by():
+                await portion.rest()
         names = seen
     room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        await portion.rest_if_spent()
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=start)

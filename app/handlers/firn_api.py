@@ -45,7 +45,7 @@ from app.errors import (
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
-from app.handlers.authorising import judge, may, require
+from app.handlers.authorising import may, require
 from app.handlers.context import Context, Request
 from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
@@ -53,6 +53,7 @@ from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.tiering import replacement
 from app.tiering import tier_status as tier
+from app.turns import Portion, ordered
 from app.units import Offset, SegmentId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 
@@ -161,28 +162,43 @@ def _untiered_bytes(context: Context, log: PartitionLog) -> int:
     return sum(one.size_bytes for one in log.segments() if one.end_offset > max(one.base_offset, tiered_end))
 
 
-def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
     """Where the bytes of partitions are. Raises: ProtocolError."""
+    portion = Portion()
     asked = unpack(TierStatusRequest, message)
     wanted = set(asked.topics)
-
-    sees = judge(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC)
 
     def told(topic: str) -> bool:
         return (not wanted or topic in wanted) and sees(topic)
 
+    def sees(topic: str) -> bool:
+        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    missing = []
     for name in wanted:
-        if context.image.topic(name) is not None and not sees(name):
+        known = context.image.topic(name) is not None
+        if known and not sees(name):
             note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
-    followed = context.followed_tiers() if asked.replicas and context.followed_tiers is not None else ()
+        if not known or not sees(name):
+            missing.append(name)
+        if portion.spent_by():
+            await portion.rest()
+    partitions: list[PartitionTierStatus] = []
+    for led in await context.remote_log_manager.status_in_portions(portion):
+        if told(led.topic):
+            partitions.append(_status(context, led))
+        if portion.spent_by():
+            await portion.rest()
+    partitions += [one for one in _offline(context) if told(one.topic)]
+    for one in context.followed_tiers() if asked.replicas and context.followed_tiers is not None else ():
+        if told(one.partition.topic):
+            partitions.append(_followed(one))
+        if portion.spent_by():
+            await portion.rest()
     return pack(
         TierStatusResponse(
-            partitions=[
-                *(_status(context, one) for one in context.remote_log_manager.status() if told(one.topic)),
-                *(one for one in _offline(context) if told(one.topic)),
-                *(_followed(one) for one in followed if told(one.partition.topic)),
-            ],
-            missing=sorted(name for name in wanted if context.image.topic(name) is None or not sees(name)),
+            partitions=partitions,
+            missing=await ordered(missing, portion, key=str),
             drain=context.drain.sentence(),
             back=[BackTopic(name, partitions, offsets) for name, partitions, offsets in context.back if told(name)],
             store="" if context.store_trouble is None else context.store_trouble(),

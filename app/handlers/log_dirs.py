@@ -11,7 +11,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
 from app.handlers.partitions import check_not_internal
-from app.turns import Portion
+from app.turns import Portion, ordered
 from app.units import Offset, PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_replica_log_dirs import (
@@ -47,18 +47,32 @@ NOTHING_DELETED: Final = -1
 """As the low watermark of a partition where it failed."""
 
 
-def describe_log_dirs(context: Context, request: Request, message: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def describe_log_dirs(
+    context: Context, request: Request, message: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
     """The one log directory, with the local bytes (not the tiered ones) of each partition asked for; null asks for all."""
     del request
+    portion = Portion()
     if message.topics is None:
         logs = context.logs.logs()
     else:
-        asked = {(topic.topic, partition) for topic in message.topics for partition in topic.partitions}
-        logs = [log for key in sorted(asked) if (log := context.logs.get(*key)) is not None]
+        found: dict[tuple[str, int], PartitionLog] = {}
+        for asked in message.topics:
+            for index in asked.partitions:
+                log = context.logs.get(asked.topic, index)
+                if log is not None:
+                    found[asked.topic, index] = log
+                if portion.spent_by():
+                    await portion.rest()
+            if portion.spent_by():
+                await portion.rest()
+        logs = list(found.values())
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for log in sorted(logs, key=lambda log: (log.topic, log.partition)):
+    for log in await ordered(logs, portion, key=lambda log: (log.topic, log.partition)):
         topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic))
         topic.partitions.append(DescribeLogDirsPartition(partition_index=log.partition, partition_size=log.size_bytes))
+        if portion.spent_by():
+            await portion.rest()
     result = DescribeLogDirsResult(log_dir=context.logs.data_dir, topics=list(topics.values()))
     if context.logs.offline_reason is not None:
         result.error_code, result.topics = ErrorCode.KAFKA_STORAGE_ERROR, []

@@ -13,6 +13,7 @@ from app.errors import ErrorCode, FirnError, kafka_code
 from app.groups.share_state_wire import Answered, Asked, Initialize, from_request, to_response
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
+from app.handlers.portions import Split
 from app.wire.apikeys import ApiKey
 
 
@@ -55,4 +56,14 @@ KEYS: Final = (
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 )
 
-APIS: Final[ApiTable] = {key: Api(handle, refuse) for key in KEYS}
+READS: Final = frozenset({ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY})
+
+
+def _split(key: ApiKey) -> Split:
+    return Split(
+        "topics", "results", "partitions", "partitions",
+        names=("topic_id",), inner_name="partition", writes=key not in READS,
+    )  # fmt: skip
+
+
+APIS: Final[ApiTable] = {key: Api(handle, refuse, split=_split(key)) for key in KEYS}

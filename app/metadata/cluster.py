@@ -719,7 +719,8 @@ class ImageDraft:
         self._patterns_owned: set[Pattern] = set()
         self._acl_count = base.acl_count
         self._group_configs_owned = False
-        self._scram_users: Mapping[str, Mapping[int, ScramCredential]] = base.scram_users
+        self._scram_users: dict[str, Mapping[int, ScramCredential]] = base.scram_users  # type: ignore[assignment]
+        self._scram_users_owned = False
         self._scram_shapes: Mapping[int, Mapping[SaltShape, int]] = base.scram_shapes
         self._scram_shapes_before, self._imitated_shapes = base.scram_shapes, base.imitated_shapes
         self._scram_secret = base.scram_secret
@@ -1008,7 +1009,8 @@ class ImageDraft:
                 self._patterns_owned.discard(pattern)
 
     def _take_scram_user(self, user: str, mechanism: int, value: bytes | None) -> None:
-        # Users are few, and change seldom: the whole map is copied.
+        if not self._scram_users_owned:
+            self._scram_users, self._scram_users_owned = dict(self._scram_users), True
         of_user = dict(self._scram_users.get(user, {}))
         before = of_user.pop(mechanism, None)
         if value is not None:
@@ -1017,8 +1019,10 @@ class ImageDraft:
         shapes = counted(self._scram_shapes.get(mechanism, NO_SHAPES), before, of_user.get(mechanism))
         of_others = {kind: each for kind, each in self._scram_shapes.items() if kind != mechanism}
         self._scram_shapes = {**of_others, mechanism: shapes} if shapes else of_others
-        others = {name: each for name, each in self._scram_users.items() if name != user}
-        self._scram_users = {**others, user: of_user} if of_user else others
+        if of_user:
+            self._scram_users[user] = of_user
+        else:
+            self._scram_users.pop(user, None)
 
     def _take_broker(self, broker_id: int, value: bytes | None) -> None:
         if not self._brokers_owned:

@@ -177,6 +177,12 @@ class AclFilter(NamedTuple):
                         yield Acl(pattern, rule)
 
 
+def exact_filter(acl: Acl) -> AclFilter:
+    """The filter that means this ACL and no other."""
+    (resource_type, pattern_type, name), rule = acl
+    return AclFilter(resource_type, name, pattern_type, *rule)
+
+
 _PATTERN_TYPES: Final = frozenset(PatternType) - {PatternType.UNKNOWN}
 _RESOURCE_TYPES: Final = frozenset(ResourceType) - {ResourceType.UNKNOWN}
 _OPERATIONS: Final = frozenset(Operation) - {Operation.UNKNOWN}

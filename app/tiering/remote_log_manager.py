@@ -43,6 +43,7 @@ from app.tiering.store_work import StoreWork
 from app.tiering.sweeper import Swept, sweep_partition
 from app.tiering.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
 from app.tiering.tiered_log import TieredLog
+from app.turns import Portion, ordered
 from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 
 TIERING: Final = "tiering"
@@ -601,6 +602,16 @@ class RemoteLogManager:
         now_ms = self._clock.now_ms()
         found = [partition_status(partition, now_ms) for partition in self._partitions.values()]
         return sorted(found, key=lambda one: (one.topic, one.partition))
+
+    async def status_in_portions(self, portion: Portion) -> list[PartitionTierStatus]:
+        """As ``status``, in portions. Each partition is as it was when it was looked at."""
+        now_ms = self._clock.now_ms()
+        found = []
+        for partition in tuple(self._partitions.values()):
+            found.append(partition_status(partition, now_ms))
+            if portion.spent_by():
+                await portion.rest()
+        return await ordered(found, portion, key=lambda one: (one.topic, one.partition))
 
     def copied_and_stored(self, partition: TopicIdPartition) -> tuple[int, int]:
         """Raw bytes that this leader has copied, and bytes of readable segment objects; zeros if it does not lead the partition."""
