@@ -95,6 +95,7 @@ async def running_broker(
     liveness: Liveness | None = None,
     descriptors_max: int = 1024,
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None,
+    pool: ThreadPool | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -102,10 +103,11 @@ async def running_broker(
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
     ``descriptors_max``: half of them are for connections.
+    ``pool``: its threads, which are ended with it.
     ``fs``: where it has its data, if not on the machine's own file system.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
-    pool = ThreadPool(4)
+    pool = pool or ThreadPool(4)
     rng = rng if rng is not None else random.Random(seed)
     fs = fs or PosixFileSystem()
     object_path = None

@@ -1,0 +1,161 @@
+"""INV-15, walked: no request of any API holds the loop for more than 50 ms of CPU.
+
+Requests are generated from the wire schema, so a new field or array is walked without a line here. An API without an entry fails.
+CPU time of the loop's thread is counted, garbage collection included. Other work on the machine raises it through the caches, so a
+request counts as too long only if each of several tries was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from app.limits import REQUEST_BYTES_MAX, REQUEST_ELEMENTS_MAX
+from app.wire.apikeys import ApiKey
+from app.wire.bounds import BYTES_MAX, elements_max
+from app.wire.codec import decode_response
+from app.wire.framing import frame
+from app.wire.header import encode_request_header, parse_response_header
+from app.wire.versions import OPAQUE
+from tests.support.crowded import FULL, MODERATE, SMALL, Crowded, Sizes, crowded
+from tests.support.fillings import Names
+from tests.support.turns import TRIES, TURN_MS_MAX, Line, least_ms
+from tests.support.walked_apis import WALKED, Asked, floor_request, requests_of, served_keys
+
+QUICK_ELEMENTS: Final = 1_000
+ELEMENTS: Final = 5_000
+
+TOO_LONG: Final[Mapping[ApiKey, int]] = {
+    ApiKey.WRITE_TXN_MARKERS: 1_292,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 437,
+    ApiKey.FETCH: 211,
+    ApiKey.PRODUCE: 118,
+    ApiKey.OFFSET_COMMIT: 93,
+    ApiKey.METADATA: 57,
+}
+"""APIs that do not keep to INV-15 yet, with the longest turn of ``ELEMENTS`` elements in ms. The list may only shrink."""
+
+
+def test_every_api_that_brokers_serve_has_an_entry() -> None:
+    assert served_keys() == WALKED.keys()
+
+
+def test_limits_are_above_what_must_be_served() -> None:
+    assert REQUEST_BYTES_MAX >= 100 << 20, "a Produce of 100 MiB"
+    assert REQUEST_ELEMENTS_MAX >= 41_000, "a reassignment of 10,000 partitions to three replicas"
+
+
+def test_a_request_that_is_longer_than_its_api_needs_ends_the_connection(tmp_path: Path) -> None:
+    body = b"\0" * (BYTES_MAX + 1)
+    with crowded(tmp_path, Sizes(1, 1, 1, 1, 1, 1, 1)) as on:
+        for key in (ApiKey.METADATA, ApiKey.FETCH):
+            with Line(on.broker.port) as line:
+                assert line.ask(frame(encode_request_header(key, 4, 1, "walk"), body)) is None
+
+
+class Walk:
+    """Asks requests one by one, and keeps what took too long."""
+
+    def __init__(self, on: Crowded) -> None:
+        self.on = on
+        self.too_long: list[tuple[ApiKey, str]] = []
+        self.lines: list[str] = []
+
+    def ask(self, asked: Asked) -> bytes | None:
+        """Ask until a try was short enough. Returns: the last response; None if the connection was closed."""
+        whole = frame(encode_request_header(asked.key, asked.version, 1, "walk"), asked.body())
+        answers: list[bytes | None] = []
+
+        def once() -> None:
+            with Line(self.on.broker.port) as line:
+                answers.append(line.ask(whole))
+
+        least = least_ms(self.on.measured, once, 1 if asked.key in TOO_LONG else TRIES)
+        self.lines.append(f"{least:8.1f} ms {asked} {codes_of(asked, answers[0])}")
+        if least > TURN_MS_MAX:
+            self.too_long.append((asked.key, f"{asked}: {least:.0f} ms"))
+        return answers[0]
+
+    def check(self) -> None:
+        """Fail if an API took too long that is not known for it."""
+        assert [told for key, told in self.too_long if key not in TOO_LONG] == []
+
+
+def codes_of(asked: Asked, answer: bytes | None) -> dict[int, int] | None:
+    """The error codes of a response, counted; None if there is none."""
+    if answer is None:
+        return None
+    if asked.key in OPAQUE:
+        return {}
+    view = memoryview(answer)
+    header = parse_response_header(view, asked.key, asked.version)
+    return dict(Counter(_codes(decode_response(asked.key, asked.version, view[header.body_start :]))))
+
+
+def _codes(part: Any) -> Iterator[int]:
+    if isinstance(part, list):
+        for one in part:
+            yield from _codes(one)
+    elif dataclasses.is_dataclass(part):
+        for item in dataclasses.fields(part):
+            value = getattr(part, item.name)
+            if item.name.endswith("error_code"):
+                yield value
+            elif isinstance(value, list) or dataclasses.is_dataclass(value):
+                yield from _codes(value)
+
+
+def in_order() -> list[ApiKey]:
+    """All APIs, the ones that destroy what others need last."""
+    return sorted(WALKED, key=lambda key: (WALKED[key].destroys, key))
+
+
+def test_no_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
+    with crowded(tmp_path, SMALL) as on:
+        walk = Walk(on)
+        for key in in_order():
+            for asked in requests_of(on, key, QUICK_ELEMENTS, newest_only=True, names=(Names.EXISTING, Names.UNKNOWN)):
+                walk.ask(asked)
+    walk.check()
+
+
+@pytest.mark.ci
+def test_no_long_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
+    with crowded(tmp_path, MODERATE) as on:
+        walk = Walk(on)
+        for key in in_order():
+            for asked in requests_of(on, key, min(ELEMENTS, elements_max(key)), newest_only=True):
+                walk.ask(asked)
+    walk.check()
+
+
+@pytest.mark.ci
+def test_what_must_be_served_is_served(tmp_path: Path) -> None:
+    """Bounds may not be lowered below the floors of each entry."""
+    with crowded(tmp_path, FULL) as on:
+        walk = Walk(on)
+        for key in in_order():
+            for floor in WALKED[key].floors:
+                asked = floor_request(on, key, floor)
+                codes = codes_of(asked, walk.ask(asked))
+                assert codes is not None, f"{asked} closes the connection"
+                refused = {code: count for code, count in codes.items() if code not in {0, *floor.refused_with}}
+                assert refused == {}, f"{asked} is refused"
+    walk.check()
+
+
+@pytest.mark.slow
+def test_no_longest_request_of_any_version_holds_the_loop(tmp_path: Path) -> None:
+    """All versions whose shapes differ, as many elements as a request may have, on a broker with much of everything."""
+    with crowded(tmp_path, FULL) as on:
+        walk = Walk(on)
+        for key in in_order():
+            count = elements_max(key)
+            for asked in requests_of(on, key, count):
+                walk.ask(asked)
+    walk.check()
