@@ -38,9 +38,11 @@ from app.groups.classic_member import (
     Join,
     Protocols,
     Sync,
+    metadata_bytes,
     subscribed_topics,
 )
 from app.groups.group import GroupType
+from app.groups.memory import MEMBER_BYTES, PENDING_BYTES
 from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
 from app.wire.apis.sync_group import SyncGroupResponse
@@ -88,6 +90,7 @@ class ClassicGroup:
         "pending_syncs",
         "protocol_name",
         "protocol_type",
+        "sent_bytes",
         "state",
         "subscribed_topics",
     )
@@ -110,6 +113,8 @@ class ClassicGroup:
         """Number of members that support each protocol."""
         self.pending_joins: set[str] = set()
         """Member ids that were given to clients that have not joined yet (KIP-394)."""
+        self.sent_bytes = 0
+        """What members and future members keep of what their clients have sent (``memory.py``)."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not requested their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
@@ -129,6 +134,11 @@ class ClassicGroup:
     @property
     def is_empty(self) -> bool:
         return self.state is ClassicState.EMPTY
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that members and future members keep."""
+        return self.sent_bytes + MEMBER_BYTES * len(self.members) + PENDING_BYTES * len(self.pending_joins)
 
     @property
     def since_ms(self) -> int:
@@ -204,16 +214,18 @@ class ClassicGroup:
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         self._supported.update(member.protocol_names)
-        self.pending_joins.discard(member.member_id)
+        self.sent_bytes += member.sent_bytes
+        self._forget_pending(member.member_id)
 
     def _remove(self, turn: Turn, member_id: str) -> None:
         """Remove a member, or a future member, from the group. If it was the leader, another member becomes leader."""
-        self.pending_joins.discard(member_id)
+        self._forget_pending(member_id)
         self.pending_syncs.discard(member_id)
         turn.cancel_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id))
         member = self.members.pop(member_id, None)
         if member is None:
             return
+        self.sent_bytes -= member.sent_bytes
         if member.join is not None:
             self._answer_join(turn, member, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
         if member.sync is not None:
@@ -224,6 +236,12 @@ class ClassicGroup:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
+    def _forget_pending(self, member_id: str) -> None:
+        """A member id is not waited for, if it was."""
+        if member_id in self.pending_joins:
+            self.pending_joins.remove(member_id)
+            self.sent_bytes -= len(member_id)
+
     def _unsupport(self, member: ClassicMember) -> None:
         """A member is gone, or its supported protocols have changed."""
         for name in member.protocol_names:
@@ -233,6 +251,7 @@ class ClassicGroup:
 
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._unsupport(member)
+        self.sent_bytes += metadata_bytes(protocols) - metadata_bytes(member.protocols)
         member.protocols = protocols
         self._supported.update(member.protocol_names)
 
@@ -317,6 +336,7 @@ class ClassicGroup:
                 turn.answer(reply, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))
                 return
             self.pending_joins.add(member_id)
+            self.sent_bytes += len(member_id)
             turn.set_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id), join.session_timeout_ms)
             turn.answer(reply, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
@@ -432,6 +452,7 @@ class ClassicGroup:
         turn.cancel_timer(old.timer)
         self._unsupport(old)
         self._supported.update(new.protocol_names)
+        self.sent_bytes += new.sent_bytes - old.sent_bytes
         self.members = {
             member.member_id: member
             for member in (new if member is old else member for member in self.members.values())

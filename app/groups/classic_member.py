@@ -72,6 +72,11 @@ class Sync(NamedTuple):
     assignments: Sequence[tuple[str, bytes]]
 
 
+def metadata_bytes(protocols: Protocols) -> int:
+    """What a JoinGroup brings."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 class ClassicMember:
     """One member."""
 
@@ -121,6 +126,12 @@ class ClassicMember:
     def protocol_names(self) -> frozenset[str]:
         """The supported protocols. A protocol that the member names twice counts once."""
         return frozenset([name for name, _ in self.protocols])
+
+    @property
+    def sent_bytes(self) -> int:
+        """What the member keeps of what its client has sent. Its assignment is the leader's."""
+        texts = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        return texts + metadata_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """The member's subscription in a protocol; empty if it does not support the protocol."""

@@ -12,7 +12,9 @@ from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
+from app.groups.classic import ClassicGroup
 from app.groups.counters import GroupCounters
+from app.groups.memory import GroupMemory
 from app.groups.metrics import show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.metadata.cluster import ClusterImage, ImageDelta
@@ -50,9 +52,19 @@ class GroupCoordinator:
         """The present image of the cluster."""
         self._topic_names: dict[object, str] = {}
         counters = GroupCounters(registry)
+        self.memory = GroupMemory(
+            lambda: (
+                group
+                for _, shard in self.shell.shards()
+                for group in shard.groups.values()
+                if isinstance(group, ClassicGroup)
+            )
+        )
+        """What members of classic groups keep."""
+        memory = self.memory
         self.shell: Coordinator[GroupShard] = Coordinator(
             CONSUMER_OFFSETS,
-            lambda partition: GroupShard(partition, config, rng, lambda: self.image, counters),
+            lambda partition: GroupShard(partition, config, rng, lambda: self.image, counters, memory),
             broker_id=broker_id,
             partitions=partitions,
             clock=clock,
@@ -60,6 +72,11 @@ class GroupCoordinator:
             log_line=log_line,
             faults=faults,
             stored_within_ms=config().offsets_commit_timeout_ms,
+        )
+        registry.gauge(
+            "firn_group_memory_bytes",
+            "Memory that members of classic groups keep by what they sent.",
+            lambda: [((), float(memory.bytes))],
         )
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 

@@ -21,13 +21,14 @@ from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups import classic_in_consumer, share_records
 from app.groups.classic import ClassicGroup
-from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Sync
+from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Sync, metadata_bytes
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.counters import GroupCounters
 from app.groups.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once, tombstones_at_once
 from app.groups.group import Group, GroupType
+from app.groups.memory import MEMBER_BYTES, PER_RECORD, GroupMemory
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
 from app.groups.offsets import CommittedOffset, OffsetStore, group_prefix, offset_key, offset_place, offset_value
 from app.groups.share import ShareGroup, ShareTimer
@@ -36,6 +37,7 @@ from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.sweeps import cut, sweep_records
 from app.metadata.cluster import ClusterImage
 from app.metadata.group_configs import config_of_group
+from app.metadata.internal_topics import CONSUMER_OFFSETS
 from app.metrics import Registry
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
@@ -68,14 +70,16 @@ class GroupShard:
         rng: random.Random,
         image: Callable[[], ClusterImage] = ClusterImage,
         counters: GroupCounters | None = None,
+        memory: GroupMemory | None = None,
     ) -> None:
-        """``config``, ``image``: functions that return the broker's present settings and cluster image. ``counters`` is
-        optional."""
+        """``config``, ``image``: functions that return the broker's present settings and cluster image. ``counters`` and
+        ``memory``, which all shards of a broker share, are optional."""
         self.partition = partition
         self.config = config
         self.image = image
         self.rng = rng
         self._counters = GroupCounters(Registry()) if counters is None else counters
+        self._memory = GroupMemory() if memory is None else memory
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
@@ -404,6 +408,7 @@ class GroupShard:
     def join(self, turn: Turn, group_id: str, asked: Join, reply: Reply[JoinGroupResponse]) -> None:
         """A JoinGroup, to a group of either type. Raises: RequestRejected."""
         group = self.groups.get(group_id)
+        self._check_memory(group, asked)
         if not isinstance(group, ConsumerGroup) or group.is_empty:
             self.classic_group_to_join(turn, group_id, asked.member_id).join(turn, asked, reply)
             return
@@ -414,6 +419,36 @@ class GroupShard:
             # The last static member of the consumer protocol has come back with the classic one.
             self._downgrade(turn, group, None)
         turn.answer(reply, answer)
+
+    def _check_memory(self, group: Group | None, asked: Join) -> None:
+        """Raises: RequestRejected MESSAGE_TOO_LARGE if the group's record could not have what the member brings,
+        GROUP_MAX_SIZE_REACHED if the group keeps too much, COORDINATOR_NOT_AVAILABLE if all groups together do."""
+        brought = metadata_bytes(asked.protocols)
+        most = self._record_bytes_max()
+        if brought > most:
+            raise RequestRejected(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A member brings {brought} bytes of metadata, and a record of {CONSUMER_OFFSETS.name} has {most} at most.",
+            )
+        size = brought + len(asked.client_id) + max(len(asked.client_id), len(asked.instance_id or ""))
+        if isinstance(group, ClassicGroup):
+            known = group.members.get(asked.member_id)
+            more = size - (0 if known is None else known.sent_bytes)
+            if more > 0 and group.sent_bytes + more > PER_RECORD * most:
+                raise RequestRejected(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The members of the group keep {group.sent_bytes} bytes of metadata, and {PER_RECORD * most} is the most.",
+                )
+        if not self._memory.admits(MEMBER_BYTES + size):
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The members of all groups keep as much metadata as they may."
+            )
+
+    def _record_bytes_max(self) -> int:
+        """Of a record of a group."""
+        topic = self.image().topic(CONSUMER_OFFSETS.name)
+        own = None if topic is None else topic.configs.get("max.message.bytes")
+        return self.config().topic_defaults.max_message_bytes if own is None else int(own)
 
     def sync(self, turn: Turn, group_id: str, asked: Sync, reply: Reply[SyncGroupResponse]) -> None:
         """A SyncGroup, to a group of either type. Raises: RequestRejected."""

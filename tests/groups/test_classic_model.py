@@ -259,6 +259,8 @@ class ClassicGroupModel(RuleBasedStateMachine):
         assert group.leader is None or group.leader in group.members
         assert group.pending_syncs <= set(group.members)
         assert not group.pending_joins & set(group.members)
+        sent = sum(member.sent_bytes for member in group.members.values()) + sum(map(len, group.pending_joins))
+        assert group.sent_bytes == sent
         if group.state in (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE):
             assert group.leader is not None
             assert all(member.join is None for member in group.members.values())
