@@ -1,6 +1,7 @@
 """What compaction costs: rates and memory of the cleaner process, and what producers notice of it.
 
 The group ``compaction`` of ``python -m loadtests`` has both; ``python -m loadtests.compaction`` is the same by itself.
+``--only busy`` measures how a log of 1 GB is compacted beside two busy loops a core, the start of the process included.
 It writes to a temporary directory (``--directory`` to choose the disk). Rates count every byte and record of the log
 once, although compaction reads the new part twice. ``per core`` is by the CPU time of the cleaner process, which is the
 figure to trust on a machine that others use too.
@@ -14,9 +15,12 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,6 +63,13 @@ class Shape(NamedTuple):
     log_bytes: int
 
 
+BUSY_SHAPE = Shape("100 B records, 100 a batch, beside busy loops", 100, 75, 1_000_000, 0, 1000 * 1000 * 1000)
+BUSY_LOOPS_PER_CORE = 2
+BUSY_S_MAX = 1800
+LOOP = f"""import os, time
+parent, end = os.getppid(), time.monotonic() + {BUSY_S_MAX}
+while time.monotonic() < end and os.getppid() == parent: pass"""
+
 SHAPES = (
     Shape("1 KB records, 16 a batch", 16, 1000, 100_000, 0, 512 * MIB),
     Shape("100 B records, 100 a batch", 100, 75, 500_000, 0, 200 * MIB),
@@ -91,8 +102,24 @@ def _placed(batch: bytes, offset: Offset) -> memoryview:
     return memoryview(placed)
 
 
-async def rates(directory: Path, shapes: tuple[Shape, ...]) -> dict[str, Report]:
-    """Compact one log of each shape in the cleaner process; what it took, by title."""
+@contextmanager
+def busy_loops(per_core: int) -> Iterator[None]:
+    """Keep all cores busy while the block runs, by loops that each have a session of their own."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", LOOP], start_new_session=True)
+        for _ in range(per_core * len(os.sched_getaffinity(0)))
+    ]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+async def rates(directory: Path, shapes: tuple[Shape, ...], *, loops_per_core: int = 0) -> dict[str, Report]:
+    """Compact one log of each shape in the cleaner process; what it took, by title. Beside busy loops the start of the process
+    counts."""
     found: dict[str, Report] = {}
     fs, pool = PosixFileSystem(), ThreadPool()
     manager = LogManager(str(directory), fs, pool, SystemClock(), random.Random(1))
@@ -119,7 +146,7 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> dict[str, Report]
     )
     print(
         f"{'log':42s} {'MB':>5s} {'records':>9s} {'left MB':>8s} {'s':>6s} {'MB/s':>6s} {'M rec/s':>8s} "
-        f"{'MB/s per core':>14s} {'M rec/s per core':>17s} {'memory MB':>10s}"
+        f"{'MB/s per core':>14s} {'M rec/s per core':>17s} {'memory MB':>10s} {'of a core':>9s}"
     )
     for number, shape in enumerate(shapes):
         log = manager.create(f"shape-{number}", TopicId(uuid.uuid4()), 0, config)
@@ -127,25 +154,30 @@ async def rates(directory: Path, shapes: tuple[Shape, ...]) -> dict[str, Report]
         log.roll()
         await log.flush()
         size = log.size_bytes
-        if number == 0:
-            await _start(process)
-        cpu_s, started = cpu_seconds(process.process_id), time.perf_counter()
-        highest = asyncio.create_task(_highest_memory(process.process_id))
-        while await cleaner.clean_next():
-            pass
-        seconds, cpu_s = time.perf_counter() - started, cpu_seconds(process.process_id) - cpu_s
-        highest.cancel()
+        with busy_loops(loops_per_core):
+            begun_s = time.perf_counter()
+            if number == 0:
+                await _start(process)
+            cpu_s, started = cpu_seconds(process.process_id), time.perf_counter()
+            if loops_per_core:
+                cpu_s, started = 0.0, begun_s
+            highest = asyncio.create_task(_highest_memory(process.process_id))
+            while await cleaner.clean_next():
+                pass
+            seconds, cpu_s = time.perf_counter() - started, cpu_seconds(process.process_id) - cpu_s
+            highest.cancel()
         found[shape.title] = report = {
             "mb_per_s": size / 1e6 / seconds,
             "records_per_s": records / seconds,
             "mb_per_s_of_cpu": size / 1e6 / cpu_s,
             "records_per_s_of_cpu": records / cpu_s,
             "memory_mb": await _result(highest),
+            "share_of_core": cpu_s / seconds,
         }
         print(
             f"{shape.title:42s} {size / 1e6:5.0f} {records:9,d} {log.size_bytes / 1e6:8.1f} {seconds:6.2f} "
             f"{report['mb_per_s']:6.0f} {report['records_per_s'] / 1e6:8.2f} {report['mb_per_s_of_cpu']:14.0f} "
-            f"{report['records_per_s_of_cpu'] / 1e6:17.2f} {report['memory_mb']:10.0f}",
+            f"{report['records_per_s_of_cpu'] / 1e6:17.2f} {report['memory_mb']:10.0f} {report['share_of_core']:9.2f}",
             flush=True,
         )
         manager.delete(log.topic, 0)
@@ -255,7 +287,7 @@ def _is_clean(line: str, topic: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", help="where to write; default: a temporary directory")
-    parser.add_argument("--only", choices=("rates", "producers"), help="one of the two parts")
+    parser.add_argument("--only", choices=("rates", "producers", "busy"), help="one of the parts")
     parser.add_argument(
         "--log", type=int, choices=range(len(SHAPES)), help="of the rates, those of one log of the table"
     )
@@ -266,9 +298,12 @@ def main() -> None:
     shapes = tuple(shape._replace(log_bytes=shape.log_bytes // part, keys=shape.keys // part) for shape in chosen)
     directory = Path(tempfile.mkdtemp(dir=options.directory))
     try:
-        if options.only != "producers":
+        if options.only == "busy":
+            busy = BUSY_SHAPE._replace(log_bytes=BUSY_SHAPE.log_bytes // part, keys=BUSY_SHAPE.keys // part)
+            asyncio.run(rates(directory / "busy", (busy,), loops_per_core=BUSY_LOOPS_PER_CORE))
+        if options.only in (None, "rates"):
             asyncio.run(rates(directory / "rates", shapes))
-        if options.only != "rates":
+        if options.only in (None, "producers"):
             produce_beside(directory / "producers", BESIDE_MEGABYTES // part, BESIDE_RATE, BESIDE_S, BESIDE_ROUNDS)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

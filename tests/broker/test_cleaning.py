@@ -21,7 +21,7 @@ from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.job import CleaningJob, Indexed
-from app.hot.cleaning.process import Throttle, untouched_mappings
+from app.hot.cleaning.process import NICENESS, Throttle, untouched_mappings
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFileSystem
@@ -212,6 +212,13 @@ def test_a_broker_imports_neither_numba_nor_numpy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_a_cleaner_gets_a_tenth_of_a_core_beside_three_busy_sessions_a_core() -> None:
+    """Linux's table (``sched_prio_to_weight``): each step of niceness is worth a fifth of what is left."""
+    weight = 1024 / 1.25**NICENESS
+    assert weight / (weight + 3 * 1024) > 0.1
+    assert NICENESS > 0, "the broker goes first"
 
 
 def test_memory_is_given_back_only_where_nothing_was_written_to_what_the_file_says() -> None:

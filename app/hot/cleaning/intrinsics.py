@@ -6,6 +6,7 @@ Each operation has one function that names the types and one that generates the 
 from __future__ import annotations
 
 import platform
+import sys
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -29,6 +30,45 @@ def _word(typingctx, data, at):
         return builder.load(builder.bitcast(place, word_type.as_pointer()), align=1)
 
     return types.uint64(data, types.int64), generate
+
+
+def _big_endian_load(bits: int, *, signed: bool) -> Any:
+    """A number of a batch's header: one load and one swap of bytes, where a loop over the bytes takes numba long to compile."""
+
+    def load(typingctx, data, at):
+        def generate(context, builder, signature, arguments):
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            number_type, result_type = ir.IntType(bits), ir.IntType(64)
+            place = builder.bitcast(builder.gep(array.data, [arguments[1]]), number_type.as_pointer())
+            number = builder.load(place, align=1)
+            if sys.byteorder == "little":
+                number = builder.bswap(number)
+            if bits == 64:
+                return number
+            return builder.sext(number, result_type) if signed else builder.zext(number, result_type)
+
+        return types.int64(data, types.int64), generate
+
+    return load
+
+
+def _big_endian_store(bits: int) -> Any:
+    """Write the lower ``bits`` of a number, as the header of a batch has them."""
+
+    def store(typingctx, data, at, value):
+        def generate(context, builder, signature, arguments):
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            number_type = ir.IntType(bits)
+            number = arguments[2] if bits == 64 else builder.trunc(arguments[2], number_type)
+            if sys.byteorder == "little":
+                number = builder.bswap(number)
+            place = builder.bitcast(builder.gep(array.data, [arguments[1]]), number_type.as_pointer())
+            builder.store(number, place, align=1)
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64, types.int64), generate
+
+    return store
 
 
 def _copy(typingctx, target, to, source, at, size):
@@ -73,6 +113,12 @@ def _fetch(typingctx, data, at):
 
 
 word_at: Any = intrinsic(_word)
+i64_at: Any = intrinsic(_big_endian_load(64, signed=True))
+i32_at: Any = intrinsic(_big_endian_load(32, signed=True))
+u16_at: Any = intrinsic(_big_endian_load(16, signed=False))
+put_i64: Any = intrinsic(_big_endian_store(64))
+put_i32: Any = intrinsic(_big_endian_store(32))
+put_i16: Any = intrinsic(_big_endian_store(16))
 copy_bytes: Any = intrinsic(_copy)
 crc_word: Any = intrinsic(_crc_word)
 fetch_early: Any = intrinsic(_fetch)

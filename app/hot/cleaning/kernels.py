@@ -23,7 +23,19 @@ import numpy as np
 from numba import njit
 
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Stop
-from app.hot.cleaning.intrinsics import copy_bytes, crc_word, fetch_early, has_crc_instruction, word_at
+from app.hot.cleaning.intrinsics import (
+    copy_bytes,
+    crc_word,
+    fetch_early,
+    has_crc_instruction,
+    i32_at,
+    i64_at,
+    put_i16,
+    put_i32,
+    put_i64,
+    u16_at,
+    word_at,
+)
 from app.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -136,33 +148,6 @@ def crc_tables() -> Array:
         before = tables[number - 1]
         tables[number] = (before >> np.uint32(8)) ^ tables[0][before & np.uint32(0xFF)]
     return tables
-
-
-@njit(cache=True, inline="always")
-def _i64(data, at):
-    value = np.int64(0)
-    for number in range(8):
-        value = (value << 8) | np.int64(data[at + number])
-    return value
-
-
-@njit(cache=True, inline="always")
-def _i32(data, at):
-    value = np.int64(0)
-    for number in range(4):
-        value = (value << 8) | np.int64(data[at + number])
-    return value - ((value & 0x80000000) << 1)
-
-
-@njit(cache=True, inline="always")
-def _u16(data, at):
-    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
-
-
-@njit(cache=True)
-def _put(data, at, value, size):
-    for number in range(size):
-        data[at + number] = np.uint8((value >> (8 * (size - 1 - number))) & 0xFF)
 
 
 @njit(cache=True)
@@ -363,8 +348,8 @@ def _fetch_ahead(window, positions, number, count, slots, keys):
     if number >= count:
         return
     at = positions[number]
-    end = at + _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
-    records = _i32(window, at + _COUNT_AT)
+    end = at + i32_at(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+    records = i32_at(window, at + _COUNT_AT)
     if records > AHEAD // 2 or window[at + _ATTRIBUTES_AT + 1] & CODEC_MASK:
         return
     at += HEADER_BYTES
@@ -457,20 +442,20 @@ def scan(window, length, next_offset, end_offset, tables, positions, marked):
     count = 0
     listed = 0
     while at + HEADER_BYTES <= length and count < positions.shape[0]:
-        batch_length = _i32(window, at + _LENGTH_AT)
+        batch_length = i32_at(window, at + _LENGTH_AT)
         size = batch_length + LENGTH_PREFIX_BYTES
         if size < HEADER_BYTES or window[at + _MAGIC_AT] != MAGIC_V2:
             return count, at, listed, next_offset, DAMAGED
         if at + size > length:
             break
-        crc = np.uint32(_i32(window, at + _CRC_AT) & 0xFFFFFFFF)
+        crc = np.uint32(i32_at(window, at + _CRC_AT) & 0xFFFFFFFF)
         if _crc(window, at + CRC_START, at + size, tables) != crc:
             return count, at, listed, next_offset, DAMAGED
-        records = _i32(window, at + _COUNT_AT)
-        last_delta = _i32(window, at + _LAST_DELTA_AT)
-        attributes = _u16(window, at + _ATTRIBUTES_AT)
+        records = i32_at(window, at + _COUNT_AT)
+        last_delta = i32_at(window, at + _LAST_DELTA_AT)
+        attributes = u16_at(window, at + _ATTRIBUTES_AT)
         codec = attributes & CODEC_MASK
-        base_offset = _i64(window, at)
+        base_offset = i64_at(window, at)
         if base_offset < next_offset or base_offset + last_delta >= end_offset:
             return count, at, listed, next_offset, DAMAGED
         if records < 0 or last_delta < 0 or records > last_delta + 1 or codec > 4:
@@ -493,13 +478,13 @@ def index_window(window, positions, number, count, skipped, start_offset, slots,
     while number < count:
         _fetch_ahead(window, positions, number, count, slots, keys)
         at = positions[number]
-        size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
-        base_offset = _i64(window, at)
-        last_delta = _i32(window, at + _LAST_DELTA_AT)
+        size = i32_at(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+        base_offset = i64_at(window, at)
+        last_delta = i32_at(window, at + _LAST_DELTA_AT)
         last_offset = base_offset + last_delta
         if not skipped[number] and last_offset >= start_offset:
-            records = _i32(window, at + _COUNT_AT)
-            if _u16(window, at + _ATTRIBUTES_AT) & CODEC_MASK and records:
+            records = i32_at(window, at + _COUNT_AT)
+            if u16_at(window, at + _ATTRIBUTES_AT) & CODEC_MASK and records:
                 return number, COMPRESSED
             stop = index_records(
                 window,
@@ -641,10 +626,10 @@ def _contains(sorted_offsets, offset):
 @njit(cache=True)
 def note_batch(out, start, index, offsets, places, times, time_offsets):
     """Add a batch that was written to ``out[start:]`` to the segment's indexes, as an append does."""
-    size = _i32(out, start + _LENGTH_AT) + LENGTH_PREFIX_BYTES
-    last_offset = _i64(out, start) + _i32(out, start + _LAST_DELTA_AT)
-    newest = _i64(out, start + _MAX_TIMESTAMP_AT)
-    if newest > index[NEWEST] and _i32(out, start + _COUNT_AT) > 0:
+    size = i32_at(out, start + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+    last_offset = i64_at(out, start) + i32_at(out, start + _LAST_DELTA_AT)
+    newest = i64_at(out, start + _MAX_TIMESTAMP_AT)
+    if newest > index[NEWEST] and i32_at(out, start + _COUNT_AT) > 0:
         index[NEWEST] = newest
         index[NEWEST_OFFSET] = last_offset
     if index[SINCE_ENTRY] > index[INTERVAL]:
@@ -691,22 +676,22 @@ def filter_window(
     while number < count:
         _fetch_ahead(window, positions, number, count, slots, keys)
         at = positions[number]
-        size = _i32(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
-        records = _i32(window, at + _COUNT_AT)
+        size = i32_at(window, at + _LENGTH_AT) + LENGTH_PREFIX_BYTES
+        records = i32_at(window, at + _COUNT_AT)
         if to + size + records * RECORD_GROWTH_BYTES > out.shape[0]:
             return number, to, NO_ROOM
         if records > kept.shape[0]:
             return number, to, NO_ROOM
-        attributes = _u16(window, at + _ATTRIBUTES_AT)
-        base_offset = _i64(window, at)
-        last_delta = _i32(window, at + _LAST_DELTA_AT)
-        base_timestamp = _i64(window, at + _BASE_TIMESTAMP_AT)
+        attributes = u16_at(window, at + _ATTRIBUTES_AT)
+        base_offset = i64_at(window, at)
+        last_delta = i32_at(window, at + _LAST_DELTA_AT)
+        base_timestamp = i64_at(window, at + _BASE_TIMESTAMP_AT)
         action = actions[number]
         verdict[KEPT] = 0
         verdict[TOMBSTONES] = 0
         append_time = np.int64(-1)
         if attributes & LOG_APPEND_TIME:
-            append_time = _i64(window, at + _MAX_TIMESTAMP_AT)
+            append_time = i64_at(window, at + _MAX_TIMESTAMP_AT)
         if action & RECORDS_DROPPED:
             state[RECORDS_SEEN] += records
         elif records:
@@ -761,24 +746,24 @@ def filter_window(
                     to + HEADER_BYTES,
                 )
                 greatest = append_time if append_time >= 0 else verdict[GREATEST_TIMESTAMP]
-                _put(out, to + _LENGTH_AT, end - to - LENGTH_PREFIX_BYTES, 4)
-                _put(out, to + _ATTRIBUTES_AT, attributes, 2)
-                _put(out, to + _BASE_TIMESTAMP_AT, new_base, 8)
-                _put(out, to + _MAX_TIMESTAMP_AT, greatest, 8)
-                _put(out, to + _COUNT_AT, verdict[KEPT], 4)
-                _put(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)), 4)
+                put_i32(out, to + _LENGTH_AT, end - to - LENGTH_PREFIX_BYTES)
+                put_i16(out, to + _ATTRIBUTES_AT, attributes)
+                put_i64(out, to + _BASE_TIMESTAMP_AT, new_base)
+                put_i64(out, to + _MAX_TIMESTAMP_AT, greatest)
+                put_i32(out, to + _COUNT_AT, verdict[KEPT])
+                put_i32(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)))
             note_batch(out, to, index, offsets, places, times, time_offsets)
             to = end
         elif action & EMPTIED_KEPT or (
-            _i64(window, at + _PRODUCER_ID_AT) >= 0 and _contains(producer_ends, base_offset + last_delta)
+            i64_at(window, at + _PRODUCER_ID_AT) >= 0 and _contains(producer_ends, base_offset + last_delta)
         ):
             copy_bytes(out, to, window, at, HEADER_BYTES)
             end = to + HEADER_BYTES
-            _put(out, to + _LENGTH_AT, HEADER_BYTES - LENGTH_PREFIX_BYTES, 4)
-            _put(out, to + _ATTRIBUTES_AT, attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON), 2)
-            _put(out, to + _BASE_TIMESTAMP_AT, np.int64(-1), 8)
-            _put(out, to + _COUNT_AT, 0, 4)
-            _put(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)), 4)
+            put_i32(out, to + _LENGTH_AT, HEADER_BYTES - LENGTH_PREFIX_BYTES)
+            put_i16(out, to + _ATTRIBUTES_AT, attributes & ~(CODEC_MASK | HAS_DELETE_HORIZON))
+            put_i64(out, to + _BASE_TIMESTAMP_AT, np.int64(-1))
+            put_i32(out, to + _COUNT_AT, 0)
+            put_i32(out, to + _CRC_AT, np.int64(_crc(out, to + CRC_START, end, tables)))
             note_batch(out, to, index, offsets, places, times, time_offsets)
             to = end
         number += 1
