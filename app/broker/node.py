@@ -667,7 +667,7 @@ class Node:
             return
         shut = table.shut_gate()
         self.context.fan_out.forget_all()
-        self.shares.leader.end_waits({partition.key for partition in shut})
+        self.shares.leader.end_waits()
         portion = Portion()
         for partition in shut:
             table.end_waits(partition)

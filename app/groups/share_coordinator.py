@@ -84,7 +84,7 @@ class ShareCoordinator:
         """``config`` returns the broker's present settings. ``link`` reaches other share coordinators; without it this broker is
         alone."""
         self.config = config
-        self._cluster, self._controller = cluster, controller
+        self._cluster, self._controller, self._partitions = cluster, controller, partitions
         self._log_line = Limited(log_line)
         self.shell: Coordinator[ShareStateShard] = Coordinator(
             SHARE_GROUP_STATE,
@@ -106,6 +106,7 @@ class ShareCoordinator:
             counters=ShareCounters(registry),
             log_line=log_line,
             faults=faults if faults is not None else Faults(log_line),
+            is_shut=self._is_shut,
         )
         self.sessions = self.leader.sessions
         registry.gauge("firn_share_sessions", "Share sessions of members.", lambda: [((), float(len(self.sessions)))])
@@ -146,6 +147,12 @@ class ShareCoordinator:
                 self._log_line(
                     f"what share groups have read of deleted topics stays in {SHARE_GROUP_STATE.name}: {error}"
                 )
+
+    def _is_shut(self, key: ShareKey) -> bool:
+        """Whether this broker is isolated, and refuses clients the partition of this key (ADR 0040)."""
+        topic = self._cluster.image.topic_by_id(key.topic_id)
+        partition = None if topic is None else self._partitions.get(topic.name, key.partition)
+        return partition is not None and partition.shut
 
     async def ready(self) -> None:
         """Create the topic if it does not exist. Raises: as ``ensure_topic``."""

@@ -29,7 +29,7 @@ from app.groups.share_state_wire import Answered, Read, Write
 from app.groups.share_states import NOT_YET, ShareStates
 from app.groups.share_window import DONE, Acknowledgement, Acquired, Run, Window
 from app.metadata.cluster import ClusterImage
-from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
+from app.units import BrokerId
 
 STORED_WITHIN_S: Final = 15.0
 """How long an acknowledgement waits until it is stored by another broker. It stays outgoing afterwards."""
@@ -106,7 +106,10 @@ class ShareLeader:
         counters: ShareCounters,
         log_line: Callable[[str], None],
         faults: Faults,
+        is_shut: Callable[[ShareKey], bool] = lambda key: False,
     ) -> None:
+        """``is_shut``: whether clients are refused a partition because this broker is isolated (ADR 0040)."""
+        self._is_shut = is_shut
         self.sessions = ShareSessions(config)
         self._broker_id = broker_id
         self._states = states
@@ -182,16 +185,12 @@ class ShareLeader:
         if outgoing is not None:
             outgoing.tell(error or _lost(key))
 
-    def end_waits(self, shut: Collection[TopicIdPartition]) -> None:
-        """This broker is isolated and refuses clients these partitions. Callers that wait until something of them is stored get an
-        error now. What was decided stays outgoing (ADR 0040)."""
+    def end_waits(self) -> None:
+        """This broker is isolated and refuses clients some partitions. Callers that wait until something of them is stored get an
+        error now. What was decided stays outgoing."""
         for key, outgoing in self._outgoing.items():
-            if TopicIdPartition(TopicId(key.topic_id), PartitionIndex(key.partition)) in shut:
-                outgoing.tell(
-                    RequestRejected(
-                        ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key.name} is not served: this broker is isolated"
-                    )
-                )
+            if self._is_shut(key):
+                outgoing.tell(_shut(key))
 
     def follow(self, image: ClusterImage, changed: Collection[UUID] | None = None) -> None:
         """The cluster has changed: end what this broker does not lead any more, or leads again. ``changed``: only these topics."""
@@ -314,6 +313,8 @@ class ShareLeader:
         await self._when_sent(self._outgoing[shared.key])
 
     async def _when_sent(self, outgoing: _Outgoing) -> None:
+        if self._is_shut(outgoing.shared.key):
+            raise _shut(outgoing.shared.key)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outgoing.waiting.append((outgoing.version, future))
         try:
@@ -439,6 +440,10 @@ class ShareLeader:
                 self._drop_if_unread(key)
         finally:
             self._arm()
+
+
+def _shut(key: ShareKey) -> RequestRejected:
+    return RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key.name} is not served: this broker is isolated.")
 
 
 def _lost(key: ShareKey) -> RequestRejected:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
+from app.groups import share_leader
+from app.groups.share_leader import ShareLeader
 from app.groups.share_state import ShareKey
 from app.groups.share_window import Acknowledgement
 from app.metadata.changes import ConfigChange, Operation, ResourceType
@@ -340,6 +342,31 @@ async def test_progress_is_kept_when_the_leader_of_the_topic_moves_and_what_was_
         await made.move("t", 1)
         a.epochs.clear()
         assert all(first != 1 for first, _, _ in await a.get()), "done is done"
+
+
+@pytest.mark.ci
+async def test_acknowledgements_and_last_requests_of_sessions_end_when_a_broker_is_isolated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with cluster(tmp_path) as made, workers(made, "a", "b") as (a, b):
+        await made.produce(4)
+        assert await a.wait_for(max_records=2, share_acquire_mode=1) == [(0, 1, 1)]
+        assert await b.wait_for() == [(2, 3, 1)]
+        node = made.brokers[0].node
+        monkeypatch.setattr(share_leader, "STORED_WITHIN_S", 10_000.0)
+        monkeypatch.setattr(ShareLeader, "_send_to", never)  # the share coordinator does not answer any more
+        said = asyncio.create_task(a.say(0, 1, ACCEPT))
+        await until(lambda: any(one.waiting for one in node.shares.leader._outgoing.values()))
+        member_of_cluster = node.membership.member
+        assert member_of_cluster is not None
+        await member_of_cluster.on_isolated(True)
+        assert await said is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await b.say(2, 3, ACCEPT) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await b.close()
+        await a.close()
 
 
 @pytest.mark.ci
