@@ -20,6 +20,7 @@ from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.transactions.markers import Marker, check_still_coordinates
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
+from app.turns import Portion
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -299,7 +300,10 @@ async def handle_markers(
     """Write markers to partitions that this broker leads: for another broker's coordinator, or an operator (KIP-664)."""
     del request
     waiting: list[_Waiting] = []
-    response = WriteTxnMarkersResponse(markers=[_write_marker(context, asked, waiting) for asked in message.markers])
+    portion = Portion()
+    response = WriteTxnMarkersResponse(
+        markers=[await _write_marker(context, asked, waiting, portion) for asked in message.markers]
+    )
     by_coordinator = any(topic.topic_id != ZERO_UUID for asked in message.markers for topic in asked.topics)
     limit_s = MARKED_WITHIN_S if by_coordinator else MARKED_BY_HAND_WITHIN_S
     await _settle_within(limit_s, [one.stored for one in waiting])
@@ -322,7 +326,9 @@ class _Waiting(NamedTuple):
     stored: asyncio.Future[None]
 
 
-def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Waiting]) -> WritableTxnMarkerResult:
+async def _write_marker(
+    context: Context, asked: WritableTxnMarker, waiting: list[_Waiting], portion: Portion
+) -> WritableTxnMarkerResult:
     """Append a marker to each partition. Adds to ``waiting`` what has to be stored before it is answered."""
     marker = Marker(
         ProducerIdentity(ProducerId(asked.producer_id), ProducerEpoch(asked.producer_epoch)),
@@ -338,7 +344,7 @@ def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Wai
     for topic in asked.topics:
         answered = WritableTxnMarkerTopicResult(topic.name)
         result.topics.append(answered)
-        for index in topic.partition_indexes:
+        for index in dict.fromkeys(topic.partition_indexes):
             of_partition = WritableTxnMarkerPartitionResult(index)
             answered.partitions.append(of_partition)
             target = TopicPartition(topic.name, PartitionIndex(index))
@@ -353,6 +359,8 @@ def _write_marker(context: Context, asked: WritableTxnMarker, waiting: list[_Wai
                 stored = markers.refusal_stored(target) if final else None
             if stored is not None:
                 waiting.append(_Waiting(of_partition, str(target), asyncio.ensure_future(stored)))
+            if portion.spent():
+                await portion.rest()
     return result
 
 

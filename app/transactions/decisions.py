@@ -22,6 +22,14 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     partitions: dict[str, list[int]]
 
 
+class _Timed(msgspec.Struct, array_like=True, frozen=True):
+    """As ``_Stored``, with the partitions as they are."""
+
+    version: int
+    decided_ms: int
+    partitions: msgspec.Raw
+
+
 class Decision(NamedTuple):
     """What a header says."""
 
@@ -55,6 +63,11 @@ def parse_decision(data: bytes) -> Decision | None:
 
 
 def decided_ms(data: bytes) -> int:
-    """The time in a header; -1 if there is none."""
-    found = parse_decision(data)
-    return -1 if found is None else found.decided_ms
+    """The time in a header; -1 if there is none. Its partitions are skipped: each of their markers has them."""
+    if not data:
+        return -1
+    try:
+        found = msgspec.msgpack.decode(data, type=_Timed)
+    except msgspec.MsgspecError:
+        return -1
+    return found.decided_ms if found.version == VERSION else -1

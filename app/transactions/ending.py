@@ -3,15 +3,17 @@
     Prepare record → a marker in every partition → Complete record
 
 Each step is stored before the next one begins. The client gets its response after the first step. The other steps follow even
-if the client or this broker dies: the next coordinator finds the Prepare record. If no step has to wait for a disk, all three
-happen at once. Partitions that another broker leads get their marker from there (ADR 0026, X).
+if the client or this broker dies: the next coordinator finds the Prepare record. If no step has to wait for a disk, and all markers
+fit in one portion (INV-15), all three happen at once. Partitions that another broker leads get their marker from there (ADR 0026,
+X).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.coordinator.shell import Coordinator, Turn
@@ -25,6 +27,7 @@ from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.outbox import Outbox
 from app.transactions.shard import TransactionShard
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
+from app.turns import Portion, ordered
 from app.units import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -37,6 +40,12 @@ RETRY_S_MAX: Final = 10.0
 
 TOLD_FROM_S: Final = 1.0
 """From this pause on the failure is logged. A log that is just being created accepts the marker earlier."""
+
+TOLD_MAX: Final = 100
+"""Partitions of one transaction that are told at a time."""
+
+AT_ONCE_MAX: Final = 1_000
+"""A transaction of more partitions is never ended before its response."""
 
 NOTHING_TO_END: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Final refusals of a marker: the topic was deleted, or a newer producer has written there, so the transaction is not open."""
@@ -52,11 +61,37 @@ class Others(NamedTuple):
     markers: MarkerOutbox
 
 
-class _Ending(NamedTuple):
-    partition: PartitionIndex
-    """Partition of ``__transaction_state``."""
-    transaction: Transaction
-    """The prepared transaction. It must stay the newest of its id until it ends."""
+class _Ending:
+    """A decided transaction, until it ends."""
+
+    __slots__ = ("left", "partition", "transaction")
+
+    def __init__(self, partition: PartitionIndex, transaction: Transaction) -> None:
+        self.partition = partition
+        """Partition of ``__transaction_state``."""
+        self.transaction = transaction
+        """The prepared transaction. It must stay the newest of its id until it ends."""
+        self.left: Collection[TopicPartition] = transaction.partitions
+        """Its partitions without a marker."""
+
+
+class _Written:
+    """Markers that were written together, one portion after the other."""
+
+    __slots__ = ("begun", "refused", "targets", "waiting")
+
+    def __init__(self, targets: Sequence[TopicPartition]) -> None:
+        self.targets = targets
+        self.begun = 0
+        """The first so many of ``targets`` were written to, or have refused."""
+        self.waiting: dict[TopicPartition, Awaitable[None]] = {}
+        """Markers that wait for a disk or another broker."""
+        self.refused: dict[TopicPartition, FirnError] = {}
+        """Targets that refuse a marker now."""
+
+    @property
+    def left(self) -> Sequence[TopicPartition]:
+        return self.targets[self.begun :]
 
 
 class Endings:
@@ -108,10 +143,14 @@ class Endings:
         ending = self._begun.get(transaction.transactional_id)
         if ending is None or ending.transaction is not transaction:
             return
-        if not all(self._markers.stores_at_once(target) for target in transaction.partitions):
+        if len(transaction.partitions) > AT_ONCE_MAX or not all(
+            self._markers.stores_at_once(target) for target in transaction.partitions
+        ):
             return
-        waiting, refused = self._write_markers(ending, transaction.partitions)
-        if not waiting and not refused and self._complete(ending) is True:
+        written = _Written(sorted(ending.left))
+        self._write_markers(ending, written, Portion())
+        ending.left = [*written.left, *written.waiting, *written.refused]
+        if not ending.left and self._complete(ending) is True:
             del self._begun[transaction.transactional_id]
             self._settle(transaction)
 
@@ -127,15 +166,14 @@ class Endings:
 
     async def _end(self, ending: _Ending) -> None:
         """End a transaction, with retries, while this broker coordinates it."""
-        left: Collection[TopicPartition] = ending.transaction.partitions
+        left = ending.left
         pause_s = RETRY_S_MIN
         try:
             stored = self._coordinator.perform(ending.partition, _nothing)
             if stored is not None:
                 await stored
             while self._is_current(ending):
-                waiting, refused = self._write_markers(ending, left)
-                not_written = refused | await _failed(waiting)
+                not_written = await self._write_all_markers(ending, left)
                 left = not_written.keys()
                 if pause_s >= TOLD_FROM_S:
                     self._tell(ending.transaction, not_written)
@@ -169,9 +207,10 @@ class Endings:
         return False
 
     def _leaders(self, targets: Collection[TopicPartition]) -> list[tuple[TopicId, int, int] | None]:
+        """Of the first of many targets: the others are tried again with them, or after the pause."""
         return [
             None if found is None else (found[0], found[1].leader, found[1].leader_epoch)
-            for found in map(self._place, targets)
+            for found in map(self._place, islice(targets, AT_ONCE_MAX))
         ]
 
     def _place(self, target: TopicPartition) -> tuple[TopicId, PartitionImage] | None:
@@ -184,7 +223,7 @@ class Endings:
 
     def _tell(self, transaction: Transaction, not_written: Mapping[TopicPartition, FirnError]) -> None:
         """Consumers at read_committed and the transaction's producer wait for each of these markers."""
-        for target, error in not_written.items():
+        for target, error in islice(not_written.items(), TOLD_MAX):
             sentence = (
                 f"transaction {transaction.transactional_id} cannot be ended in {target}, will try again: {error}"
             )
@@ -195,11 +234,35 @@ class Endings:
         transactional_id = ending.transaction.transactional_id
         return self._coordinator.look(ending.partition, lambda shard: shard.get(transactional_id)) is ending.transaction
 
-    def _write_markers(
-        self, ending: _Ending, targets: Iterable[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Awaitable[None]], dict[TopicPartition, FirnError]]:
-        """Write a marker to each of ``targets``. Returns: the markers that wait for a disk or another broker, and the targets that
-        refuse one now.
+    async def _write_all_markers(
+        self, ending: _Ending, targets: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, FirnError]:
+        """Write a marker to each of ``targets``, in portions, and wait until they are stored. Returns: the failed ones, with the
+        reasons.
+
+        Each partition has its marker at another moment, as with several brokers: the Prepare record alone says how all of them
+        end. Raises: RequestRejected if the partition of ``__transaction_state`` is not led here any more.
+        """
+        portion = Portion()
+        written = _Written(await ordered(targets, portion, key=_itself))
+        while True:
+            self._write_markers(ending, written, portion)
+            if not written.left:
+                break
+            await portion.rest()
+            try:
+                current = self._is_current(ending)
+            except RequestRejected:
+                current = False
+            if not current:
+                # The caller looks again, once what was begun is stored.
+                error = RequestRejected(ErrorCode.NOT_COORDINATOR, "another broker ends the transaction")
+                written.refused.update(dict.fromkeys(written.left, error))
+                break
+        return written.refused | await _failed(written.waiting, portion)
+
+    def _write_markers(self, ending: _Ending, written: _Written, portion: Portion) -> None:
+        """Write markers to the targets that are left, until the portion is spent.
 
         Raises: RequestRejected if the partition of ``__transaction_state`` is not led here any more.
         """
@@ -215,9 +278,8 @@ class Endings:
             ending.partition,
             coordinated.log.leader_epoch,
         )
-        waiting: dict[TopicPartition, Awaitable[None]] = {}
-        refused: dict[TopicPartition, FirnError] = {}
-        for target in sorted(targets):  # the same run after run, whatever a set makes of it
+        for target in written.left:  # sorted: the same run after run, whatever a set makes of it
+            written.begun += 1
             try:
                 stored = self._send(marker, target) or self._markers.write(marker, target)
             except FirnError as error:
@@ -225,13 +287,14 @@ class Endings:
                     self._log_line(f"{target} takes no marker of {transaction.transactional_id}: {error}")
                     stored = self._markers.refusal_stored(target)
                     if stored is not None:
-                        waiting[target] = stored
+                        written.waiting[target] = stored
                 else:
-                    refused[target] = without_frames(error)
+                    written.refused[target] = without_frames(error)
             else:
                 if stored is not None:
-                    waiting[target] = stored
-        return waiting, refused
+                    written.waiting[target] = stored
+            if portion.spent():
+                break
 
     def _send(self, marker: Marker, target: TopicPartition) -> Awaitable[None] | None:
         """Send a marker to the broker that leads ``target``. None if that is this one, or there is no such partition.
@@ -300,7 +363,9 @@ def _nothing(shard: TransactionShard, turn: Turn) -> None:
     """An event that only waits until earlier records are stored."""
 
 
-async def _failed(waiting: dict[TopicPartition, Awaitable[None]]) -> dict[TopicPartition, FirnError]:
+async def _failed(
+    waiting: Mapping[TopicPartition, Awaitable[None]], portion: Portion
+) -> dict[TopicPartition, FirnError]:
     """Wait until markers are stored. Returns: the failed ones, with the reasons."""
     failed = {}
     for target, stored in waiting.items():
@@ -308,4 +373,10 @@ async def _failed(waiting: dict[TopicPartition, Awaitable[None]]) -> dict[TopicP
             await stored
         except FirnError as error:
             failed[target] = without_frames(error)
+        if portion.spent_by():
+            await portion.rest()
     return failed
+
+
+def _itself(target: TopicPartition) -> TopicPartition:
+    return target

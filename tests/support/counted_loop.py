@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec
+
+from app.turns import PORTION_S
 
 P = ParamSpec("P")
 
@@ -44,3 +47,46 @@ async def count_turns(work: Coroutine[Any, Any, Any]) -> int:
         await asyncio.sleep(0)
     await done
     return turns
+
+
+class LookedAtLoop(asyncio.SelectorEventLoop):
+    """A loop on which each look at the clock of CPU time costs a tenth of a portion, so that a portion is ten looks."""
+
+    _looks = 0
+
+    def portion_cpu_s(self) -> float:
+        self._looks += 1
+        return self._looks * PORTION_S / 10
+
+
+def on_looked_at_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test on a ``LookedAtLoop``."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=LookedAtLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
+
+
+@asynccontextmanager
+async def growth_in_turns(value: Callable[[], float]) -> AsyncIterator[list[float]]:
+    """How much a value grows in each turn of the loop in which it grows."""
+    grown: list[float] = []
+
+    async def look() -> None:
+        before = value()
+        while True:
+            await asyncio.sleep(0)
+            now = value()
+            if now != before:
+                grown.append(now - before)
+            before = now
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield grown
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
