@@ -7,7 +7,10 @@ coordinates all names that hash to it.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from functools import lru_cache
+from operator import mul
+from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig, Durability, InternalDurability
@@ -40,17 +43,32 @@ __all__ = [
     "topic_configs",
 ]
 
+HASHED_CHARS_MAX: Final = 256
+"""Code units that are hashed together. Hashes of longer names are not kept, because the names would be kept with them."""
+_POWERS: Final = tuple([pow(31, exponent, 1 << 32) for exponent in reversed(range(HASHED_CHARS_MAX))])
 HASHES_KEPT_MAX: Final = 16_384
 """Number of cached hashes: the group of a commit is needed again a second later."""
 
 
-@lru_cache(HASHES_KEPT_MAX)
 def name_hash(name: str) -> int:
     """Java's ``String.hashCode``, over UTF-16 code units, made non-negative as Kafka makes it."""
-    units = name.encode("utf-16-be")
+    return _kept_hash(name) if len(name) <= HASHED_CHARS_MAX else _hash(name)
+
+
+@lru_cache(HASHES_KEPT_MAX)
+def _kept_hash(name: str) -> int:
+    return _hash(name)
+
+
+def _hash(name: str) -> int:
+    units = array("H", name.encode("utf-16-le"))
+    if byteorder == "big":
+        units.byteswap()
     value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    for begin in range(0, len(units), HASHED_CHARS_MAX):
+        some = units[begin : begin + HASHED_CHARS_MAX]
+        powers = _POWERS[HASHED_CHARS_MAX - len(some) :]
+        value = (value * 31 ** len(some) + sum(map(mul, some, powers))) & 0xFFFF_FFFF
     if value >= 1 << 31:
         value -= 1 << 32
     return 0 if value == -(1 << 31) else abs(value)

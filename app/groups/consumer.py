@@ -17,7 +17,7 @@ rejoin), UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID (another client is this s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -759,14 +759,19 @@ class ConsumerGroup:
 
     def topics_changed(
         self, added: Set[str], removed: Set[str], image: ClusterImage, now_ms: int, *, asks: bool = False
-    ) -> None:
+    ) -> Iterator[None]:
         """Topics were created or deleted: update the matches of expressions. The next heartbeat of any member acts on them.
 
+        Yields after each expression, which may take 2 ms: other events of the group may happen then.
         ``asks``: members see only what they may describe, so new topics wait for a heartbeat of a member with the expression.
         """
-        for regex, known in self.regexes.items():
-            latest = self._regexes_due.get(regex, known)
+        for regex in tuple(self.regexes):
             found = matches(regex, added)
+            yield
+            known = self.regexes.get(regex)
+            if known is None:
+                continue  # its last member has left
+            latest = self._regexes_due.get(regex, known)
             if asks and found:
                 self._regexes_unchecked.add(regex)
                 found = frozenset()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Set
 from typing import TypeVar
 
 from app.configs import BrokerConfig
@@ -22,6 +24,7 @@ from app.metrics import Registry
 from app.replication.partition import PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
+from app.turns import Portion
 from app.units import BrokerId, PartitionIndex
 
 R = TypeVar("R")
@@ -51,6 +54,9 @@ class GroupCoordinator:
         self.image = ClusterImage()
         """The present image of the cluster."""
         self._topic_names: dict[object, str] = {}
+        self._unmatched: deque[Iterator[None]] = deque()
+        """Changes of topics that expressions are still to be matched with, the oldest first."""
+        self._to_match = asyncio.Event()
         counters = GroupCounters(registry)
         self.memory = GroupMemory(
             lambda: (
@@ -94,7 +100,9 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Load led partitions, and serve timers, until cancelled."""
-        await self.shell.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.shell.run())
+            tasks.create_task(self._match_rest())
 
     def start(self, image: ClusterImage) -> None:
         """The logs are open: coordinate the partitions of ``image`` that this broker leads."""
@@ -118,10 +126,37 @@ class GroupCoordinator:
             elif (name := self._topic_names.pop(topic_id, None)) is not None and image.topic(name) is None:
                 deleted.add(name)
         if added or deleted:
-            for _, shard in self.shell.shards():
-                shard.topics_changed(added, deleted, self._clock.now_ms())
+            self._match(self._matching(added, deleted))
         if deleted:
             self._topics_deleted(deleted)
+
+    def _match(self, steps: Iterator[None]) -> None:
+        """Match expressions with changed topics: at once as far as one portion goes, and later what is left, in order."""
+        if not self._unmatched:
+            portion = Portion()
+            for _ in steps:
+                if portion.spent():
+                    break
+            else:
+                return
+        self._unmatched.append(steps)
+        self._to_match.set()
+
+    def _matching(self, added: Set[str], deleted: Set[str]) -> Iterator[None]:
+        now_ms = self._clock.now_ms()
+        for _, shard in self.shell.shards():
+            yield from shard.topics_changed(added, deleted, now_ms)
+
+    async def _match_rest(self) -> None:
+        while True:
+            await self._to_match.wait()
+            self._to_match.clear()
+            portion = Portion()
+            while self._unmatched:
+                for _ in self._unmatched[0]:
+                    if portion.spent():
+                        await portion.rest()
+                self._unmatched.popleft()
 
     def _topics_deleted(self, names: Collection[str]) -> None:
         """Delete offsets of deleted topics. Offsets that cannot be deleted now are deleted when they expire."""

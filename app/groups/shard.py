@@ -7,7 +7,7 @@ handles groups of all types: their existence, offsets, listing, deletion, expiry
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from itertools import chain, islice
 from typing import Any, Final
 from uuid import UUID
@@ -473,12 +473,14 @@ class GroupShard:
             return classic_in_consumer.leave(group, turn, leaving, self.image())
         return self.classic_group(group_id).leave(turn, leaving)
 
-    def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> None:
-        """Topics were created or deleted: groups match their expressions with these names."""
+    def topics_changed(self, added: Set[str], removed: Set[str], now_ms: int) -> Iterator[None]:
+        """Topics were created or deleted: groups match their expressions with these names. Yields after each expression."""
         image = self.image()
-        for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
-                group.topics_changed(added, removed, image, now_ms, asks=bool(self.config().authorizer_class_name))
+        asks = bool(self.config().authorizer_class_name)
+        for group_id in tuple(self.groups):
+            group = self.groups.get(group_id)
+            if isinstance(group, ConsumerGroup) and group.regexes:
+                yield from group.topics_changed(added, removed, image, now_ms, asks=asks)
 
     def tombstones(self, group: Group) -> list[RawRecord]:
         """The tombstones of a group, without those of its offsets."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Final
 
 from app.errors import ErrorCode, RequestRejected
@@ -15,6 +14,7 @@ from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
+from app.turns import STRIDE, Portion
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
@@ -49,8 +49,10 @@ GROUPS_FROM: Final = 8
 CODE_OF_ALL_FROM: Final = 2
 """First version of OffsetFetch with a code for the whole answer."""
 
-DECODED_AT_ONCE: Final = 2_000
-"""So many loaded offsets are decoded before the event loop turns. It takes a few milliseconds."""
+DECODED_AT_ONCE: Final = 500
+"""So many loaded offsets are decoded before the clock is looked at. It takes a millisecond."""
+OFFSETS_ANSWERED_MAX: Final = 200_000
+"""Offsets of one response. With more, the groups that are left are to be asked for again: clients retry those."""
 
 # --- OffsetCommit ---------------------------------------------------------------------------------------------------
 
@@ -119,10 +121,23 @@ def refuse_commit(
 async def fetch(context: Context, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer for each group by itself. Before version 8 there is one group, and its answer has another shape."""
     if request.api_version >= GROUPS_FROM:
+        portion = Portion()
         groups = []
+        answered = 0
+        asked_once: set[str] = set()
         for asked in message.groups:
-            groups.append(await _fetch_group(context, request, asked, require_stable=message.require_stable))
-            await asyncio.sleep(0)  # a tool asks for all groups at once
+            if asked.group_id in asked_once:
+                continue  # a group is answered once, for what it is asked first
+            asked_once.add(asked.group_id)
+            if answered > OFFSETS_ANSWERED_MAX:
+                groups.append(
+                    OffsetFetchResponseGroup(group_id=asked.group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                )
+                continue
+            group = await _fetch_group(context, request, asked, portion, require_stable=message.require_stable)
+            groups.append(group)
+            answered += sum([len(topic.partitions) for topic in group.topics])
+            await portion.rest_if_spent()  # a tool asks for all groups at once
         return OffsetFetchResponse(groups=groups)
     topics = (
         None
@@ -133,86 +148,124 @@ async def fetch(context: Context, request: Request, message: OffsetFetchRequest)
         ]
     )
     asked = OffsetFetchRequestGroup(message.group_id, topics=topics)
-    group = await _fetch_group(context, request, asked, require_stable=message.require_stable)
+    group = await _fetch_group(context, request, asked, Portion(), require_stable=message.require_stable)
     return _as_one_group(request, message, group)
 
 
 async def _fetch_group(
-    context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
+    context: Context, request: Request, asked: OffsetFetchRequestGroup, portion: Portion, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     if not may(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
         note(request, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
         if asked.topics is None:
-            await _decode_all(context, asked.group_id)
-        waiting = context.groups.perform(
-            asked.group_id,
-            lambda shard, _: _read(context, request, shard, asked, require_stable=require_stable),
-            nameless=True,
-        )
-        return waiting if isinstance(waiting, OffsetFetchResponseGroup) else await waiting
+            await _decode_all(context, asked.group_id, portion)
+        reading = _Reading(context, request, asked, require_stable=require_stable)
+        while True:
+            waiting = context.groups.perform(
+                asked.group_id, lambda shard, _: reading.read_some(shard, portion), nameless=True
+            )
+            if waiting if isinstance(waiting, bool) else await waiting:
+                return reading.answer
+            await portion.rest()
     except RequestRejected as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
 
 
-async def _decode_all(context: Context, group_id: str) -> None:
-    """Have all offsets of a group at hand; the event loop turns in between. Raises: RequestRejected as ``look``."""
+async def _decode_all(context: Context, group_id: str, portion: Portion) -> None:
+    """Have all offsets of a group at hand. Raises: RequestRejected as ``look``."""
     while True:
         if context.groups.look(group_id, lambda shard: shard.offsets.decode_some(group_id, DECODED_AT_ONCE)):
             return
-        await asyncio.sleep(0)
+        await portion.rest_if_spent()
 
 
-def _read(
-    context: Context, request: Request, shard: GroupShard, asked: OffsetFetchRequestGroup, *, require_stable: bool
-) -> OffsetFetchResponseGroup:
-    """Raises: RequestRejected as ``Group.check_offset_fetch``."""
+class _Reading:
+    """The committed offsets of one group, read in portions. Each portion has what is committed in its moment: offsets of several
+    partitions are committed together only for one member, and it does not read meanwhile."""
 
-    def sees(topic: str) -> bool:
-        return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    def __init__(
+        self, context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._asked = asked
+        self._require_stable = require_stable
+        self.answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+        self._steps: Generator[None, None, None] | None = None
+        self._shard: GroupShard | None = None
 
-    group_id = asked.group_id
-    group = shard.groups.get(group_id)
-    if group is not None:
-        group.check_offset_fetch(asked.member_id, asked.member_epoch)
-    image = context.image
-    by_id = request.api_version >= TOPIC_IDS_FROM
-    answer = OffsetFetchResponseGroup(group_id=group_id)
-    wanted: list[tuple[OffsetFetchResponseTopics, Collection[int]]] = []
-    if asked.topics is None:
-        for name, found in shard.offsets.topics(group_id).items():
-            topic = image.topic(name)
-            if not sees(name):
-                continue
-            if topic is not None:
-                wanted.append((OffsetFetchResponseTopics(topic.topic_id, name), found))
-            elif not by_id:
-                wanted.append((OffsetFetchResponseTopics(NO_TOPIC_ID, name), found))
-    else:
-        for each in asked.topics:
+    def read_some(self, shard: GroupShard, portion: Portion) -> bool:
+        """Read until the portion is spent. Returns: whether all is read.
+
+        Raises: RequestRejected as ``Group.check_offset_fetch``; NOT_COORDINATOR if the group was loaded again meanwhile.
+        """
+        group = shard.groups.get(self._asked.group_id)
+        if group is not None:
+            group.check_offset_fetch(self._asked.member_id, self._asked.member_epoch)
+        if self._steps is None:
+            self._shard = shard
+            self._steps = self._read(shard)
+        elif shard is not self._shard:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"group {self._asked.group_id} was loaded again")
+        return all(not portion.spent() for _ in self._steps)
+
+    def _sees(self, topic: str) -> bool:
+        return may(self._context, self._request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    def _read(self, shard: GroupShard) -> Generator[None, None, None]:
+        """Fills ``answer``; yields after every few offsets."""
+        group_id, answer, image = self._asked.group_id, self.answer, self._context.image
+        by_id = self._request.api_version >= TOPIC_IDS_FROM
+        if self._asked.topics is None:
+            for number, name in enumerate(tuple(shard.offsets.topics(group_id))):
+                if number % STRIDE == STRIDE - 1:
+                    yield
+                topic = image.topic(name)
+                if not self._sees(name) or (topic is None and by_id):
+                    continue
+                found = shard.offsets.topics(group_id).get(name)
+                if found is not None:
+                    topic_id = NO_TOPIC_ID if topic is None else topic.topic_id
+                    yield from self._offsets(shard, OffsetFetchResponseTopics(topic_id, name), tuple(found))
+            return
+        told: set[object] = set()
+        for number, each in enumerate(self._asked.topics):
+            if number % STRIDE == STRIDE - 1:
+                yield
+            key = each.topic_id if by_id else each.name
+            wanted = [index for index in dict.fromkeys(each.partition_indexes) if (key, index) not in told]
+            if not wanted and each.partition_indexes:
+                continue  # all of them are named twice
+            told.update([(key, index) for index in wanted])
             topic = image.topic_by_id(each.topic_id) if by_id else None
-            if by_id and topic is None:
-                partitions = [_no_offset(partition, ErrorCode.UNKNOWN_TOPIC_ID) for partition in each.partition_indexes]
-                answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))
-                continue
+            code = ErrorCode.NONE
             name = each.name if topic is None else topic.name
-            if not sees(name):
-                note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
+            if by_id and topic is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif not self._sees(name):
+                note(self._request, Operation.DESCRIBE, ResourceType.TOPIC, name)
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                partitions = [_no_offset(partition, code) for partition in each.partition_indexes]
+            if code:
+                partitions = [_no_offset(partition, code) for partition in wanted]
                 answer.topics.append(OffsetFetchResponseTopics(each.topic_id, each.name, partitions))
-                continue
-            wanted.append((OffsetFetchResponseTopics(each.topic_id, name), each.partition_indexes))
-    for topics, partitions_asked in wanted:
-        for partition in partitions_asked:
-            if require_stable and shard.offsets.is_pending(group_id, topics.name, partition):
+            else:
+                yield from self._offsets(shard, OffsetFetchResponseTopics(each.topic_id, name), wanted)
+
+    def _offsets(
+        self, shard: GroupShard, topics: OffsetFetchResponseTopics, partitions: Sequence[int]
+    ) -> Generator[None, None, None]:
+        self.answer.topics.append(topics)
+        group_id, offsets = self._asked.group_id, shard.offsets
+        for number, partition in enumerate(partitions):
+            if self._require_stable and offsets.is_pending(group_id, topics.name, partition):
                 topics.partitions.append(_no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                known = shard.offsets.get(group_id, topics.name, partition)
+                known = offsets.get(group_id, topics.name, partition)
                 topics.partitions.append(_offset(partition, known or NO_COMMITTED_OFFSET))
-        answer.topics.append(topics)
-    return answer
+            if number % STRIDE == STRIDE - 1:
+                yield
 
 
 def _offset(partition: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from app.errors import RequestRejected
 from app.groups.shard import GroupShard
 from app.handlers.context import Context, Request
+from app.turns import Portion
 
 D = TypeVar("D")
 
@@ -26,10 +26,14 @@ async def describe_each(
     *,
     nameless: bool = False,
 ) -> list[D]:
-    """Describe each group by itself; ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be
-    asked. ``nameless`` as in ``GroupCoordinator.perform``."""
+    """Describe each group by itself, once.
+
+    ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be asked. ``nameless`` as in
+    ``GroupCoordinator.perform``.
+    """
     answers = []
-    for group_id in group_ids:
+    portion = Portion()
+    for group_id in dict.fromkeys(group_ids):
         try:
             found = context.groups.perform(
                 group_id,
@@ -39,5 +43,5 @@ async def describe_each(
             answers.append(await found if isinstance(found, Awaitable) else found)
         except RequestRejected as error:
             answers.append(refused(group_id, error))
-        await asyncio.sleep(0)  # a tool asks for all groups at once
+        await portion.rest_if_spent()  # a tool asks for all groups at once
     return answers

@@ -6,7 +6,6 @@ described and deleted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
@@ -23,6 +22,7 @@ from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS
 from app.security.acls import ResourceType
+from app.turns import Portion
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.describe_groups import (
@@ -243,8 +243,7 @@ def refuse_describe(
 
 
 async def list_groups(context: Context, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
-    """The groups that this broker coordinates; states and types as filters are not sensitive to case. The event loop turns after
-    those of each partition.
+    """The groups that this broker coordinates; states and types as filters are not sensitive to case.
 
     Groups of a partition that cannot be read are left out, as in Kafka.
 
@@ -260,13 +259,14 @@ async def list_groups(context: Context, request: Request, message: ListGroupsReq
         return (not states or group.state.lower() in states) and (not types or group.group_type.lower() in types)
 
     listed: list[ListedGroup] = []
+    portion = Portion()
     for _, shard in context.groups.shell.shards():
-        listed += (
-            ListedGroup(group.group_id, group.protocol_type, group.state, group.group_type)
-            for group in shard.groups.values()
-            if is_wanted(group)
-        )
-        await asyncio.sleep(0)
+        for group_id in tuple(shard.groups):
+            group = shard.groups.get(group_id)
+            if group is not None and is_wanted(group):
+                listed.append(ListedGroup(group_id, group.protocol_type, group.state, group.group_type))
+            if portion.spent_by():
+                await portion.rest()
     return ListGroupsResponse(groups=listed)
 
 
@@ -282,6 +282,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
     """Delete each group by itself, with its offsets."""
     del request
     results = []
+    portion = Portion()
     for group_id in dict.fromkeys(message.groups_names):
         code = ErrorCode.NONE
         try:
@@ -289,7 +290,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
         except RequestRejected as error:
             code = error.code
         results.append(DeletableGroupResult(group_id, code))
-        await asyncio.sleep(0)  # each may have a thousand tombstones to write
+        await portion.rest_if_spent()  # each may have a thousand tombstones to write
     return DeleteGroupsResponse(results=results)
 
 

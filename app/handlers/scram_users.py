@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from app.errors import ErrorCode
@@ -9,6 +11,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metadata.scram_changes import ScramAsked
 from app.security.scram import SECRET_BYTES
+from app.turns import Portion, ordered
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -20,18 +23,27 @@ from app.wire.apis.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    UserName,
 )
 
 
-def describe(
+async def describe(
     context: Context, request: Request, message: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Which mechanisms users have, and with how many iterations. Nothing of what could be attacked."""
     users = context.image.scram_users
-    names = sorted(users) if not message.users else [one.name for one in message.users]
+    portion = Portion()
+    names: Iterable[str] = await ordered(users, portion, key=str) if not message.users else map(_name, message.users)
+    asked: Counter[str] = Counter()
+    for name in names:
+        asked[name] += 1
+        if portion.spent_by():
+            await portion.rest()
     results = []
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
+    for name, count in asked.items():
+        if portion.spent_by():
+            await portion.rest()
+        if count > 1:
             results.append(
                 DescribeUserScramCredentialsResult(
                     name,
@@ -51,6 +63,10 @@ def describe(
             infos = [CredentialInfo(mechanism, one.iterations) for mechanism, one in sorted(users[name].items())]
             results.append(DescribeUserScramCredentialsResult(name, ErrorCode.NONE, None, infos))
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+
+def _name(asked: UserName) -> str:
+    return asked.name
 
 
 def refuse_describe(

@@ -308,7 +308,7 @@ def test_a_topic_that_comes_to_match_is_dealt_out_and_one_that_goes_is_forgotten
     alice = Consumer("alice", regex="orders.*")
     alice.beat(coordinator)
     coordinator.image = image_of({"orders": 4, "orders-us": 1, "other": 3}, sequence=2)
-    coordinator.group.topics_changed({"orders-us"}, {"orders-eu"}, coordinator.image, coordinator.turn.now_ms)
+    list(coordinator.group.topics_changed({"orders-us"}, {"orders-eu"}, coordinator.image, coordinator.turn.now_ms))
     settle(coordinator, [alice])
     assert alice.owned == {ORDERS: frozenset(range(4)), topic_id("orders-us"): frozenset({0})}
     assert loaded(coordinator.turn.log).regexes == coordinator.group.regexes

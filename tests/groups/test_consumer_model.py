@@ -142,7 +142,7 @@ class GroupMachine(RuleBasedStateMachine):
         before, after = self.coordinator.image, image_of(self.topics, sequence=self.sequence, lives=self.lives)
         added = after.topics_by_name.keys() - before.topics_by_name.keys()
         removed = before.topics_by_name.keys() - after.topics_by_name.keys()
-        self.coordinator.group.topics_changed(added, removed, after, self.coordinator.turn.now_ms)
+        list(self.coordinator.group.topics_changed(added, removed, after, self.coordinator.turn.now_ms))
         self.coordinator.image = after
 
     @rule(consumer=members)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.configs import BrokerConfig
+from app.groups.classic import ClassicGroup
 from app.groups.group import GroupType
 from app.handlers import committed_offsets, consumer_groups, groups
 from app.handlers.context import Request
+from app.turns import PORTION_S
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest
 from app.wire.apis.describe_groups import DescribeGroupsRequest
@@ -19,10 +22,12 @@ from app.wire.apis.list_groups import ListGroupsRequest
 from app.wire.apis.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchResponseGroup,
 )
 from tests.support.callers import SOMEBODY
+from tests.support.counted_loop import count_turns, on_counted_loop, work
 
+CONFIG = BrokerConfig()
+RNG = random.Random(1)
 GROUPS = [f"g{number}" for number in range(30)]
 
 
@@ -37,17 +42,6 @@ def context_where(perform: Callable[[], object]) -> Any:
     return SimpleNamespace(authorizer=None, groups=coordinator, image=SimpleNamespace(topics_by_id={}))
 
 
-async def turns_during(work: Coroutine[Any, Any, object]) -> int:
-    """How often the event loop turns while a request is served."""
-    served = asyncio.ensure_future(work)
-    turns = 0
-    while not served.done():
-        turns += 1
-        await asyncio.sleep(0)
-    await served
-    return turns
-
-
 @pytest.mark.parametrize(
     ("handle", "message", "answer", "version"),
     [
@@ -59,16 +53,36 @@ async def turns_during(work: Coroutine[Any, Any, object]) -> int:
             0,
         ),
         (groups.delete, DeleteGroupsRequest(groups_names=GROUPS), None, 2),
-        (groups.list_groups, ListGroupsRequest(), None, 5),
         (
             committed_offsets.fetch,
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=[]) for group_id in GROUPS]),
-            OffsetFetchResponseGroup(),
+            True,
             9,
         ),
     ],
-    ids=["describe", "describe of the consumer protocol", "delete", "list", "fetch offsets"],
+    ids=["describe", "describe of the consumer protocol", "delete", "fetch offsets"],
 )
-async def test_the_event_loop_turns_between_groups(handle: Any, message: Any, answer: object, version: int) -> None:
+@on_counted_loop
+async def test_the_event_loop_turns_between_groups_that_take_a_portion_each(
+    handle: Any, message: Any, answer: object, version: int
+) -> None:
     request = Request(0, version, 1, "client", SOMEBODY, set())
-    assert await turns_during(handle(context_where(lambda: answer), request, message)) >= len(GROUPS)
+
+    def describe() -> object:
+        work(PORTION_S)
+        return answer
+
+    assert await count_turns(handle(context_where(describe), request, message)) >= len(GROUPS)
+
+
+@on_counted_loop
+async def test_groups_that_take_little_are_listed_in_one_portion() -> None:
+    request = Request(0, 5, 1, "client", SOMEBODY, set())
+    shards = [
+        (number, SimpleNamespace(groups={f"g{number}": ClassicGroup(f"g{number}", CONFIG, RNG, 0)}))
+        for number in range(50)
+    ]
+    context = context_where(lambda: None)
+    context.groups.shell.shards = lambda: shards
+    assert await count_turns(groups.list_groups(context, request, ListGroupsRequest())) == 1
+    assert len((await groups.list_groups(context, request, ListGroupsRequest())).groups) == 50
