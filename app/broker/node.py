@@ -23,6 +23,7 @@ from app.broker.health import judge
 from app.broker.high_watermarks import HighWatermarks
 from app.broker.in_sync_sets import InSyncSets
 from app.broker.last_registration import LastRegistration
+from app.broker.loop_watch import LoopWatch, Serving, Stall, sentence_of
 from app.broker.manifest_copies import ManifestCopies
 from app.broker.partitions import Partitions
 from app.broker.replication_metrics import ReplicationMetrics
@@ -45,6 +46,8 @@ from app.handlers.metrics import ApiMetrics
 from app.handlers.parked_followers import ParkedFollowers
 from app.handlers.producer_id_block import ProducerIds
 from app.handlers.server import KafkaServer
+from app.handlers.serving import in_words
+from app.handlers.session import SERVING
 from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
@@ -760,6 +763,29 @@ class Node:
         self.port = self.ports[self.config.local.name]
 
     # --- running -------------------------------------------------------------------------------------------------
+
+    def watch_loop(self) -> LoopWatch | None:
+        """Watch the running loop until the watch is stopped. None if the settings do not want it."""
+        limit_ms = self.config.firn_loop_stall_ms
+        if not limit_ms:
+            return None
+        stalls = self.registry.counter(
+            "firn_loop_stalls_total", "Times that the event loop stood still for longer than firn.loop.stall.ms."
+        )
+        seconds = self.registry.counter("firn_loop_stalled_seconds_total", "Time of these stalls together.")
+
+        def tell(stall: Stall) -> None:
+            stalls.value += 1
+            seconds.value += stall.wall_s
+            self.faults.met("a turn of the event loop with", stall.api, sentence_of(stall))
+
+        def serving() -> Serving | None:
+            found = in_words(self.server.serving)
+            return None if found is None else Serving(*found)
+
+        watch = LoopWatch(limit_ms / 1000, serving=serving, codes=SERVING, tell=tell)
+        watch.start()
+        return watch
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until ``request_stop``. ``ready`` is called when requests can be served.

@@ -614,14 +614,18 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     loop.set_exception_handler(broker.tell_bug)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, broker.request_stop)
+    watch = None
     try:
         gc.disable()  # start-up only makes what stays
         await broker.start()
         settle_memory()
+        watch = broker.node.watch_loop()
         if on_ready is not None:
             on_ready(broker)
         await broker.wait()
     finally:
+        if watch is not None:
+            watch.stop()
         await broker.stop()
 
 

@@ -236,6 +236,8 @@ class BrokerConfig:
     """Bytes of chunks that are read ahead for all sequential remote readers together."""
     firn_decompressed_batch_bytes_max: int = 67_108_864
     """Maximum decompressed size of a produced batch that the broker decompresses. Kafka has no such limit."""
+    firn_loop_stall_ms: int = 50
+    """The log names what made the event loop stand still for longer; 0: never."""
     firn_preparation_bytes_max: int = 268_435_456
     """Memory for batches that are being decompressed, checked and recompressed, over all connections."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824

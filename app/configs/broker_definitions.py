@@ -886,6 +886,13 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 maximum=DECOMPRESSED_BATCH_BYTES_MAX,
             ),
             _broker(
+                "firn.loop.stall.ms",
+                _INT,
+                "If the broker's event loop stands still for longer, so that no client is served, the log says for how long and "
+                "which request or timer it was, and firn_loop_stalls_total counts it. 0: the loop is not watched.",
+                minimum=0,
+            ),
+            _broker(
                 "firn.preparation.bytes.max",
                 _LONG,
                 "Memory for produced batches that are being decompressed, checked and recompressed, over all connections. Further "

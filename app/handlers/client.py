@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from app.handlers.callers import PLAINTEXT
 from app.transport.core import ConnectionCore
@@ -52,6 +52,8 @@ class Service(Server, ABC):
     """What all clients are served with."""
 
     context: Context
+    serving: Any = None
+    """What is being served, or was last: a ``Client`` (that produces), one with its API key, or a ``Request``."""
     apis: Mapping[int, Api]
     metrics: ApiMetrics
     produce_meter: ApiMeter
@@ -106,6 +108,11 @@ class Client(ConnectionCore):
         """Who speaks. What is remembered above is theirs."""
         self.logging_in = False
         """The client logs in again (KIP-368): nothing else is served until that is done."""
+
+    @property
+    def produced_shape(self) -> ProduceShape | None:
+        """Of its last Produce, if that is known."""
+        return self._shape
 
     def opened(self, host: str, port: int) -> None:
         super().opened(host, port)

@@ -22,6 +22,7 @@ from app.handlers.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
 from app.handlers.produce import PRODUCE, serve_produce, serve_shaped, tell_served
 from app.handlers.produce_shape import PREFIX_START
+from app.handlers.serving import STEPS, told
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
@@ -52,6 +53,7 @@ class Session(Client):
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
         server = self.server
+        server.serving = self
         slots = self._slots
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
@@ -206,6 +208,7 @@ class Session(Client):
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
         """Serve one request other than Produce. Raises: ProtocolError."""
         server = self.server
+        server.serving = self, api_key
         meter = server.metrics.meter(api_key)
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
@@ -231,9 +234,11 @@ class Session(Client):
         request = Request(
             api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
         )
+        server.serving = request
         if len(frame) > LONG_FRAME_BYTES:
             slot = self.open_slot(meter, stops_parsing=True)
-            server.spawn(self._serve_long(slot, meter, api, request, bytes(frame), header.body_start), self)
+            work = self._serve_long(slot, meter, api, request, bytes(frame), header.body_start)
+            server.spawn(told(server, request, work), self, work)
             return
         message = decode_request(api_key, api_version, frame[header.body_start :])
         if api.before is not None:
@@ -264,7 +269,8 @@ class Session(Client):
             quotas.spent(self.caller, header.client_id)
         if isinstance(result, Coroutine):
             slot = self.open_slot(meter, stops_parsing=True)
-            server.spawn(self._finish(slot, meter, result, api.refuse, request, message), self, result)
+            work = self._finish(slot, meter, result, api.refuse, request, message)
+            server.spawn(told(server, request, work), self, work, result)
             return
         if audit is not None:
             audit.answered(request, message, result)
@@ -382,3 +388,7 @@ class Session(Client):
         frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
         meter.response_bytes.value += len(frame)
         return frame
+
+
+SERVING: Final = frozenset({Session.serve.__code__, Session._serve_one.__code__, STEPS})
+"""Functions that are being run while a request is being served."""

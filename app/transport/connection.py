@@ -63,9 +63,7 @@ class Surroundings(Protocol):
 
     def lost(self, connection: Connection) -> None: ...
 
-    def spawn(
-        self, work: Coroutine[Any, Any, None], connection: Any, inner: Coroutine[Any, Any, Any] | None = None
-    ) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Coroutine[Any, Any, Any]) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -74,9 +74,7 @@ class SenderParts(Protocol):
     @property
     def pool(self) -> BlockingPool: ...
 
-    def spawn(
-        self, work: Coroutine[Any, Any, None], connection: Any, inner: Coroutine[Any, Any, Any] | None = None
-    ) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Coroutine[Any, Any, Any]) -> None: ...
 
 
 class Sender(Protocol):

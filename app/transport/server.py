@@ -196,15 +196,15 @@ class Server:
         self,
         work: Coroutine[Any, Any, None],
         connection: Connection | ConnectionCore,
-        inner: Coroutine[Any, Any, Any] | None = None,
+        *inner: Coroutine[Any, Any, Any],
     ) -> None:
         """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` is what ``work`` awaits: it is
         closed if ``work`` is cancelled before its first step."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, connection))
-        if inner is not None:
-            task.add_done_callback(lambda _: inner.close())
+        for one in inner:
+            task.add_done_callback(lambda _, one=one: one.close())  # type: ignore[misc]
 
     def _ended(self, task: asyncio.Task[None], connection: Connection | ConnectionCore) -> None:
         self._tasks.discard(task)

@@ -1,0 +1,198 @@
+"""Tells when the event loop stood still, for how long, and what it was doing (INV-15, ADR 0039).
+
+A thread looks at the loop's thread every ``firn.loop.stall.ms`` / 2. If the loop is at work, the thread asks it for a sign of life
+(``call_soon_threadsafe``). The sign comes in the next turn. If it does not come within the limit, the thread notes what the loop is
+doing: the Python frames of its thread, and the client whose request it serves. When the sign comes, the loop tells.
+
+An idle loop is not asked, so the watch costs it nothing but the thread's own looks: some 40 a second, 10 µs each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+WAITS_IN: Final = ("asyncio/runners.py", "selectors.py", "uvloop/__init__.py", "asyncio/base_events.py")
+"""Files of the innermost frame while a loop waits for something to do."""
+SCHEDULED: Final = "/proc/self/task/{}/schedstat"
+"""CPU time, and time in which the thread was ready but had no processor, both in ns."""
+APP: Final = "app."
+NOTHING: Final = ""
+
+
+class Stall(NamedTuple):
+    """The loop stood still."""
+
+    wall_s: float
+    """How long, at least."""
+    cpu_s: float
+    """CPU time of the loop's thread meanwhile, with the work of at most half a limit before it."""
+    served: str
+    """The request that was served, in words; empty if it was none."""
+    api: str
+    """The API of that request; else the function that the loop had called."""
+    place: str
+    """The function and line that the loop was in; empty if it is not known."""
+
+
+class Serving(NamedTuple):
+    """What a loop serves, in words."""
+
+    api: str
+    words: str
+
+
+class Clocks(NamedTuple):
+    """Of the loop's thread, in seconds."""
+
+    now_s: float
+    cpu_s: float
+    starved_s: float
+    """For how long it was ready to run and had no processor."""
+
+
+def _idle(frame: FrameType | None) -> bool:
+    return frame is None or frame.f_code.co_filename.endswith(WAITS_IN)
+
+
+class Watched:
+    """What is known of the loop between two signs of life. Decides by itself, without a thread or a clock."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.last = Clocks(0.0, 0.0, 0.0)
+        """At the last look at which the loop had nothing to answer, or at its last sign of life."""
+        self.asked_s: float | None = None
+        """When a sign was asked for that has not come."""
+        self._head_s = self._starved_s = 0.0
+
+    def looks(self, now: Clocks, *, idle: bool) -> bool:
+        """The thread looks at the loop. Returns: whether to ask for a sign."""
+        if self.asked_s is not None:
+            return False
+        if idle:
+            self.last = now
+            return False
+        # It has been at work for as long as it took CPU time, as far as is known.
+        self._head_s = min(now.now_s - self.last.now_s, now.cpu_s - self.last.cpu_s)
+        self.asked_s, self._starved_s = now.now_s, now.starved_s
+        return True
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether the sign is so late that it is to be noted what the loop does."""
+        return self.asked_s is not None and now_s - self.asked_s + self._head_s >= self.limit_s / 2
+
+    def turned(self, now: Clocks) -> tuple[float, float] | None:
+        """The sign has come. Returns: how long the loop stood still and its CPU time, if that is beyond the limit.
+
+        Time in which the machine gave the loop no processor does not count.
+        """
+        assert self.asked_s is not None
+        wall_s = now.now_s - self.asked_s + self._head_s
+        own_s = wall_s - (now.starved_s - self._starved_s)
+        cpu_s = now.cpu_s - self.last.cpu_s
+        self.asked_s = None
+        self.last = now
+        return (wall_s, min(cpu_s, wall_s)) if own_s > self.limit_s else None
+
+
+class LoopWatch:
+    """Watches the running loop from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        limit_s: float,
+        *,
+        serving: Callable[[], Serving | None],
+        codes: frozenset[CodeType],
+        tell: Callable[[Stall], None],
+    ) -> None:
+        """``serving``: what was served last; it is believed if a function of ``codes`` is being run. ``tell`` is called in the
+        loop."""
+        self._watched = Watched(limit_s)
+        self._limit_s = limit_s
+        self._serving = serving
+        self._codes = codes
+        self._tell = tell
+        self._stopped = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = self._native_id = 0
+        self._cpu_clock = 0
+        self._seen: tuple[Serving | None, str, str] | None = None
+        """What the loop was doing: request, function that the loop had called, function and line that it was in."""
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
+        self._cpu_clock = time.pthread_getcpuclockid(self._thread_id)
+        threading.Thread(target=self._run, name="firn-loop-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _clocks(self) -> Clocks:
+        starved_s = 0.0
+        try:
+            with open(SCHEDULED.format(self._native_id), "rb") as file:
+                starved_s = int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            starved_s = 0.0  # a system that does not tell
+        return Clocks(time.monotonic(), time.clock_gettime(self._cpu_clock), starved_s)
+
+    def _run(self) -> None:
+        """The thread's."""
+        watched, loop = self._watched, self._loop
+        assert loop is not None
+        while not self._stopped.wait(self._limit_s / 2):
+            frame = sys._current_frames().get(self._thread_id)
+            if watched.asked_s is None:
+                if watched.looks(self._clocks(), idle=_idle(frame)):
+                    try:
+                        loop.call_soon_threadsafe(self._turned)
+                    except RuntimeError:
+                        return  # the loop is closed
+            elif self._seen is None and watched.is_late(time.monotonic()):
+                self._seen = self._look_at(frame)
+
+    def _look_at(self, frame: FrameType | None) -> tuple[Serving | None, str, str] | None:
+        place, called, serves = NOTHING, NOTHING, False
+        while frame is not None:
+            code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+            if module.startswith(APP):
+                called = f"{code.co_qualname} ({module})"
+                if not place:
+                    place = f"{code.co_qualname} ({module}:{frame.f_lineno})"
+                serves = serves or code in self._codes
+            frame = frame.f_back
+        return (self._serving() if serves else None, called, place) if place else None
+
+    def _turned(self) -> None:
+        """The sign of life, in the loop."""
+        found = self._watched.turned(self._clocks())
+        seen, self._seen = self._seen, None
+        if found is None:
+            return
+        serving, called, place = seen if seen is not None else (self._serving(), "what is not known", NOTHING)
+        self._tell(
+            Stall(
+                *found,
+                served=serving.words if serving is not None else NOTHING,
+                api=serving.api if serving is not None else called,
+                place=place,
+            )
+        )
+
+
+def sentence_of(stall: Stall) -> str:
+    """What an operator reads."""
+    what = f"while it served {stall.served}" if stall.served else f"in {stall.api}"
+    where = f" It was in {stall.place}." if stall.place else ""
+    return (
+        f"The event loop stood still for {stall.wall_s * 1000:.0f} ms ({stall.cpu_s * 1000:.0f} ms of CPU) {what}.{where} "
+        "Every client of this broker waited. If it goes on, please report this line."
+    )

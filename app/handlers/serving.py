@@ -1,0 +1,84 @@
+"""What the loop is serving, for the line that names who made it stand still (``app/broker/loop_watch.py``).
+
+A connection notes itself in its server at each read, a request other than Produce at each step that it takes. Nothing is taken
+back, which would cost as much again: the watch believes the note only while one of ``session.SERVING`` is being run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from app.handlers.client import Client
+from app.handlers.context import Request
+from app.handlers.metrics import PRIVATE_NAMES
+from app.wire.apikeys import ApiKey
+
+if TYPE_CHECKING:
+    from app.handlers.client import Service
+
+PRODUCE: Final = 0
+CLIENT_ID_SHOWN_MAX: Final = 100
+
+
+class _Steps:
+    """Runs a coroutine, and notes its request at each of its steps."""
+
+    __slots__ = ("_request", "_service", "_work")
+
+    def __init__(self, service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+        self._service = service
+        self._request = request
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        service, request, steps = self._service, self._request, self._work.__await__()
+        service.serving = request
+        try:
+            waits = next(steps)
+            while True:
+                try:
+                    got = yield waits
+                except BaseException as error:  # noqa: BLE001 - handed to the coroutine
+                    service.serving = request
+                    waits = steps.throw(error)
+                else:
+                    service.serving = request
+                    waits = steps.send(got)
+        except StopIteration as end:
+            return end.value
+
+
+async def told(service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+    """``work``, which serves a request; the service knows of each of its steps."""
+    await _Steps(service, request, work)
+
+
+STEPS: Final = _Steps.__await__.__code__
+"""Is being run while a step of a request is."""
+
+
+def name_of(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return PRIVATE_NAMES.get(api_key, f"API key {api_key}").upper()
+
+
+def in_words(serving: Any) -> tuple[str, str] | None:
+    """The API of what a service notes, and all of it: API, principal, client id, address. None if it served nothing yet."""
+    client_id: str | None
+    if isinstance(serving, Request):
+        api, client_id, caller = name_of(serving.api_key), serving.client_id, serving.caller
+        principal, address = caller.principal, f"{caller.host}:{caller.port}"
+    elif isinstance(serving, tuple):
+        client, api_key = serving
+        api, client_id, principal, address = name_of(api_key), None, client.caller.principal, client.peer
+    elif isinstance(serving, Client):
+        shape = serving.produced_shape
+        api, client_id = name_of(PRODUCE), None if shape is None else shape.client_id
+        principal, address = serving.caller.principal, serving.peer
+    else:
+        return None
+    said = "without a client id" if client_id is None else f"client id {client_id[:CLIENT_ID_SHOWN_MAX]!r}"
+    return api, f"{api} of {principal}, {said}, from {address}"
