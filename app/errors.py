@@ -235,6 +235,32 @@ class NotLeader(RequestRejected):
         self.leader_epoch = leader_epoch
 
 
+class SequenceRefused(RequestRejected):
+    """A batch of an idempotent producer that does not continue what the partition has of it. Nothing was changed."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        reason: str,
+        producer_id: int,
+        epoch: int,
+        known_epoch: int,
+        sequence: int,
+        expected: int,
+    ) -> None:
+        super().__init__(code, message)
+        self.reason = reason
+        """One of few, as a label of a metric."""
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.known_epoch = known_epoch
+        """The producer's epoch in the log; -1 if it is not known."""
+        self.sequence = sequence
+        self.expected = expected
+
+
 class RecordsRejected(RequestRejected):
     """A batch that is refused for some of its records, which are named (KIP-467). Nothing was changed."""
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected, SequenceRefused
 from app.handlers.partitions import topic_name
 from app.hot.producers import TransactionGuard
 from app.limits import BATCH_OVERHEAD_BYTES
@@ -264,9 +264,15 @@ def check_admitted(
     if version >= ADDS_PARTITIONS and entry is None and SEQUENCE.unpack_from(records, SEQUENCE_POSITION)[0] != 0:
         # Every transaction of the second protocol counts from 0. This is not its first batch here: that one was refused while the
         # transaction before was being ended, and comes again.
-        raise RequestRejected(
+        raise SequenceRefused(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"the first batch of a transaction in {log.topic_partition} has sequence 0",
+            reason="transaction_begins",
+            producer_id=writer.producer_id,
+            epoch=writer.epoch,
+            known_epoch=-1,
+            sequence=SEQUENCE.unpack_from(records, SEQUENCE_POSITION)[0],
+            expected=0,
         )
 
 

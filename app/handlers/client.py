@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from app.handlers.callers import Caller
     from app.handlers.context import Context
     from app.handlers.fetch_shape import FetchShape
+    from app.handlers.held_sequences import HeldSequences
     from app.handlers.metrics import ApiMeter, ApiMetrics
     from app.handlers.preparations import Preparations
     from app.handlers.produce_shape import ProduceShape, ProduceShapes
@@ -89,7 +90,7 @@ class Asked(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "gathered", "logging_in", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "gathered", "held", "logging_in", "now_ms")
 
     server: Service
 
@@ -102,6 +103,8 @@ class Client(ConnectionCore):
         """Of the last Produce that went the long way, or was found among the others."""
         self.gathered = 0
         """Its Produce requests that are to be appended together with others."""
+        self.held: HeldSequences | None = None
+        """Batches that are missing because they were refused; None if there are none. Nothing goes the short way meanwhile."""
         self.fetch_shape: FetchShape | None = None
         """Of the last Fetch that went the long way."""
         self.caller: Caller = None  # type: ignore[assignment]

@@ -63,6 +63,15 @@ class ApiMetrics:
             "firn_produce_partition_errors_total", "Partitions of Produce requests whose response was an error."
         )
 
+    def refused_sequences(self, reason: str) -> Counter:
+        """``reason``: one of few."""
+        return self._registry.counter(
+            "firn_refused_sequences_total",
+            "Batches of idempotent producers that were refused for their sequence or epoch, by reason; held: an earlier one is "
+            "to be retried first.",
+            reason=reason,
+        )
+
     def meter(self, api_key: int) -> ApiMeter:
         found = self._meters.get(api_key)
         if found is None:

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
 from app.errors import (
+    RETRIABLE,
     ErrorCode,
     FirnError,
     NotLeader,
     ProtocolError,
     RecordsRejected,
     RequestRejected,
+    SequenceRefused,
     copy_of,
     kafka_code,
 )
@@ -41,6 +43,7 @@ from app.handlers.admission import (
 )
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
+from app.handlers.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.zones import record_bytes
@@ -306,7 +309,7 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest, refuse
         work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes, refused)
         connection.server.spawn(work, connection)
         return None
-    results, waiting = append_all(context, asked.version, request, admitted)
+    results, waiting = append_all(connection, asked.version, request, admitted)
     results += refused
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
@@ -368,12 +371,13 @@ class Waiting(NamedTuple):
 
 
 def append_all(
-    context: Context, version: int, request: ProduceRequest, verdicts: Verdicts
+    connection: Client, version: int, request: ProduceRequest, verdicts: Verdicts
 ) -> tuple[TopicResults, list[Waiting]]:
     """Append to every partition: what became of each, and what has to happen before it counts as stored.
 
     ``verdicts`` says which were found wanting.
     """
+    context = connection.context
     results: TopicResults = []
     waiting: list[Waiting] = []
     now_ms = context.clock.now_ms()
@@ -384,11 +388,16 @@ def append_all(
             partition: Partition | None = None
             try:
                 partition = require_partition(context, topic, index)
+                if connection.held is not None:
+                    check_held(connection, connection.held, topic, partition, records, now_ms)
                 checked = check_produced(context, version, request, partition, records, verdicts.get((topic, index)))
                 stored = append_one(context, request, partition, index, checked, answered, now_ms)
             except FirnError as error:
+                note_refused(connection, request, topic, index, records, error)
                 answered.append(failure(context, partition, index, error))
                 continue
+            if connection.held is not None:
+                note_appended(connection, connection.held, topic, index, records)
             if stored is not None:
                 waiting.append(
                     Waiting(
@@ -428,6 +437,58 @@ def append_one(
         partition.request_stored(result.last_offset_end)  # consumers wait for it, if the producer does not
         return None
     return partition.wait_stored(result.last_offset_end, in_sync=request.acks == ALL_IN_SYNC)
+
+
+def check_held(
+    connection: Client,
+    held: HeldSequences,
+    topic: TopicRef,
+    partition: Partition,
+    records: memoryview | None,
+    now_ms: int,
+) -> None:
+    """Raises: FirnError, if an earlier batch of the producer was refused on this connection and is to come again first."""
+    batch = sequenced(records)
+    if batch is None:
+        return
+    entry = partition.log.producers.entries.get(batch.producer_id)
+    error = held.held(topic, partition.index, batch, entry, now_ms)
+    if held.is_empty:
+        connection.held = None
+    if error is not None:
+        connection.context.metrics.refused_sequences("held").value += 1
+        raise error
+
+
+def note_refused(
+    connection: Client,
+    request: ProduceRequest,
+    topic: TopicRef,
+    index: int,
+    records: memoryview | None,
+    error: FirnError,
+) -> None:
+    """A batch was not appended: later ones of its producer on this connection are not judged before it comes again."""
+    if request.acks == 0 or (batch := sequenced(records)) is None:
+        return
+    held = connection.held
+    if held is None:
+        if kafka_code(error) not in RETRIABLE:
+            return
+        held = connection.held = HeldSequences()
+    held.refused(topic, index, batch, error, connection.context.clock.now_ms())
+    if held.is_empty:
+        connection.held = None
+
+
+def note_appended(
+    connection: Client, held: HeldSequences, topic: TopicRef, index: int, records: memoryview | None
+) -> None:
+    """A batch is in the log: perhaps that of which others wait."""
+    if (batch := sequenced(records)) is not None:
+        held.appended(topic, index, batch)
+        if held.is_empty:
+            connection.held = None
 
 
 class PendingProduce:
@@ -531,6 +592,8 @@ async def _append_in_turns(
                     await asyncio.sleep(0)
                 try:
                     partition = require_partition(context, topic, index)
+                    if connection.held is not None:
+                        check_held(connection, connection.held, topic, partition, records, context.clock.now_ms())
                     log = partition.log
                     without_files += not log.has_files
                     checked = check_produced(context, asked.version, request, partition, records, verdict)
@@ -547,8 +610,11 @@ async def _append_in_turns(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
                     )
                 except FirnError as error:
+                    note_refused(connection, request, topic, index, records, error)
                     answered.append(failure(context, partition, index, error))
                     continue
+                if connection.held is not None:
+                    note_appended(connection, connection.held, topic, index, records)
                 if stored is not None:
                     future = asyncio.ensure_future(stored)
                     future.add_done_callback(look_at_error)
@@ -650,6 +716,8 @@ def failure(context: Context, partition: Partition | None, index: int, error: Fi
     """The answer for a partition to which nothing was written, or of which it is not known whether that was stored."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
+    if partition is not None and isinstance(error, SequenceRefused):
+        tell_refused(context, partition, error)
     if partition is not None and context.refusal is None:
         context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
     leader = (error.leader, error.leader_epoch) if isinstance(error, NotLeader) and error.leader >= 0 else None

@@ -58,7 +58,7 @@ class Session(Client):
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
         self.now_ms = context.clock.now_ms()
-        refusal, quotas = context.refusal, context.quotas
+        refusal, quotas = context.refusal or self.held, context.quotas
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
         request_bytes_max = server.request_bytes_max
@@ -111,6 +111,7 @@ class Session(Client):
                         continue
                     if self.gathered:
                         gathering.flush(self)
+                        refusal = context.refusal or self.held
                     if shape is not None and shape.terms is shape.log.terms and refusal is None:
                         found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
                         if found is not None:
@@ -166,6 +167,7 @@ class Session(Client):
                             continue
                     long += 1
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    refusal = context.refusal or self.held
                     if parts is not None:
                         self.answer(parts)
                 else:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.errors import CorruptionError, ErrorCode, RequestRejected, SequenceRefused
 from app.hot.indexes import AbortedTransaction
 from app.records.batch import BatchHeader
 from app.records.control import ControlType, EndTransactionMarker
@@ -125,14 +125,19 @@ class ProducerStates:
             return None
         epoch, sequence = header.producer_epoch, header.base_sequence
         if epoch < entry.epoch:
-            raise RequestRejected(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
+            raise _refused(
+                header,
+                entry,
+                "old_epoch",
                 f"epoch {epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}",
+                code=ErrorCode.INVALID_PRODUCER_EPOCH,
             )
         if epoch != entry.epoch:
             if sequence != 0:
-                raise RequestRejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                raise _refused(
+                    header,
+                    entry,
+                    "new_epoch",
                     f"the new epoch {epoch} of producer {header.producer_id} begins at sequence {sequence} instead of 0",
                 )
         else:
@@ -142,8 +147,10 @@ class ProducerStates:
                     return ProducerBatch._make(batch)
             expected = (entry.last_sequence + 1) & SEQUENCE_MASK
             if sequence != expected:
-                raise RequestRejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                raise _refused(
+                    header,
+                    entry,
+                    "out_of_order",
                     f"sequence {sequence} of producer {header.producer_id} is out of order; the next sequence is {expected}",
                 )
         if entry.transaction_first_offset >= 0 and not header.is_transactional:
@@ -424,6 +431,26 @@ class ProducerStates:
         for producer_id, kept in older.items():
             entry = self.entries[producer_id]
             entry.batches = [*kept, *entry.batches][-BATCHES_KEPT:]
+
+
+def _refused(
+    header: BatchHeader,
+    entry: ProducerEntry,
+    reason: str,
+    message: str,
+    *,
+    code: ErrorCode = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+) -> SequenceRefused:
+    return SequenceRefused(
+        code,
+        message,
+        reason=reason,
+        producer_id=header.producer_id,
+        epoch=header.producer_epoch,
+        known_epoch=entry.epoch,
+        sequence=header.base_sequence,
+        expected=(entry.last_sequence + 1) & SEQUENCE_MASK if header.producer_epoch == entry.epoch else 0,
+    )
 
 
 def encode_snapshot(rows: Iterable[SnapshotRow]) -> bytes:

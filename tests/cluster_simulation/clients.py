@@ -182,9 +182,17 @@ class Producer(Client):
             stream.number = self.world.next_number()
             stream.producer_id, stream.sequence, stream.placed, stream.acked_place = self._producer_id, 0, 0, -1
             stream.losses = history.losses
-        while len(stream.queue) < self.rng.choice((1, 1, 3)):
+        while len(stream.queue) < self._wanted():
             stream.queue.append(self._new_batch(stream))
         return await self._push(stream)
+
+    def _wanted(self) -> int:
+        """How many batches are to be under way."""
+        return self.rng.choice((1, 1, 3))
+
+    def _epoch(self, stream: _Stream) -> int:
+        """The producer's epoch."""
+        return 0
 
     def _new_batch(self, stream: _Stream) -> _Sent:
         number = self.world.next_number()
@@ -195,7 +203,7 @@ class Producer(Client):
         data = build_batch(
             [(when, b"%d" % place, b"%d/%d" % (number, place) + filler, ()) for place, when in enumerate(timestamps)],
             producer_id=ProducerId(stream.producer_id),
-            producer_epoch=ProducerEpoch(0 if self.idempotent else -1),
+            producer_epoch=ProducerEpoch(self._epoch(stream) if self.idempotent else -1),
             base_sequence=stream.sequence if self.idempotent else -1,
         )
         batch = Batch(number, stream.number, stream.placed, count, data[CRC_POSITION:], timestamps, self.idempotent)

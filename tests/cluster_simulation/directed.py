@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
+from app.errors import ErrorCode, RequestRejected
 from app.metadata.cluster import PartitionImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -236,6 +237,39 @@ async def _take_singly(worker: RoutedWorker, leader: ClusterMachine) -> None:
             await worker.fetch(max_records=1, max_wait_ms=0)
 
 
+async def room_at_times(world: World) -> None:
+    """Producers lose their connections to a leader that has stored what they sent and not answered. It has no room when they send
+    that again, and has room before they have sent all of it."""
+    history = world.any_history()
+    image = world.partition_image(history) if history is not None else None
+    if history is None or image is None or image.leader < 0:
+        return
+    leader = world.machine(int(image.leader))
+    node = leader.node
+    log = node.logs.get(history.topic, history.index) if leader.up and node is not None else None
+    if log is None:
+        return
+    errors = leader.node.server.context.metrics.produce_errors
+    for _ in range(6):
+        await _until_soon(lambda: log.log_end_offset > log.high_watermark)
+        for number in range(world.shape.producers):
+            world.network.reset((f"p{number}", f"n{leader.node_id}"))
+        refused = errors.value + world.rng.randint(1, 3)
+        log.pause(RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, "no room"))
+        try:
+            await _until_soon(lambda refused=refused: errors.value >= refused)  # type: ignore[misc]
+        finally:
+            log.go_on()
+        await asyncio.sleep(0.1)
+
+
+async def _until_soon(holds: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        await asyncio.sleep(0.0005)
+
+
 async def leaders_move(world: World) -> None:
     """Another replica of a partition becomes the preferred leader, and leads; nobody dies."""
     history = world.any_history()
@@ -310,6 +344,7 @@ DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "slow markers": slow_markers,
     "leader sleeps": leader_sleeps,
     "leaders move": leaders_move,
+    "room at times": room_at_times,
     "workers come together": workers_come_together,
 }
 """By name."""

@@ -17,6 +17,7 @@ from app.broker.durability_changes import DurabilityChanges
 from app.broker.node import Node
 from app.broker.write_ahead import WriteAhead, _Led
 from app.errors import CorruptionError
+from app.handlers import produce
 from app.hot.log import PartitionLog
 from app.metadata.append_attempt import PutOutcome
 from app.metadata.wal_ranges import WalId
@@ -158,7 +159,28 @@ _TIERED_SOON: Final[Mapping[str, Any]] = _LONG | {
 }
 _HASTY: Final[Mapping[str, Any]] = _LONG | {"objects": ObjectShape(alone=True, linger_ms=10, object_bytes=500)}
 
+
+def judges_batches_behind_a_missing_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(produce, "check_held", lambda *_: None)
+
+
+_BUMPING: Final = SHORT | {
+    "bumping": True,
+    "actors": (),
+    "seconds": 3.0,
+    "pause_s": 1.0,
+    "partitions": 1,
+    "producers": 1,
+}
+
 PLANTED: Final[dict[str, Planted]] = {
+    "a batch behind a refused one judged by its sequence": Planted(
+        judges_batches_behind_a_missing_one,
+        "INV-1",
+        3,
+        ("room at times",),
+        _BUMPING | {"objects": ObjectShape(alone=True, linger_ms=10)},
+    ),
     "J2 what exists is taken for the own object": Planted(
         takes_what_exists_for_its_own, "INV-1", 20, ("isolate", "pause", "partition"), _HASTY
     ),

@@ -34,6 +34,7 @@ from app.replication.in_sync import InSync
 from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
+from tests.cluster_simulation.bumping import BumpingProducer
 from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Prompt, Replication
 from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Producer, Reader
 from tests.cluster_simulation.coordinated import ACTORS, Coordinated
@@ -106,6 +107,8 @@ class Shape:
     """The cluster begins as one broker of level 0."""
     prompt: bool = False
     """Nothing that disturbs a broker is met, so leaders that change are to be followed soon."""
+    bumping: bool = False
+    """Producers are as librdkafka's (``bumping.py``)."""
     objects: ObjectShape | None = None
     """Topics of object durability; None if there are none."""
 
@@ -558,7 +561,11 @@ class World:
             await self.topic_comes(first=True)
         for number in range(shape.producers):
             idempotent, acks = self.rng.choice(((True, -1), (True, -1), (False, -1), (False, 1)))
-            self.go(Producer(self, f"p{number}", idempotent=idempotent, acks=acks).run())
+            name = f"p{number}"
+            if shape.bumping:
+                self.go(BumpingProducer(self, name).run())
+            else:
+                self.go(Producer(self, name, idempotent=idempotent, acks=acks).run())
         for number in range(2):
             self.go(Reader(self, f"r{number}", anywhere=shape.anywhere and number > 0).run())
         if shape.from_0:

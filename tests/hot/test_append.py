@@ -7,10 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.configs import TimestampType
-from app.errors import ErrorCode, ProtocolError, RecordsRejected, RequestRejected, StorageFull, StorageUnavailable
+from app.errors import (
+    ErrorCode,
+    ProtocolError,
+    RecordsRejected,
+    RequestRejected,
+    SequenceRefused,
+    StorageFull,
+    StorageUnavailable,
+)
 from app.hot.log import PartitionLog
+from app.hot.producers import ProducerStates
 from app.limits import KIB
-from app.records.batch import LOG_APPEND_TIME, HeaderFields, check_stored_batch, iter_headers
+from app.records.batch import LOG_APPEND_TIME, HeaderFields, check_stored_batch, iter_headers, parse_header
+from app.records.builder import build_batch
 from app.records.control import ControlType
 from app.records.record import iter_records
 from app.units import LeaderEpoch, ProducerEpoch, ProducerId
@@ -540,3 +550,25 @@ async def test_a_sealed_log_takes_nothing_from_anybody_and_does_all_else() -> No
     await log.flush()
     assert len(await read_all(log)) > 0
     await log.close()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "reason", "expected"),
+    [(1, 9, "out_of_order", 2), (0, 9, "old_epoch", 0), (2, 9, "new_epoch", 0)],
+)
+def test_a_refused_sequence_names_what_was_sent_and_what_is_expected(
+    epoch: int, sequence: int, reason: str, expected: int
+) -> None:
+    states = ProducerStates()
+    states.apply(7, 1, 0, 0, 1, 0, 0)
+    records = build_batch(
+        [(0, None, b"v", ())],
+        producer_id=ProducerId(7),
+        producer_epoch=ProducerEpoch(epoch),
+        base_sequence=sequence,
+    )
+    with pytest.raises(SequenceRefused) as caught:
+        states.check(parse_header(records), states.entries[7])
+    refused = caught.value
+    assert (refused.reason, refused.producer_id, refused.epoch, refused.known_epoch) == (reason, 7, epoch, 1)
+    assert (refused.sequence, refused.expected) == (sequence, expected)

@@ -15,11 +15,13 @@ SEEDS = (50_000, 50_004)
 """Of the default suite: short ones."""
 SLOW_SEEDS = range(SEEDS_FROM + 8, SEEDS_FROM + 17)
 WISHED_FROM = SEEDS_FROM + 10_000
+BEHIND = "a batch behind a refused one judged by its sequence"
 QUICK = frozenset(
     {
         "J5 answered before the object is durable",
         "J5 acknowledged beyond a hole",
         "J14 a process goes on in its sealed log",
+        BEHIND,
     }
 )
 """Planted faults of the default suite; the others are found by the slow tests."""
@@ -48,6 +50,24 @@ def test_acknowledged_records_of_object_topics_outlive_all_disks(chosen_seed: in
     outcomes = [outcome for seed in SEEDS for outcome in run_seeds(seed, seed + 1)]
     assert sum(outcome.acks for outcome in outcomes) > 10
     assert sum(outcome.leaders for outcome in outcomes) > 10
+
+
+@pytest.mark.parametrize(
+    ("objects", "faults"),
+    [
+        (False, ("room at times",)),
+        (True, ("room at times",)),
+        pytest.param(False, ("room at times", "kill leader"), marks=pytest.mark.slow),
+        pytest.param(True, ("room at times", "disks lost"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_producer_that_begins_new_epochs_writes_nothing_twice(objects: bool, faults: tuple[str, ...]) -> None:
+    shape = dict(PLANTED[BEHIND].shape)
+    if not objects:
+        del shape["objects"]
+    outcome = run_seed(0, faults=faults, shape=shape)
+    assert outcome.violation is None, describe(outcome)
+    assert outcome.acks > 50
 
 
 @pytest.mark.slow
