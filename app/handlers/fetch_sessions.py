@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from app.errors import ErrorCode
+from app.limits import TOPIC_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
@@ -32,7 +33,8 @@ EVICTION_MS: Final = 120_000
 """A session unused for this long gives way to any other; one younger than this is not pushed out by a greater one."""
 NEVER_MS: Final = -(1 << 62)
 CACHED_PARTITIONS_MAX: Final = 1_000_000
-"""Partitions of all sessions together: about 200 MB at worst."""
+"""Partitions of all sessions together: about 200 MB, and 300 MB more if each is of another topic that does not exist. A request
+with a name that no topic can have gets no session."""
 
 TopicKey = str | UUID
 PartitionKey = tuple[TopicKey, int]
@@ -54,6 +56,11 @@ class AskedPartition(NamedTuple):
     """Of the follower that asks (ADR 0024, S1); -1 from consumers."""
     log_start: int = -1
     """Of the follower that asks; -1 from consumers."""
+
+
+def _has_long_name(asked: Iterable[AskedPartition]) -> bool:
+    """Whether a topic is among them that cannot exist."""
+    return any(type(one.topic) is str and len(one.topic) > TOPIC_NAME_CHARS_MAX for one in asked)
 
 
 class Watch(Protocol):
@@ -312,7 +319,7 @@ class FetchSessions:
             for one in asked:
                 wanted[one.topic, one.partition] = CachedPartition(one)
             session = None
-            if epoch == INITIAL_EPOCH and wanted:
+            if epoch == INITIAL_EPOCH and wanted and not _has_long_name(asked):
                 session = self._create(wanted, uses_topic_ids, follower, now_ms)
                 if session is not None and follower is not None:
                     session.due = dict.fromkeys(wanted.values())
@@ -337,7 +344,11 @@ class FetchSessions:
             gone = partitions.pop(key, None)
             if gone is not None:
                 session.let_go(gone)
-        if not partitions or self.partitions + len(partitions) - session.counted > CACHED_PARTITIONS_MAX:
+        if (
+            not partitions
+            or self.partitions + len(partitions) - session.counted > CACHED_PARTITIONS_MAX
+            or _has_long_name(asked)
+        ):
             self._remove(session_id)
             return FetchPlan(partitions.values())
         self.partitions += len(partitions) - session.counted

@@ -29,6 +29,9 @@ NO_TAGS: Final = b"\0\0\0"
 """The end of a flexible request of one partition: the partition, the topic and the request have no tagged fields."""
 SHAPES_MAX: Final = 16_384
 """Shapes that a broker keeps for all its connections: one for each partition and client id. One takes about 800 bytes."""
+PREFIX_BYTES_MAX: Final = 1024
+"""Of a prefix that is remembered: with topic, client id and transactional id of usual lengths it has less than 100. So all shapes
+together take 25 MB at most."""
 LENGTHS_MAX: Final = 16
 """Prefix lengths that are tried. The length depends on the client id, the topic name and the version."""
 
@@ -163,7 +166,9 @@ class ProduceShapes:
                 del self._shapes[key]
 
     def remember(self, shape: ProduceShape) -> None:
-        """Have a shape found from now on."""
+        """Have a shape found from now on. One with a very long prefix is not kept: its requests go the general way."""
+        if len(shape.prefix) > PREFIX_BYTES_MAX:
+            return
         key = shape.rights, shape.version, shape.prefix
         if len(self._shapes) >= SHAPES_MAX and key not in self._shapes:
             del self._shapes[next(iter(self._shapes))]

@@ -17,6 +17,8 @@ TOKENS_MAX: Final = 10_000
 """The image has all of them, and DescribeDelegationToken returns all of them in one response."""
 RENEWERS_MAX: Final = 100
 PRINCIPAL_CHARS_MAX: Final = 1024
+RENEWERS_CHARS_MAX: Final = 8192
+"""Of the names of a token's renewers together: every broker keeps them, so that all tokens take 100 MB at most."""
 SWEPT_AT_ONCE_MAX: Final = 1000
 """Tokens that one change removes."""
 LONG_MAX: Final = (1 << 63) - 1
@@ -70,6 +72,11 @@ def check_principals(asked: TokenAsked) -> None:
             )
     if len(asked.renewers) > RENEWERS_MAX:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, f"A delegation token has {RENEWERS_MAX} renewers at most.")
+    if sum(map(len, asked.renewers)) > RENEWERS_CHARS_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"The renewers of a delegation token have names of {RENEWERS_CHARS_MAX} characters together at most.",
+        )
 
 
 def renew_token(

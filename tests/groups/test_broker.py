@@ -252,3 +252,31 @@ async def test_a_member_commits_with_the_epoch_before_what_it_still_has(tmp_path
         assert await committed(context, "g") == {}
         assert await code(joined, 0, 1) is ErrorCode.NONE
         assert await committed(context, "g") == {("t", 0): 0, ("t", 1): 1}
+
+
+async def test_ten_members_keep_what_records_may_have_and_nothing_once_their_sessions_are_over(tmp_path: Path) -> None:
+    """A request may have 8 MB. Each member has a group and a connection of its own."""
+    key, version = ApiKey.JOIN_GROUP, 3
+
+    def join(number: int, size: int) -> Any:
+        protocol = make(key, "JoinGroupRequestProtocol", name="range", metadata=bytes(size))
+        times = {"session_timeout_ms": 200, "rebalance_timeout_ms": 200}
+        return request(key, group_id=f"g{number}", protocol_type="consumer", protocols=[protocol], **times)
+
+    async with running_broker(tmp_path, **FEW, group_min_session_timeout_ms=100) as broker:
+        await find(broker)
+        memory = broker.node.context.groups.memory
+        await ask(broker.node.context, key, version, join(0, 10))
+        most = 1_048_588
+        for number in range(10):
+            with Raw(broker.port) as raw:
+                refused = await asyncio.to_thread(
+                    raw.ask, key, version, join(number, 8_000_000 if number == 0 else most)
+                )
+                assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+                kept = await asyncio.to_thread(raw.ask, key, version, join(number, most - 10))
+                assert kept.error_code == ErrorCode.NONE
+            assert memory.bytes < (number + 1) * (most + 2_000) + 2_000
+        async with asyncio.timeout(DEADLINE_S):
+            while memory.bytes:
+                await asyncio.sleep(0.01)

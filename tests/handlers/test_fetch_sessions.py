@@ -6,6 +6,7 @@ import random
 
 from app.errors import ErrorCode
 from app.handlers.fetch_sessions import EVICTION_MS, AskedPartition, FetchPlan, FetchSessions
+from app.limits import TOPIC_NAME_CHARS_MAX
 
 NOW = 1_000_000
 
@@ -171,3 +172,16 @@ def test_partitions_of_all_sessions_are_counted():
     assert cache.partitions == 9
     plan(cache, ids[1], -1)
     assert cache.partitions == 4
+
+
+def test_a_name_that_no_topic_can_have_is_kept_in_no_session():
+    cache, long = sessions(), "x" * (TOPIC_NAME_CHARS_MAX + 1)
+    first = plan(cache, 0, 0, asked(0), asked(0, topic=long))
+    assert (first.session_id, cache.partitions) == (0, 0)
+    assert len(list(first.partitions)) == 2, "it is answered all the same"
+    known = plan(cache, 0, 0, asked(0), asked(0, topic=long[1:]))
+    assert known.session_id != 0
+    assert cache.partitions == 2
+    plan(cache, known.session_id, 1, asked(1, topic=long))
+    assert cache.partitions == 0
+    assert plan(cache, known.session_id, 2).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

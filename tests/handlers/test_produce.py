@@ -14,7 +14,7 @@ from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.callers import Rights
 from app.handlers.produce import FIRST_RECORDS_AT_ONCE
-from app.handlers.produce_shape import PREFIX_START, ProduceShape, ProduceShapes, learn
+from app.handlers.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.metadata.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
@@ -107,6 +107,10 @@ def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
     found = [shapes.find(RIGHTS, 9, bytearray(b"--" + shape.prefix + b"rest"), 2) for shape in known]
     assert found == [None, *known[1:]]
     assert shapes.find(RIGHTS, 8, bytearray(b"--bbrest"), 2) is None, "another version"
+    shapes.remember(learnt("x" * PREFIX_BYTES_MAX))
+    before = len(shapes)
+    shapes.remember(learnt("x" * (PREFIX_BYTES_MAX + 1)))
+    assert len(shapes) == before, "a long prefix is not kept"
     for name in ("eee", "ffff"):
         shapes.remember(learnt(name))
     assert shapes.find(RIGHTS, 9, bytearray(b"--ddrest"), 2) is None, "a length that was not met for long"

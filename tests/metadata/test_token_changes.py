@@ -94,6 +94,14 @@ def test_what_cannot_be_an_owner_or_renewer_is_refused(asked: TokenAsked, code: 
     assert refused(lambda: create_token(image().draft(), around(), "t", asked)) is code
 
 
+def test_the_names_of_renewers_are_bounded_together() -> None:
+    names = tuple(f"User:{number}{'x' * 900}" for number in range(9))
+    assert create_token(image().draft(), around(), "t", ASKED._replace(renewers=names)).records
+    more = ASKED._replace(renewers=(*names, "User:" + "y" * 60))
+    assert sum(map(len, more.renewers)) > token_changes.RENEWERS_CHARS_MAX
+    assert refused(lambda: create_token(image().draft(), around(), "t", more)) is ErrorCode.INVALID_REQUEST
+
+
 def test_there_are_so_many_tokens_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_changes, "TOKENS_MAX", 1)
     assert refused(lambda: create_token(image(a=TOKEN).draft(), around(), "t", ASKED)) is ErrorCode.POLICY_VIOLATION
