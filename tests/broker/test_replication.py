@@ -16,7 +16,9 @@ from app.wire.apikeys import ApiKey
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.quotas import NotedQuotas
-from tests.support.several import unfenced, until
+from tests.support.several import cluster_on, unfenced, until
+
+NOW = 1_700_000_000_000
 
 
 @pytest.mark.ci
@@ -172,3 +174,37 @@ async def test_requests_of_the_usual_kind_wait_for_their_commit_in_order(tmp_pat
             correlation_id, answer = await client.answer(0, 9)
             assert correlation_id == waiting
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.ci
+async def test_a_follower_whose_segments_are_compacted_and_copied_is_cut_once_and_is_in_sync_again(
+    tmp_path: Path,
+) -> None:
+    async with cluster_on(tmp_path) as brokers:
+        first, third = brokers[0], brokers[2]
+        configs = {"min.insync.replicas": "1"}
+        await first.node.membership.controller.create_topic("t", configs=configs, assignments={0: [1, 3]})
+        await until(lambda: third.node.logs.get("t", 0) is not None)
+        leader, follower = first.log("t"), third.log("t")
+        leader.append_as_leader(bytearray(batch(5)), now_ms=NOW)
+        await until(lambda: follower.high_watermark == 5)
+        follower.roll()
+        # Nothing ends this work but the log itself.
+        ended: list[str] = []
+        cleaning = follower.begin_cleaning(lambda: ended.append("compaction"))
+        cleaning.add(follower.hold(0))
+        below = follower.hold(0, lambda: ended.append("copy below the cut"))
+        other = bytearray(batch(3))
+        other[:8], other[12:16] = (5).to_bytes(8, "big"), follower.leader_epochs()[-1].epoch.to_bytes(4, "big")
+        follower.append_as_follower(memoryview(other), now_ms=NOW)
+        follower.hold(5, lambda: ended.append("copy above the cut"))
+        await until(lambda: follower.log_end_offset == 5)
+        assert sorted(ended) == ["compaction", "copy above the cut"]
+        assert not below.ended
+        leader.append_as_leader(bytearray(batch(2)), now_ms=NOW)
+        await until(lambda: follower.high_watermark == 7)
+        await until(lambda: tuple(first.node.cluster.image.topic("t").partitions[0].isr) == (1, 3))
+        cut = [line for line in third.lines if "is cut back" in line]
+        assert len(cut) == 1, third.lines
+        assert "from 8 to 5" in cut[0]
+        follower.finish_cleaning(cleaning)
