@@ -23,6 +23,8 @@ from tests.faults.group_load import Groups
 from tests.faults.share_load import Shares
 from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, brokers_running, controller_of, seen, until
 
+LOOKS: Final = 10
+LOOK_S: Final = 0.3
 HOLD_S: Final = 2.0
 """How long a fault lasts at least after all have got on."""
 SETTINGS: Final[Mapping[str, object]] = share_load.SETTINGS | {
@@ -47,6 +49,14 @@ def is_whole(brokers: Brokers) -> bool:
             for one in topic.partitions.values()
         )
     )
+
+
+def wait_until_whole(brokers: Brokers, when: str) -> None:
+    """Until every broker says so, as far as can be told: each look asks any of them. A broker that takes the others for fenced is
+    alone in its cluster, and would never be isolated."""
+    for _ in range(LOOKS):
+        until(lambda: is_whole(brokers), f"all are in sync {when}")
+        time.sleep(LOOK_S)
 
 
 class Clients:
@@ -142,7 +152,7 @@ def isolate(
                 found.append((who, took_s))
                 slowest = ", ".join(f"{name} {s:.1f}" for name, s in sorted(took_s.items(), key=lambda one: -one[1]))
                 print(f"{time.time():.2f} {number + 1}: {who}, broker {victim} of {nodes}: {slowest}", flush=True)
-                until(lambda: is_whole(brokers), f"all are in sync after fault {number + 1}")
+                wait_until_whole(brokers, f"after fault {number + 1}")
                 clients.get_on(f"after fault {number + 1}")
             clients.finish()
         finally:
