@@ -28,6 +28,7 @@ from app.errors import (
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
+from app.handlers.fetch_long import LONG_FRAME_BYTES, LONG_PARTITIONS, decoded, serve_long
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
 from app.handlers.fetch_shape import learn
 from app.handlers.followers import (
@@ -232,6 +233,12 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
     else:
         header = parse_request_header(frame)
         client_id = header.client_id
+        if len(frame) > LONG_FRAME_BYTES:
+            slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
+            body = bytes(frame[header.body_start :])
+            work = serve_long_frame(connection, slot, Asked(version, correlation_id), client_id, body, chosen=chosen)
+            connection.server.spawn(work, connection)
+            return None
         request = decode_fetch(version, frame[header.body_start :])
         plan = plan_of(context, connection.caller, version, request)
         if plan.error:
@@ -245,6 +252,13 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         share_bytes = context.quotas.fetch_bytes_max(connection.caller, client_id)
         if share_bytes is not None:
             max_bytes = min(max_bytes, share_bytes)
+    if len(partitions_asked) > LONG_PARTITIONS and request.replica_id < 0:
+        slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
+        connection.fetch_shape = None
+        asked = Asked(version, correlation_id)
+        work = look_in_portions(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes)
+        connection.server.spawn(work, connection)
+        return None
     if shape is None:
         rights = connection.caller.rights
         shape = learn(rights, version, client_id, frame, request, plan, partitions_asked, max_bytes)
@@ -278,6 +292,104 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
     asked = Asked(version, correlation_id)
     ParkedFetch(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes, attempt)
     return None
+
+
+async def serve_long_frame(
+    connection: Client, slot: Slot, asked: Asked, client_id: str | None, body: bytes, *, chosen: bool
+) -> None:
+    """As ``serve_fetch``, of a request that takes long to decode."""
+    context = connection.context
+    request = await decoded(connection, slot, partial(decode_fetch, asked.version, body))
+    if request is None:
+        return
+    plan = plan_of(context, connection.caller, asked.version, request)
+    if plan.error:
+        refused = encode_fetch_response(asked.version, asked.correlation_id, [], error_code=plan.error)
+        connection.complete(slot, unwrap(refused))
+        return
+    partitions = list(plan.partitions) if plan.followed is None else []
+    if chosen:
+        tell_fetched(connection, client_id, asked.correlation_id, request, partitions)
+    max_bytes = min(request.max_bytes, context.config.fetch_max_bytes)
+    if context.quotas is not None and request.replica_id < 0:
+        share_bytes = context.quotas.fetch_bytes_max(connection.caller, client_id)
+        if share_bytes is not None:
+            max_bytes = min(max_bytes, share_bytes)
+    if partitions and request.replica_id < 0:
+        await look_in_portions(connection, slot, asked, client_id, request, plan, partitions, max_bytes)
+        return
+    attempt = look(
+        connection,
+        request,
+        partitions,
+        max_bytes,
+        out_of_time=request.max_wait_ms <= 0,
+        any_replica=asked.version >= ANY_REPLICA,
+        notes_position=True,
+        followed=plan.followed,
+    )
+    if plan.followed is not None:
+        plan.followed.asked_ms = int(connection.server.loop.time() * 1000)
+    if (
+        attempt.record_bytes >= min(request.min_bytes, max_bytes)
+        or attempt.at_once
+        or (not partitions and plan.followed is None)
+        or (request.max_wait_ms <= 0 and not attempt.misses)
+    ):
+        complete(connection, slot, asked, client_id, request, plan, attempt)
+    else:
+        ParkedFetch(connection, slot, asked, client_id, request, plan, partitions, max_bytes, attempt)
+
+
+def complete(
+    connection: Client,
+    slot: Slot,
+    asked: Asked,
+    client_id: str | None,
+    request: FetchRequest,
+    plan: FetchPlan,
+    attempt: Attempt,
+) -> None:
+    """Answer a request with what an attempt found."""
+    connection.replaying = attempt.replays is True
+    throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
+    if attempt.denied:
+        attempt.tell_denied(client_id, asked.correlation_id)
+    told = asked._replace(throttle_time_ms=throttle_time_ms)
+    connection.complete(slot, answer(connection.context, told, plan, attempt))
+
+
+async def look_in_portions(
+    connection: Client,
+    slot: Slot,
+    asked: Asked,
+    client_id: str | None,
+    request: FetchRequest,
+    plan: FetchPlan,
+    partitions: list[CachedPartition],
+    max_bytes: int,
+) -> None:
+    """Serve a consumer's Fetch of many partitions."""
+    await asyncio.sleep(0)  # planning had this turn
+
+    def look_at(
+        some: list[CachedPartition], attempt: Attempt | None, out_of_time: bool, disk_error: FirnError | None
+    ) -> Attempt:
+        return look(
+            connection,
+            request,
+            some,
+            max_bytes,
+            out_of_time=out_of_time,
+            any_replica=asked.version >= ANY_REPLICA,
+            disk_error=disk_error,
+            attempt=attempt,
+        )
+
+    def finish(attempt: Attempt) -> None:
+        complete(connection, slot, asked, client_id, request, plan, attempt)
+
+    await serve_long(connection, slot, request, plan, partitions, max_bytes, look_at, finish)
 
 
 def tell_fetched(
@@ -538,8 +650,9 @@ def look(
     disk_error: FirnError | None = None,
     notes_position: bool = False,
     followed: FetchSession | None = None,
+    attempt: Attempt | None = None,
 ) -> Attempt:
-    """Collect what there is for every partition, within the limits.
+    """Collect what there is for every partition, within the limits. ``attempt`` has what was found in partitions before these.
 
     ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``any_replica``: a consumer may read from
     a follower, and be sent to one (V1). ``disk_error``: partitions that need the disk
@@ -547,7 +660,8 @@ def look(
     itself is of now. ``followed``: the session of a follower, which knows what has to be looked at.
     """
     context = connection.context
-    attempt = Attempt(connection, out_of_time)
+    if attempt is None:
+        attempt = Attempt(connection, out_of_time)
     caller = connection.caller
     if request.replica_id >= 0:
         attempt.follower = follower_of(context, caller, request)
@@ -555,7 +669,7 @@ def look(
     if followed is not None:
         attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, attempt.now_ms)
         partitions = followed.to_look_at(None if attempt.moves_left is None else MOVES_AT_ONCE)
-    left = max_bytes
+    left = max(0, max_bytes - attempt.record_bytes)
     from_consumer = request.replica_id < 0
     require = context.partitions.require
     if from_consumer:

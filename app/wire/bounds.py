@@ -22,6 +22,8 @@ _LISTED: Final = 12_000
 """Elements of requests that change many things at once, or look at many."""
 
 ELEMENTS: Final[Mapping[int, int]] = {
+    ApiKey.FETCH: 25_000,
+    ApiKey.PRODUCE: 10_000,
     ApiKey.JOIN_GROUP: 1_000,
     ApiKey.SYNC_GROUP: 20_000,
     ApiKey.LEAVE_GROUP: 20_000,

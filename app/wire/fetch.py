@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from app.errors import ErrorCode, ProtocolError
 from app.limits import MESSAGE_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
+from app.wire.bounds import elements_max
 from app.wire.codec import decode_response
 from app.wire.endpoints import LEADER, LEADER_BYTES, NodeEndpoint, put_node_endpoints
 from app.wire.framing import frame
@@ -128,6 +129,7 @@ LIMITS: Final = Struct(">iiib")
 TWO_INTS: Final = Struct(">ii")
 
 _new = tuple.__new__
+REQUEST_ELEMENTS: Final = elements_max(ApiKey.FETCH)
 
 
 def decode_fetch(version: int, view: Buffer) -> FetchRequest:
@@ -146,7 +148,7 @@ def decode_fetch(version: int, view: Buffer) -> FetchRequest:
 
 def _decode_classic(version: int, view: Buffer) -> FetchRequest:
     end = len(view)
-    left = MESSAGE_ELEMENTS_MAX
+    left = REQUEST_ELEMENTS
     request = FetchRequest()
     if version >= SESSIONS:
         (
@@ -238,7 +240,7 @@ def _decode_classic(version: int, view: Buffer) -> FetchRequest:
 
 def _decode_flexible(version: int, view: Buffer) -> FetchRequest:
     end = len(view)
-    left = MESSAGE_ELEMENTS_MAX
+    left = REQUEST_ELEMENTS
     request = FetchRequest()
     if version >= REPLICA_STATE:
         (

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from app.errors import ErrorCode, ProtocolError
-from app.limits import MESSAGE_ELEMENTS_MAX, TOPIC_NAME_CHARS_MAX
+from app.limits import TOPIC_NAME_CHARS_MAX
 from app.wire.apikeys import ApiKey
+from app.wire.bounds import elements_max
 from app.wire.codec import decode_response
 from app.wire.endpoints import LEADER, LEADER_BYTES, NodeEndpoint, put_node_endpoints
 from app.wire.header import encode_request_header
@@ -161,11 +162,12 @@ TWO_INTS: Final = Struct(">ii")
 INDEX_AND_SIZE: Final = Struct(">iB")
 """A partition's index and the first byte of the length of its records."""
 ACKS_TIMEOUT: Final = Struct(">hi")
+REQUEST_ELEMENTS: Final = elements_max(ApiKey.PRODUCE)
 
 
 def _decode_classic(view: memoryview) -> ProduceRequest:
     end = len(view)
-    left = MESSAGE_ELEMENTS_MAX
+    left = REQUEST_ELEMENTS
     transactional_id = None
     size = INT16.unpack_from(view)[0]
     position = 2
@@ -217,7 +219,7 @@ def _decode_classic(view: memoryview) -> ProduceRequest:
 
 def _decode_flexible(version: int, view: memoryview) -> ProduceRequest:
     end = len(view)
-    left = MESSAGE_ELEMENTS_MAX
+    left = REQUEST_ELEMENTS
     transactional_id = None
     size, position = read_uvarint(view, 0)
     if size:
