@@ -106,7 +106,7 @@ def serve(
         typer.Option(
             "--ephemeral",
             help="The data directory may be lost at any time: this broker leads only topics whose records are in the object store"
-            " (firn.durability=object), which new topics are then.",
+            " (firn.durability=object), which new topics are then. Without --node-id it gets a node id (auto).",
         ),
     ] = False,
     config: Annotated[

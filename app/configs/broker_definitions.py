@@ -97,7 +97,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 _BOOLEAN,
                 "Whether this broker's data directory may be lost whenever it stops, as on a tmpfs. It then leads only topics with "
                 "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose "
-                "new topics have firn.durability=object. It needs firn.version 3.",
+                "new topics have firn.durability=object. It needs firn.version 3. Without node.id, the broker gets one (auto).",
             ),
             _broker(
                 "firn.spot.notice.endpoint",

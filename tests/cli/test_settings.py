@@ -130,6 +130,14 @@ def test_a_node_id_may_be_left_to_the_cluster() -> None:
     assert not load(flags={}).broker.firn_cluster_enable
 
 
+def test_a_broker_without_a_disk_leaves_its_node_id_to_the_cluster_unless_it_is_given_one() -> None:
+    flags = {"--ephemeral": "true", "--store": "s3://bucket/prefix"}
+    assert load(flags=flags).broker.node_id == NODE_ID_AUTO
+    assert load(flags={**flags, "--node-id": "7"}).broker.node_id == 7
+    assert load(flags=flags, environment={"FIRN_NODE_ID": "8"}).broker.node_id == 8
+    assert load(flags=flags, assignments=["broker.id=9"]).broker.node_id == 9
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
