@@ -98,6 +98,7 @@ def test_every_field_of_a_broker_has_a_definition_or_a_reason() -> None:
     addresses = {"listen_host", "listen_port", "advertised_host", "advertised_port"}
     assert {f.name for f in dataclasses.fields(BrokerConfig)} - defined == addresses | {
         "topic_defaults",
+        "store_create",
         "take_over",
         "without_effect",
         "listeners",
