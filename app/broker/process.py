@@ -35,6 +35,7 @@ from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug, place_of
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
+from app.machine.garbage import ShortCollections
 from app.machine.listeners import listeners_on
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
@@ -623,15 +624,17 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, broker.request_stop)
     watch = None
+    collections = ShortCollections(loop.call_soon_threadsafe)
     try:
         gc.disable()  # start-up only makes what stays
         await broker.start()
-        settle_memory()
+        settle_memory(collections)
         watch = broker.node.watch_loop()
         if on_ready is not None:
             on_ready(broker)
         await broker.wait()
     finally:
+        collections.end()
         if watch is not None:
             watch.stop()
         await broker.stop()

@@ -102,7 +102,7 @@ class GroupCoordinator:
         """Load led partitions, and serve timers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.shell.run())
-            tasks.create_task(self._match_rest())
+            tasks.create_task(self.match_rest())
 
     def start(self, image: ClusterImage) -> None:
         """The logs are open: coordinate the partitions of ``image`` that this broker leads."""
@@ -126,12 +126,13 @@ class GroupCoordinator:
             elif (name := self._topic_names.pop(topic_id, None)) is not None and image.topic(name) is None:
                 deleted.add(name)
         if added or deleted:
-            self._match(self._matching(added, deleted))
+            self.match_topics(added, deleted)
         if deleted:
             self._topics_deleted(deleted)
 
-    def _match(self, steps: Iterator[None]) -> None:
+    def match_topics(self, added: Set[str], deleted: Set[str]) -> None:
         """Match expressions with changed topics: at once as far as one portion goes, and later what is left, in order."""
+        steps = self._matching(added, deleted)
         if not self._unmatched:
             portion = Portion()
             for _ in steps:
@@ -147,7 +148,8 @@ class GroupCoordinator:
         for _, shard in self.shell.shards():
             yield from shard.topics_changed(added, deleted, now_ms)
 
-    async def _match_rest(self) -> None:
+    async def match_rest(self) -> None:
+        """Match what ``match_topics`` has left, until cancelled."""
         while True:
             await self._to_match.wait()
             self._to_match.clear()

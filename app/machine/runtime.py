@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from app.machine.garbage import GARBAGE_THRESHOLD, ShortCollections
 from app.units import TimestampMs
 
 T = TypeVar("T")
@@ -18,9 +19,6 @@ T = TypeVar("T")
 POOL_THREADS: Final = 8
 """Threads for blocking reads, syncs and recompression: they mostly wait for the disk."""
 DESCRIPTORS_WANTED: Final = 1 << 20
-GARBAGE_THRESHOLD: Final = 10_000
-"""Objects made and not freed between two looks at the youngest generation."""
-
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -73,14 +71,18 @@ def look_at_error(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def settle_memory() -> None:
+def settle_memory(collections: ShortCollections | None = None) -> None:
     """Take the objects of start-up away from the garbage collector, and let it look less often at the rest.
 
     What is there now stays for good but for about a thousand objects, and looking through all of it once takes longer than the
-    loop may block. Serving makes few cycles: its objects go as soon as they are not referred to any more.
+    loop may block. Serving makes few cycles: its objects go as soon as they are not referred to any more. ``collections``: look at
+    old objects from now on.
     """
     gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
+    if collections is None:
+        gc.set_threshold(GARBAGE_THRESHOLD, 20, 50)
+    else:
+        collections.begin()
     gc.enable()
 
 

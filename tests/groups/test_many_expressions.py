@@ -69,10 +69,10 @@ async def test_expressions_beyond_one_portion_are_matched_later_and_in_order(mon
     shard = shard_with_expressions()
     coordinator = coordinator_with(shard)
     monkeypatch.setattr(shard, "image", lambda: ClusterImage())
-    running = asyncio.ensure_future(coordinator._match_rest())
-    coordinator._match(coordinator._matching({"new-1"}, set()))
+    running = asyncio.ensure_future(coordinator.match_rest())
+    coordinator.match_topics({"new-1"}, set())
     assert matched(shard).count(frozenset({"new-1"})) <= 4  # the loop was not held for all of them
-    coordinator._match(coordinator._matching({"new-2"}, {"new-1"}))
+    coordinator.match_topics({"new-2"}, {"new-1"})
     turns = 0
     while matched(shard) != [frozenset({"new-2"})] * GROUPS:
         turns += 1
@@ -86,5 +86,5 @@ async def test_a_few_expressions_are_matched_before_the_change_of_the_cluster_is
     shard = shard_with_expressions()
     monkeypatch.setattr(shard, "image", lambda: ClusterImage())
     coordinator = coordinator_with(shard)
-    coordinator._match(coordinator._matching({"new-1"}, set()))
+    coordinator.match_topics({"new-1"}, set())
     assert matched(shard) == [frozenset({"new-1"})] * GROUPS
