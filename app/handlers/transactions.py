@@ -79,30 +79,34 @@ async def handle_add_partitions(
 ) -> AddPartitionsToTxnResponse:
     """Add partitions to transactions, or only check that they were added."""
     version = request.api_version
+    portion = Portion()
     if version >= BATCHED_FROM:
-        begun = [_begin_to_add(context, request, asked) for asked in message.transactions]
+        begun = []
+        for asked in message.transactions:
+            begun.append(await _begin_to_add(context, request, asked, portion))
+            await portion.rest_if_spent()
         await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(
-                    asked.transactional_id,
-                    _partition_results(asked.topics, _codes_for_broker(one)),
-                    _epoch(context, asked.transactional_id),
-                )
-                for asked, one in zip(message.transactions, begun, strict=True)
-            ]
-        )
+        results = []
+        for asked, one in zip(message.transactions, begun, strict=True):
+            codes_or_none = _codes_for_broker(one)
+            of_topics = await _results_in_portions(asked.topics, codes_or_none, portion)
+            results.append(
+                AddPartitionsToTxnResult(asked.transactional_id, of_topics, _epoch(context, asked.transactional_id))
+            )
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
     only = AddPartitionsToTxnTransaction(
         message.v3_and_below_transactional_id,
         message.v3_and_below_producer_id,
         message.v3_and_below_producer_epoch,
         topics=message.v3_and_below_topics,
     )
-    codes = _begin_to_add(context, request, only)
+    codes = await _begin_to_add(context, request, only, portion)
     if isinstance(codes, asyncio.Future):
         codes = await codes
     told_codes = {target: told(version, code) for target, code in codes.items()}
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_partition_results(only.topics, told_codes))
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=await _results_in_portions(only.topics, told_codes, portion)
+    )
 
 
 Codes = dict[TopicPartition, ErrorCode]
@@ -120,28 +124,39 @@ async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) 
             await asyncio.wait(late)
 
 
-def _begin_to_add(
-    context: Context, request: Request, asked: AddPartitionsToTxnTransaction
+async def _begin_to_add(
+    context: Context, request: Request, asked: AddPartitionsToTxnTransaction, portion: Portion
 ) -> Codes | asyncio.Future[Codes]:
-    """Add, or check, the partitions of one transaction. A future if that has to be stored."""
-    targets = [
-        TopicPartition(topic.name, PartitionIndex(index)) for topic in asked.topics for index in topic.partitions
-    ]
+    """Add, or check, the partitions of one transaction. A future if that has to be stored.
+
+    The partitions are checked in portions, and added in one turn: all of them, or none.
+    """
     topic_ids = {topic.name: topic.topic_id for topic in asked.topics}
     version = request.api_version
     by_broker = version >= FOR_BROKERS[ApiKey.ADD_PARTITIONS_TO_TXN]
-    codes = {
-        target: code
-        for target in targets
-        if (code := _unfit(context, request, target, topic_ids[target.topic], by_broker=by_broker)) is not None
-    }
+    targets: list[TopicPartition] = []
+    codes: Codes = {}
+    for topic in asked.topics:
+        for index in topic.partitions:
+            target = TopicPartition(topic.name, PartitionIndex(index))
+            targets.append(target)
+            code = _unfit(context, request, target, topic_ids[target.topic], by_broker=by_broker)
+            if code is not None:
+                codes[target] = code
+            if portion.spent_by():
+                await portion.rest()
     if codes:
         # All or nothing; those that are fit are told so.
         return {target: codes.get(target, ErrorCode.OPERATION_NOT_ATTEMPTED) for target in targets}
     if not asked.transactional_id:
         return dict.fromkeys(targets, ErrorCode.INVALID_REQUEST)
     if asked.verify_only:
-        return {target: _verify(context, asked, target) for target in targets}
+        for target in targets:
+            codes[target] = _verify(context, asked, target)
+            if portion.spent_by():
+                await portion.rest()
+        return codes
+    await portion.rest_if_spent()
     client_version = VERSION_2 if version >= BATCHED_FROM else VERSION_1
     try:
         added = context.transactions.add_partitions(asked.transactional_id, identity_of(asked), targets, client_version)
@@ -199,22 +214,22 @@ def _verify(context: Context, asked: AddPartitionsToTxnTransaction, target: Topi
     return ErrorCode.NONE
 
 
-def _partition_results(
-    topics: Iterable[AddPartitionsToTxnTopic], codes: Codes | None
+async def _results_in_portions(
+    topics: Iterable[AddPartitionsToTxnTopic], codes: Codes | None, portion: Portion
 ) -> list[AddPartitionsToTxnTopicResult]:
     """``codes`` is None if nothing is known in time."""
-
-    def code_of(topic: str, index: int) -> ErrorCode:
-        late = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return late if codes is None else codes[TopicPartition(topic, PartitionIndex(index))]
-
-    return [
-        AddPartitionsToTxnTopicResult(
-            topic.name,
-            [AddPartitionsToTxnPartitionResult(index, code_of(topic.name, index)) for index in topic.partitions],
-        )
-        for topic in topics
-    ]
+    results = []
+    for topic in topics:
+        of_topic: list[AddPartitionsToTxnPartitionResult] = []
+        for index in topic.partitions:
+            late = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            code = late if codes is None else codes[TopicPartition(topic.name, PartitionIndex(index))]
+            of_topic.append(AddPartitionsToTxnPartitionResult(index, code))
+            if portion.spent_by():
+                await portion.rest()
+        results.append(AddPartitionsToTxnTopicResult(topic.name, of_topic))
+        await portion.rest_if_spent()
+    return results
 
 
 def refuse_add_partitions(

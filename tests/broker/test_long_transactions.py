@@ -84,3 +84,28 @@ async def test_markers_that_an_operator_writes_are_written_in_portions(tmp_path:
         assert [each.error_code for each in answer.markers[0].topics[0].partitions] == [0] * PARTITIONS
         assert sum(grown) == PARTITIONS
         assert max(grown) <= AT_ONCE
+
+
+@on_looked_at_loop
+async def test_partitions_are_checked_in_portions_and_added_together(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("wide", 1_000)
+        await client.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=1, coordinator_keys=["t"]))
+        identity = await initialize(client)
+        coordinator = broker.node.context.transactions
+
+        def added() -> float:
+            partitions = [one.partitions for some in coordinator.all() for one in some]
+            return float(sum(map(len, partitions)))
+
+        asked = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="t",
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic("wide", partitions=list(range(1_000)))],
+        )
+        async with growth_in_turns(added) as grown:
+            answer = await client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, asked)
+        found = [each.partition_error_code for each in answer.results_by_topic_v3_and_below[0].results_by_partition]
+        assert found == [0] * 1_000
+        assert grown == [1_000]
