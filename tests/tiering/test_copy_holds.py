@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.errors import ErrorCode, LimitExceeded, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.metadata.changes import LeadersHaveChanged
 from app.metadata.cluster import ClusterImage, ControllerImage, PartitionImage, TopicImage
@@ -134,6 +134,25 @@ async def test_who_stops_to_lead_before_its_copies_rest_has_counted_for_nothing(
     with pytest.raises(LeadersHaveChanged):
         await beginning
     assert not leader.held
+
+
+async def test_holds_are_bounded_and_so_are_the_ends_that_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tiering.copy_holds.HELD_MAX", 3)
+    monkeypatch.setattr("app.tiering.copy_holds.ENDED_EARLY_MAX", 3)
+    leader = Leader()
+    for number in range(3):
+        await leader.holds.begin(HoldId(TOPIC, 7, number), 10, EPOCHS)
+    with pytest.raises(LimitExceeded):
+        await leader.holds.begin(HoldId(TOPIC, 7, 3), 10, EPOCHS)
+    leader.holds.end(HoldId(TOPIC, 7, 0), 10)
+    await leader.holds.begin(HoldId(TOPIC, 7, 3), 10, EPOCHS)
+    for number in range(1, 4):
+        leader.holds.end(HoldId(TOPIC, 7, number), 10)
+    for number in range(10, 14):
+        leader.holds.end(HoldId(TOPIC, 7, number), 10)
+    with pytest.raises(RequestRejected, match="too late"):
+        await leader.holds.begin(HoldId(TOPIC, 7, 11), 10, EPOCHS)
+    await leader.holds.begin(HoldId(TOPIC, 7, 10), 10, EPOCHS)  # the oldest is not remembered
 
 
 class Settling:
