@@ -654,6 +654,8 @@ class DirectoryWork:
                 descriptor = os.open(f"{self.root}/{INSTANCES}/{name}", os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
+            except PermissionError:
+                continue  # of another user, who cleans up
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -33,7 +33,7 @@ class DirectoryLocation:
     """Permissions of directories that are made in it; None: the store's own."""
 
     def __str__(self) -> str:
-        return f"file://{self.path}"
+        return f"file://{self.path}" + ("" if self.mode is None else f"?mode={self.mode:04o}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ GOOD: list[tuple[str, StoreLocation]] = [
     ("file:///var/lib/firn", DirectoryLocation(Path("/var/lib/firn"))),
     ("file:///a%20b/", DirectoryLocation(Path("/a b"))),
     ("file://localhost/x", DirectoryLocation(Path("/x"))),
+    ("file:///x?mode=0750", DirectoryLocation(Path("/x"), 0o750)),
+    ("file:///x?mode=755", DirectoryLocation(Path("/x"), 0o755)),
     ("s3://bucket", S3Location("bucket")),
     ("s3://bucket/", S3Location("bucket")),
     ("s3://my.bucket/clusters/one/", S3Location("my.bucket", "clusters/one/")),
@@ -65,6 +67,9 @@ BAD = [
     ("s3://bucket?sse=rot13", "write sse=AES256 or sse=aws:kms"),
     ("s3://bucket?sse=AES256&kms_key_id=1", "kms_key_id needs sse=aws:kms"),
     ("file://[", "cannot be read"),
+    ("file:///x?mode=0650", "Write one like mode=0750"),
+    ("file:///x?mode=rwx", "Write one like mode=0750"),
+    ("file:///x?mode=0750&mode=0700", "Write one like mode=0750"),
 ]
 
 
