@@ -148,6 +148,12 @@ async def leaders(client: Talk, *topics: str) -> dict[str, list[int]]:
     }
 
 
+async def brokers(client: Talk, *topics: str) -> list[int]:
+    asked = [MetadataRequestTopic(name=topic) for topic in topics]
+    answer = await client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=asked))
+    return sorted(broker.node_id for broker in answer.brokers)
+
+
 async def coordinator(client: Talk, name: str, kind: int = 0) -> tuple[int, int]:
     answer = await client.ask(
         ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
@@ -223,6 +229,20 @@ async def test_an_isolated_broker_refuses_what_others_may_lead_and_goes_on_with_
             assert await fetch(client, cluster, topic) == 0
         assert await leaders(client, REPLICATED, SINGLE, OBJECT) == before
         assert await coordinator(client, group) == (0, cluster.node_id)
+
+
+@pytest.mark.ci
+async def test_an_isolated_broker_lists_itself_only_beside_what_it_still_leads(tmp_path: Path) -> None:
+    async with two(tmp_path) as cluster, talk(cluster.one.port) as client:
+        both = sorted([cluster.node_id, int(cluster.other.node.config.node_id)])
+        elsewhere = [one for one in both if one != cluster.node_id]
+        assert await brokers(client, REPLICATED) == both
+        await cluster.shut()
+        assert await brokers(client) == elsewhere
+        assert await brokers(client, REPLICATED, OBJECT) == elsewhere
+        assert await brokers(client, REPLICATED, SINGLE) == both
+        await cluster.shut(False)
+        assert await brokers(client, REPLICATED) == both
 
 
 @pytest.mark.ci
