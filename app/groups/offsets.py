@@ -8,7 +8,7 @@ decoded some at a time (``OffsetStore.decode_some``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
@@ -64,6 +64,14 @@ class CommittedOffset(NamedTuple):
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """The key of an offset's record."""
     return group_prefix(group_id) + offset_place(topic, partition)
+
+
+def offset_keys(group_id: str, topic: str) -> Callable[[int], bytes]:
+    """As ``offset_key``, of the partitions of one topic."""
+    name = topic.encode()
+    before = b"".join((group_prefix(group_id), _LENGTH.pack(len(name)), name))
+    pack = _PARTITION.pack
+    return lambda partition: before + pack(partition)
 
 
 def group_prefix(group_id: str) -> bytes:
@@ -350,6 +358,30 @@ class OffsetStore:
         else:
             group.pending.setdefault(producer_id, {}).setdefault(topic, {})[partition] = committed
             self._open.setdefault(producer_id, set()).add(group_id)
+
+    def put_all(
+        self, group_id: str, topic: str, offsets: Iterable[tuple[int, CommittedOffset]], producer_id: int
+    ) -> None:
+        """As ``put``, for several partitions of one topic whose offsets are in one batch."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = _GroupOffsets()
+        committed: CommittedOffset | None = None
+        if producer_id == NO_PRODUCER_ID:
+            if group.raw:
+                for partition, committed in offsets:
+                    group.committed(topic, partition, committed)
+            else:
+                decoded = group.decoded.setdefault(topic, {})
+                for partition, committed in offsets:
+                    decoded[partition] = committed
+        else:
+            pending = group.pending.setdefault(producer_id, {}).setdefault(topic, {})
+            for partition, committed in offsets:
+                pending[partition] = committed
+            self._open.setdefault(producer_id, set()).add(group_id)
+        assert committed is not None
+        self.newest_log_end = max(self.newest_log_end, committed.log_end)
 
     def delete(self, group_id: str, topic: str, partition: int) -> None:
         """Note a tombstone: it removes the committed and the pending offset."""

@@ -30,7 +30,15 @@ from app.groups.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once
 from app.groups.group import Group, GroupType
 from app.groups.memory import MEMBER_BYTES, PER_RECORD, GroupMemory
 from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
-from app.groups.offsets import CommittedOffset, OffsetStore, group_prefix, offset_key, offset_place, offset_value
+from app.groups.offsets import (
+    CommittedOffset,
+    OffsetStore,
+    group_prefix,
+    offset_key,
+    offset_keys,
+    offset_place,
+    offset_value,
+)
 from app.groups.share import ShareGroup, ShareTimer
 from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
@@ -590,13 +598,15 @@ class GroupShard:
         # A retention time from the client may mean for ever.
         expires_ms = NO_TIMESTAMP if retention_ms == -1 else min(now_ms + retention_ms, LONG_MAX)
         records: list[RawRecord] = []
-        taken: list[tuple[str, int, int, int, str]] = []
+        taken: list[tuple[str, list[CommittedPartition]]] = []
         for topic, partitions in commits:
-            for partition, offset, leader_epoch, metadata in partitions:
-                text = metadata or ""
-                key = offset_key(group_id, topic, partition)
-                records.append((key, offset_value(offset, leader_epoch, text, now_ms, expires_ms)))
-                taken.append((topic, partition, offset, leader_epoch, text))
+            some = list(partitions)
+            if not some:
+                continue
+            key = offset_keys(group_id, topic)
+            for partition, offset, leader_epoch, metadata in some:
+                records.append((key(partition), offset_value(offset, leader_epoch, metadata or "", now_ms, expires_ms)))
+            taken.append((topic, some))
         if isinstance(group, ClassicGroup):
             group.committed(turn, member_id)
         if not records:
@@ -605,14 +615,19 @@ class GroupShard:
         if group is None:
             self.groups[group_id] = self._new_classic(group_id, now_ms)
         counters = self._counters
-        (counters.offsets_committed if producer is None else counters.offsets_pending).value += len(taken)
+        (counters.offsets_committed if producer is None else counters.offsets_pending).value += len(records)
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
-        put = self.offsets.put
-        for topic, partition, offset, leader_epoch, text in taken:
-            committed = CommittedOffset(
-                Offset(offset), leader_epoch, text, TimestampMs(now_ms), TimestampMs(expires_ms), log_end
+        committed_ms, until_ms = TimestampMs(now_ms), TimestampMs(expires_ms)
+        for topic, some in taken:
+            self.offsets.put_all(
+                group_id,
+                topic,
+                [
+                    (partition, CommittedOffset(Offset(offset), epoch, metadata or "", committed_ms, until_ms, log_end))
+                    for partition, offset, epoch, metadata in some
+                ],
+                producer_id,
             )
-            put(group_id, topic, partition, committed, producer_id)
 
     def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
         """The marker of a producer's transaction was appended to this partition."""

@@ -17,6 +17,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.commits import check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
+from app.turns import Portion
 from app.units import ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.txn_offset_commit import (
@@ -44,7 +45,9 @@ async def handle(context: Context, request: Request, message: TxnOffsetCommitReq
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
     check_count(message.topics)
-    commits, response = _sort(context, message)
+    portion = Portion()
+    commits, response = await _sort(context, message, portion)
+    await portion.rest_if_spent()
     if not commits:
         return response  # there is nothing that the transaction or the group would be asked of
     target = TopicPartition(CONSUMER_OFFSETS.name, context.groups.partition_of(message.group_id))
@@ -120,8 +123,8 @@ async def _ask(
         log.producers.release(guard)
 
 
-def _sort(
-    context: Context, message: TxnOffsetCommitRequest
+async def _sort(
+    context: Context, message: TxnOffsetCommitRequest, portion: Portion
 ) -> tuple[list[tuple[str, list[CommittedPartition]]], TxnOffsetCommitResponse]:
     """What is to be committed, and the answer if it is."""
     metadata_max = context.config.offset_metadata_max_bytes
@@ -138,6 +141,8 @@ def _sort(
             for asked, code in zip(topic.partitions, codes, strict=True)
         ]
         response.topics.append(TxnOffsetCommitResponseTopic(topic.name, answers))
+        if portion.spent_by(1 + len(answers)):
+            await portion.rest()
     return commits, response
 
 
