@@ -73,12 +73,10 @@ from app.metadata.view import ClusterView
 from app.metadata.wal_ranges import WalId
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
+from app.turns import Portion
 from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
-
-PLANNED_AT_ONCE: Final = 32
-"""Changes planned before the loop serves other work. One change takes about 50 µs."""
 
 EPOCH_BUMPS_PER_CHANGE_MAX: Final = 10_000
 """Maximum partitions whose leader epochs rise in one change. More partitions need several changes."""
@@ -557,11 +555,9 @@ class Controller(ClusterChanges):
             # Its number is taken before: it shows whether others wrote while the changes were planned.
             sequence = log.next_sequence
             decisions.begin(log.state.image, self._surroundings(sequence), self._lacking())
-            while True:
-                more = decisions.plan(PLANNED_AT_ONCE)
-                if not more:
-                    break
-                await asyncio.sleep(0)
+            portion = Portion()
+            while decisions.plan(1):
+                await portion.rest_if_spent()
             if decisions.entry:
                 await log.append(sequence, decisions.entry)
         except ConflictError:
