@@ -18,6 +18,7 @@ from app.metadata.cluster import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
+from app.turns import Portion
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -60,7 +61,9 @@ async def describe(
         return may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     groups = []
+    portion = Portion()
     for asked in message.groups:
+        await portion.rest_if_spent()
         try:
             # Whoever leads the group answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
@@ -92,7 +95,9 @@ async def _described(
     else:
         topics = [(topic.topic_name, topic.partitions) for topic in asked.topics]
     answer = DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id)
+    portion = Portion()
     for name, partitions in topics:
+        await portion.rest_if_spent()
         if not sees(name):
             note(request, Operation.DESCRIBE, ResourceType.TOPIC, name)
             answer.topics.append(_unseen(name, partitions))

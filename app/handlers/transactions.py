@@ -20,7 +20,7 @@ from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.transactions.markers import Marker, check_still_coordinates
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
-from app.turns import Portion
+from app.turns import Portion, slices
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -74,6 +74,10 @@ def told(version: int, code: ErrorCode) -> ErrorCode:
 # --- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
 
 
+BEGUN_AT_ONCE: Final = 32
+"""Transactions of a broker's request that are added to before the first of them is waited for. Their ends may come in one turn."""
+
+
 async def handle_add_partitions(
     context: Context, request: Request, message: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
@@ -81,18 +85,18 @@ async def handle_add_partitions(
     version = request.api_version
     portion = Portion()
     if version >= BATCHED_FROM:
-        begun = []
-        for asked in message.transactions:
-            begun.append(await _begin_to_add(context, request, asked, portion))
-            await portion.rest_if_spent()
-        await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
         results = []
-        for asked, one in zip(message.transactions, begun, strict=True):
-            codes_or_none = _codes_for_broker(one)
-            of_topics = await _results_in_portions(asked.topics, codes_or_none, portion)
-            results.append(
-                AddPartitionsToTxnResult(asked.transactional_id, of_topics, _epoch(context, asked.transactional_id))
-            )
+        for some in slices(message.transactions, BEGUN_AT_ONCE):
+            begun = []
+            for asked in some:
+                begun.append(await _begin_to_add(context, request, asked, portion))
+                await portion.rest_if_spent()
+            await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
+            for asked, one in zip(some, begun, strict=True):
+                of_topics = await _results_in_portions(asked.topics, _codes_for_broker(one), portion)
+                results.append(
+                    AddPartitionsToTxnResult(asked.transactional_id, of_topics, _epoch(context, asked.transactional_id))
+                )
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     only = AddPartitionsToTxnTransaction(
         message.v3_and_below_transactional_id,
