@@ -219,10 +219,10 @@ class Cluster:
 
 @contextmanager
 def firn_cluster(
-    directory: Path, *, settings: Mapping[str, str] | None = None, metrics: bool = False
+    directory: Path, *, settings: Mapping[str, str] | None = None, metrics: bool = False, racks: Sequence[str] = ()
 ) -> Iterator[Cluster]:
     """Three Firn brokers on one bucket of level 1, with an HTTP process each if ``metrics`` are asked for. Ends them when the
-    block is left. Raises: SystemFailed."""
+    block is left. ``racks``: of the brokers, one each. Raises: SystemFailed."""
     brokers = {}
     for node_id in NODES:
         own = directory / f"firn-{node_id}"
@@ -231,7 +231,8 @@ def firn_cluster(
         bucket = (directory / "bucket").resolve().as_uri()
         http_port = free_port() if metrics else 0
         http = f"127.0.0.1:{http_port}" if metrics else "off"
-        command = [*serve_command(own, port, settings=settings, store=bucket, http=http), "--node-id", str(node_id)]
+        given = dict(settings or {}) | ({"broker.rack": racks[node_id - 1]} if racks else {})
+        command = [*serve_command(own, port, settings=given, store=bucket, http=http), "--node-id", str(node_id)]
         brokers[node_id] = Broker(node_id, port, command, own / "firn.out", http_port=http_port, logs="data")
     cluster = Cluster("Firn", brokers, directory)
     try:
@@ -260,8 +261,10 @@ def _raise_level(broker: Broker) -> None:
 
 
 @contextmanager
-def kafka_cluster(directory: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Three Kafka brokers that are controllers too. Ends them when the block is left. Raises: PeerMissing, SystemFailed."""
+def kafka_cluster(
+    directory: Path, *, settings: Mapping[str, str] | None = None, racks: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """Three Kafka brokers that are controllers too, as ``firn_cluster``. Raises: PeerMissing, SystemFailed."""
     libs = kafka_libs()
     ports = {node_id: (free_port(), free_port()) for node_id in NODES}
     voters = ",".join(f"{node_id}@127.0.0.1:{controller}" for node_id, (_, controller) in ports.items())
@@ -279,6 +282,8 @@ def kafka_cluster(directory: Path, *, settings: Mapping[str, str] | None = None)
             "log.dirs": str(own / "logs"),
             "auto.create.topics.enable": "false",
         } | dict(settings or {})
+        if racks:
+            properties["broker.rack"] = racks[node_id - 1]
         file = own / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         java = ["java", f"-Djava.io.tmpdir={own}", "-cp", f"{libs}/*"]

@@ -1,15 +1,16 @@
-"""librdkafka's own test suite against one broker of Firn, or against Apache Kafka for comparison.
+"""librdkafka's own test suite against one broker of Firn or three, or against Apache Kafka for comparison.
 
-    python -m tests.interop.librdkafka_suite SOURCE [--peer kafka] [--logs FOLDER] [NUMBER …]
+    python -m tests.interop.librdkafka_suite SOURCE [--peer kafka] [--brokers 3] [--logs FOLDER] [NUMBER …]
 
 SOURCE is a folder with librdkafka's source, built by ``./configure --disable-gssapi --disable-sasl``, ``make libs`` and
 ``make -C tests build``. Every number (0011, 0172, …) runs as a process of its own; without numbers, all tests that talk to
 a broker run. Tests of librdkafka alone (its mock cluster, its unit tests) are left out, and so are those in ``LEFT_OUT``.
 
-The broker has the settings that librdkafka's own cluster gives its brokers. Three of its tests want replicas of every topic
-on three brokers, though nothing that they prove needs them: a preloaded function asks for one replica instead. Where Kafka's
-jars are (``make kafka-libs``), tests that call its topic tool or a Java class find them. 0077 gives the broker 20 s to
-compact, which is too little where the cleaner, a process of low priority, starts on a busy machine.
+The brokers have the settings that librdkafka's own cluster gives its brokers, with an authorizer that allows what no ACL forbids.
+Some of its tests want replicas of every topic on three brokers, though nothing that they prove needs them: with one broker a
+preloaded function asks for one replica instead. With three brokers each is in a rack of its own, and new topics have three
+replicas. Where Kafka's jars are (``make kafka-libs``), tests that call its tools or a Java class find them. 0077 gives the broker
+20 s to compact, which is too little where the cleaner, a process of low priority, starts on a busy machine.
 
 The exit code is 1 if a test failed, was not understood, or did not end in time.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from loadtests.cluster_peer import firn_cluster, kafka_cluster
 from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
 from tests.interop.serving import firn_serving
 
@@ -37,6 +40,12 @@ TEST_S_MAX = 900
 
 SETTINGS = {"num.partitions": "4", "broker.rack": "RACK1", "group.share.min.record.lock.duration.ms": "1000"}
 """As librdkafka gives them to the brokers of its own cluster."""
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+THREE = {"default.replication.factor": "3", "min.insync.replicas": "1"}
+RACKS = ("RACK1", "RACK2", "RACK3")
 SCENARIOS = {"default": "true", "noautocreate": "false"}
 """Scenario to ``auto.create.topics.enable``."""
 
@@ -45,10 +54,6 @@ LEFT_OUT = {
     "0028": "librdkafka counts it among its known issues",
     "0047": "librdkafka counts it among its known issues",
     "0097": "needs TLS",
-    "0101": "needs three brokers in three racks",
-    "0109": "needs ACLs and kafka-acls.sh",
-    "0115": "needs ACLs and kafka-acls.sh",
-    "0119": "needs ACLs and kafka-acls.sh",
     "0126": "needs SASL/OAUTHBEARER",
     "0135": "needs SASL",
     "0142": "needs SASL",
@@ -57,28 +62,8 @@ LEFT_OUT = {
     "8001": "by hand",
 }
 
-PARTS = {
-    "0081": [
-        "CreateTopics",
-        "DeleteTopics",
-        "CreatePartitions",
-        "AlterConfigs",
-        "IncrementalAlterConfigs",
-        "DescribeConfigs",
-        "DeleteRecords",
-        "DeleteGroups",
-        "ListConsumerGroups",
-        "DescribeConsumerGroups",
-        "DescribeTopics",
-        "DescribeCluster",
-        "DeleteConsumerGroupOffsets",
-        "AlterConsumerGroupOffsets",
-        "ListConsumerGroupOffsets",
-        "ListOffsets",
-        "unclean_destroy",
-    ]
-}
-"""Subtests by which a test is run, because it has others: 0081 makes ACLs and SCRAM users, which need an authorizer."""
+NEEDS_RACKS = {"0101": "needs three brokers in three racks"}
+"""Left out with one broker."""
 
 ONE_REPLICA = """
 #define _GNU_SOURCE
@@ -132,9 +117,18 @@ def listed(source: Path) -> list[Listed]:
 
 
 @contextmanager
-def broker(peer: str, scenario: str, path: Path, logs: Path) -> Iterator[str]:
-    """One broker of the kind asked for; its address. What Firn's says is left in ``logs``. Raises: PeerMissing."""
-    settings = SETTINGS | {"auto.create.topics.enable": SCENARIOS[scenario]}
+def brokers(count: int, peer: str, scenario: str, path: Path, logs: Path) -> Iterator[str]:
+    """One broker or three of the kind asked for; their addresses. What Firn's say is left in ``logs``. Raises: PeerMissing."""
+    settings = SETTINGS | AUTHORIZER | {"auto.create.topics.enable": SCENARIOS[scenario]}
+    if count > 1:
+        make = kafka_cluster if peer == "kafka" else firn_cluster
+        with make(path, settings=settings | THREE, racks=RACKS) as cluster:
+            try:
+                yield cluster.bootstrap
+            finally:
+                for node_id, one in cluster.brokers.items():
+                    shutil.copy(one.output, logs / f"broker-{scenario}-{node_id}.log")
+        return
     if peer == "kafka":
         with kafka_running(path, settings=settings) as kafka:
             yield kafka.bootstrap
@@ -151,13 +145,16 @@ def broker(peer: str, scenario: str, path: Path, logs: Path) -> Iterator[str]:
 def environment(source: Path, path: Path, bootstrap: str) -> dict[str, str]:
     """Environment of ``test-runner``: its configuration, the one-replica function, and Kafka's tools if they are here."""
     (path / "test.conf").write_text(f"bootstrap.servers={bootstrap}\ntest.timeout.multiplier=3\n")
-    (path / "one_replica.c").write_text(ONE_REPLICA)
-    shim = path / "one_replica.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(path / "one_replica.c"), "-ldl"], check=True)
+    preloaded = {}
+    if "," not in bootstrap:
+        (path / "one_replica.c").write_text(ONE_REPLICA)
+        shim = path / "one_replica.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(path / "one_replica.c"), "-ldl"], check=True)
+        preloaded["LD_PRELOAD"] = str(shim)
     found = {
         **os.environ,
+        **preloaded,
         "LD_LIBRARY_PATH": f"{source}/src:{source}/src-cpp",
-        "LD_PRELOAD": str(shim),
         "RDKAFKA_TEST_CONF": str(path / "test.conf"),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
         "BROKERS": bootstrap,
@@ -171,7 +168,11 @@ def environment(source: Path, path: Path, bootstrap: str) -> dict[str, str]:
     home = path / "kafka"
     (home / "bin").mkdir(parents=True)
     (home / "libs").symlink_to(libs)
-    for name, main_class in (("kafka-topics.sh", " org.apache.kafka.tools.TopicCommand"), ("kafka-run-class.sh", "")):
+    for name, main_class in (
+        ("kafka-topics.sh", " org.apache.kafka.tools.TopicCommand"),
+        ("kafka-acls.sh", " org.apache.kafka.tools.AclCommand"),
+        ("kafka-run-class.sh", ""),
+    ):
         tool = home / "bin" / name
         tool.write_text(f'#!/bin/sh\nexec env -u LD_PRELOAD java -cp "$CLASSPATH:{libs}/*"{main_class} "$@"\n')
         tool.chmod(0o755)
@@ -211,41 +212,38 @@ def run(source: Path, number: str, scenario: str, environ: dict[str, str], log: 
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Run librdkafka's own test suite against one broker.")
+    parser = argparse.ArgumentParser(description="Run librdkafka's own test suite against one broker or three.")
     parser.add_argument("source", type=Path, help="librdkafka's source, built")
     parser.add_argument("numbers", nargs="*", help="tests to run, as 0011; all that talk to a broker if none is given")
     parser.add_argument("--peer", choices=["firn", "kafka"], default="firn", help="the broker")
+    parser.add_argument("--brokers", type=int, choices=[1, len(RACKS)], default=1, help="how many")
     parser.add_argument("--logs", type=Path, help="folder for what each test prints; a temporary one if not given")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     source = options.source.resolve()
     if not (source / "tests" / "test-runner").exists():
         parser.error(f"{source}/tests/test-runner does not exist: build it with make libs and make -C tests build")
     logs = options.logs or Path(tempfile.mkdtemp(prefix="librdkafka-suite-"))
     logs.mkdir(parents=True, exist_ok=True)
     asked = [test for test in listed(source) if not options.numbers or test.number in options.numbers]
+    left_out = LEFT_OUT if options.brokers > 1 else LEFT_OUT | NEEDS_RACKS
     results: list[Result] = []
     for scenario in SCENARIOS:
         numbers = dict.fromkeys(test.number for test in asked if scenario in test.scenarios)
-        chosen = [number for number in numbers if options.numbers or number not in LEFT_OUT]
+        chosen = [number for number in numbers if options.numbers or number not in left_out]
         if not chosen:
             continue
         with (
             tempfile.TemporaryDirectory() as folder,
-            broker(options.peer, scenario, Path(folder) / "broker", logs) as address,
+            brokers(options.brokers, options.peer, scenario, Path(folder) / "broker", logs) as address,
         ):
             environ = environment(source, Path(folder), address)
             for number in chosen:
-                for part in PARTS.get(number, [""]):
-                    asks = {"SUBTESTS": f"do_test_{part}"} if part else {}
-                    log = logs / f"{number}-{scenario}{part and '-'}{part}.log"
-                    for result in run(source, number, scenario, environ | asks, log):
-                        results.append(result)
-                        print(f"{result.name + ' ' + part:<55} {result.state:<14} {result.seconds:7.1f} s  ", end="")
-                        print(
-                            f"{result.subtests} subtests, {result.subtests_skipped} skipped  {result.says}", flush=True
-                        )
+                for result in run(source, number, scenario, environ, logs / f"{number}-{scenario}.log"):
+                    results.append(result)
+                    print(f"{result.name:<55} {result.state:<14} {result.seconds:7.1f} s  ", end="")
+                    print(f"{result.subtests} subtests, {result.subtests_skipped} skipped  {result.says}", flush=True)
     if not options.numbers:
-        for number, reason in LEFT_OUT.items():
+        for number, reason in sorted(left_out.items()):
             print(f"{number:<45} left out: {reason}")
     states = [result.state for result in results]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) + f"; logs in {logs}")
