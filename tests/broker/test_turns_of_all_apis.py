@@ -125,7 +125,7 @@ def test_no_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
     walk.check()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_no_long_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
     with crowded(tmp_path, MODERATE) as on:
         walk = Walk(on)
@@ -135,18 +135,19 @@ def test_no_long_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
     walk.check()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_what_must_be_served_is_served(tmp_path: Path) -> None:
     """Bounds may not be lowered below the floors of each entry."""
+    refused: dict[str, object] = {}
     with crowded(tmp_path, FULL) as on:
         walk = Walk(on)
         for key in in_order():
             for floor in WALKED[key].floors:
                 asked = floor_request(on, key, floor)
                 codes = codes_of(asked, walk.ask(asked))
-                assert codes is not None, f"{asked} closes the connection"
-                refused = {code: count for code, count in codes.items() if code not in {0, *floor.refused_with}}
-                assert refused == {}, f"{asked} is refused"
+                if codes is None or not codes.keys() <= {0, *floor.refused_with}:
+                    refused[str(asked)] = codes or "closed"
+    assert refused == {}
     walk.check()
 
 

@@ -43,7 +43,7 @@ LONG = "long"
 class Sizes(NamedTuple):
     """How much there is of everything."""
 
-    partitions: int = 5_000
+    partitions: int = 10_000
     topics: int = 5_000
     """Of one partition each, beside the topic with many."""
     groups: int = 5_000

@@ -124,6 +124,10 @@ def _topics(on: Crowded, count: int) -> list[str]:
 
 MANY: Final = 10_000
 """Partitions that one request may name."""
+OTHER_TYPE: Final = frozenset({69})
+"""The group is of another type than the API is for."""
+MORE_ALREADY: Final = frozenset({37})
+"""The topic has more partitions already."""
 UNKNOWN_PRODUCER: Final = frozenset({47, 48, 49, 51, 59, 90})
 
 WALKED: Final[Mapping[ApiKey, Entry]] = {
@@ -149,7 +153,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ),
     ApiKey.METADATA: Entry({"topic_id": NO_ID}, [Floor(("topics",), MANY)]),
     ApiKey.OFFSET_COMMIT: Entry(
-        {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None},
+        {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None, "group_id": "group-00001"},
         [Floor(("topics", "partitions"), MANY)],
     ),
     ApiKey.OFFSET_FETCH: Entry(
@@ -171,7 +175,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ApiKey.HEARTBEAT: Entry(),
     ApiKey.LEAVE_GROUP: Entry(destroys=True),
     ApiKey.SYNC_GROUP: Entry({"protocol_type": "consumer", "protocol_name": "range", "assignment": b"a" * 20}),
-    ApiKey.DESCRIBE_GROUPS: Entry({}, [Floor(("groups",), 5_000)]),
+    ApiKey.DESCRIBE_GROUPS: Entry({}, [Floor(("groups",), 5_000, refused_with=OTHER_TYPE)]),
     ApiKey.LIST_GROUPS: Entry(),
     ApiKey.SASL_HANDSHAKE: Entry(),
     ApiKey.API_VERSIONS: Entry(),
@@ -235,7 +239,8 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ApiKey.DESCRIBE_LOG_DIRS: Entry({}, [Floor(("topics", "partitions"), MANY)]),
     ApiKey.SASL_AUTHENTICATE: Entry({"auth_bytes": b"x" * 100_000}),
     ApiKey.CREATE_PARTITIONS: Entry(
-        {"count": 2, "timeout_ms": 30_000, "assignments": None, "validate_only": False}, [Floor(("topics",), 1_000)]
+        {"count": 2, "timeout_ms": 30_000, "assignments": None, "validate_only": False},
+        [Floor(("topics",), 1_000, refused_with=MORE_ALREADY)],
     ),
     ApiKey.CREATE_DELEGATION_TOKEN: Entry({"max_lifetime_ms": -1}),
     ApiKey.RENEW_DELEGATION_TOKEN: Entry({"hmac": b"h" * 100_000}),
@@ -276,7 +281,9 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         },
         [Floor(("subscribed_topic_names",), 1_000)],
     ),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Entry({"include_authorized_operations": True}, [Floor(("group_ids",), 1_000)]),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Entry(
+        {"include_authorized_operations": True}, [Floor(("group_ids",), 1_000, refused_with=OTHER_TYPE)]
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: Entry(),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Entry(
         {"response_partition_limit": 2_000, "cursor": None}, [Floor(("topics",), MANY)]
