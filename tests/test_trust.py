@@ -279,6 +279,16 @@ HTTP_ROUTES = {
     ("GET", f"{TOPIC}/configs/{{name}}"): LOOKED_UP,
     ("PUT", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
     ("DELETE", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
+    ("POST", f"{TOPIC}/records:batch"): Served(
+        "whoever reaches the port may write; entries, their number and the body are bounded, and each entry has a receipt",
+        (
+            DOOR,
+            ERRORS,
+            PAGE_ELSEWHERE,
+            "http/test_record_batches.py::test_an_entry_that_fails_keeps_no_other_from_being_stored",
+            "http/test_record_batches.py::test_a_batch_that_cannot_be_told_apart_stores_nothing",
+        ),
+    ),
     ("POST", f"{TOPIC}/records"): Served(
         "whoever reaches the port may write; records and bodies are bounded, and each record has a receipt",
         (

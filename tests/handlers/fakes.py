@@ -130,6 +130,9 @@ class FakeLog:
         """Batches that were appended together, for each time."""
         self.topic_partition = TopicPartition(topic, PartitionIndex(partition))
 
+    def segments(self) -> list[SimpleNamespace]:
+        return []
+
     @property
     def terms(self) -> object:
         return self.config

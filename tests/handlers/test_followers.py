@@ -77,6 +77,7 @@ class Led:
         self.partition = followed = SimpleNamespace(
             log=self.log,
             leads=True,
+            serves=True,
             reader_epoch=EPOCH,
             replicas=(1, 2, 3),
             in_sync=(1, 2, 3),

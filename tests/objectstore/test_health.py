@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.objectstore.health import SILENT_S, StoreHealth
+from app.objectstore.health import KNOWN_S, SILENT_S, StoreHealth
 
 
 class Time:
@@ -65,11 +65,24 @@ def test_a_request_that_is_given_up_soon_says_nothing_of_the_store() -> None:
     assert store.trouble() == ""
 
 
+def test_a_failure_that_is_over_soon_is_no_trouble() -> None:
+    store, time = health()
+    store.failed(store.begin(), "the store process is not running yet")
+    assert store.trouble() == ""
+    time.now_s += 1
+    store.failed(store.begin(), "the store process is not running yet")
+    assert store.trouble() == ""
+
+
 def test_failures_are_told_with_the_newest_reason_since_the_first() -> None:
     store, time = health()
     store.failed(store.begin(), "AccessDenied.")
     time.now_s += 7
     store.failed(store.begin(), "no route to host")
     assert store.trouble() == "The object store has failed for 7 s: no route to host."
+    time.now_s += KNOWN_S
+    assert store.trouble() == ""  # the next request finds out
+    store.failed(store.begin(), "no route to host")
+    assert store.trouble() == f"The object store has failed for {7 + KNOWN_S:.0f} s: no route to host."
     store.answered(store.begin())
     assert store.trouble() == ""
