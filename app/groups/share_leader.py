@@ -334,7 +334,7 @@ class ShareLeader:
                     self._wake.clear()
                     for place, batch in self._batches().items():
                         self._busy.add(place)
-                        tasks.create_task(self._send_to(place, batch))
+                        tasks.create_task(self.send_to(place, batch))
                     await self._wake.wait()
         finally:
             if self._timer is not None:
@@ -351,7 +351,8 @@ class ShareLeader:
                 batches.setdefault(place, []).append(outgoing)
         return batches
 
-    async def _send_to(self, place: BrokerId | None, batch: Sequence[_Outgoing]) -> None:
+    async def send_to(self, place: BrokerId | None, batch: Sequence[_Outgoing]) -> None:
+        """Send writes to the share coordinator at ``place``, and tell those who wait for each of them."""
         sent = []
         for outgoing in batch:
             shared = outgoing.shared

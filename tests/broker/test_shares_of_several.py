@@ -357,7 +357,7 @@ async def test_acknowledgements_and_last_requests_of_sessions_end_when_a_broker_
         assert await b.wait_for() == [(2, 3, 1)]
         node = made.brokers[0].node
         monkeypatch.setattr(share_leader, "STORED_WITHIN_S", 10_000.0)
-        monkeypatch.setattr(ShareLeader, "_send_to", never)  # the share coordinator does not answer any more
+        monkeypatch.setattr(ShareLeader, "send_to", never)  # the share coordinator does not answer any more
         said = asyncio.create_task(a.say(0, 1, ACCEPT))
         await until(lambda: any(one.waiting for one in node.shares.leader._outgoing.values()))
         member_of_cluster = node.membership.member

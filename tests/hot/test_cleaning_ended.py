@@ -327,14 +327,14 @@ async def test_a_cut_to_the_end_of_a_log_ends_nothing() -> None:
 
 
 def cuts_wait_for_compactions(patch: pytest.MonkeyPatch) -> None:
-    end_work = PartitionLog._end_work_above
+    truncate_to = PartitionLog.truncate_to
 
-    def waits(log: PartitionLog, offset: int) -> None:
+    def waits(log: PartitionLog, offset: int, *, given_up: bool = False) -> bool:
         if log.held:
             raise ConflictError("a segment is being copied")
-        end_work(log, offset)
+        return truncate_to(log, offset, given_up=given_up)
 
-    patch.setattr(PartitionLog, "_end_work_above", waits)
+    patch.setattr(PartitionLog, "truncate_to", waits)
 
 
 def compactions_go_on_after_a_cut(patch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,7 @@ class World:
         )
         self.context = SimpleNamespace(  # type: ignore[assignment]
             faults=Faults(self.lines.append),
+            client_line=self.lines.append,
             config=config,
             effective=config,
             clock=self.clock,
@@ -175,12 +176,13 @@ class World:
     # --- requests ---
 
     async def produce(self, version: int, transactional_id: str | None, topic: str, records: bytes) -> PartitionResult:
-        """As the handler does, without a connection."""
+        """As the handler does, on a connection of its own."""
+        connection: Any = SimpleNamespace(context=self.context, held=None, peer="127.0.0.1:1")
         request = ProduceRequest(transactional_id, -1, 1000, [(topic, [(0, memoryview(bytearray(records)))])])
         refused = admit(self.context, version, request)
         if isinstance(refused, Awaitable):
             refused = await refused
-        results, waiting = append_all(self.context, version, request, refused)
+        results, waiting = append_all(connection, version, request, refused)
         if waiting:
             await asyncio.wait([one.stored for one in waiting])
             settle(self.context, results, waiting)
