@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from itertools import islice
 from typing import Final, Protocol
 
 from app.errors import (
@@ -69,6 +70,9 @@ moves the start of a log says nothing to its follower."""
 THROTTLED_PAUSE_S: Final = 0.2
 """While more was fetched than the throttle allows."""
 AT_ONCE: Final = 64
+NAMED_MAX: Final = 5_000
+"""Partitions that one fetch adds to a session, and as many that it takes out. With a topic each, the request is within its bounds
+(``app/wire/bounds.py``), and the leader looks at them in one turn."""
 """Partitions of one response that are handled before the loop serves other work."""
 EPOCH_MAX: Final = 0x7FFF_FFFF
 REFUSED: Final = frozenset(
@@ -344,7 +348,10 @@ class _Fetcher:
             return None, max(soonest_s - now_s, 0.01)
         self._scan()
         topics: dict[TopicIdPartition, FetchPartition] = {}
-        dirty, self._dirty = self._dirty, {}
+        dirty = list(islice(self._dirty, NAMED_MAX))
+        for followed in dirty:
+            del self._dirty[followed]
+        has_more = bool(self._dirty)
         for followed in dirty:
             position = followed.position()
             followed.asked = followed.now()
@@ -360,12 +367,17 @@ class _Fetcher:
             by_topic.setdefault(key.topic_id, []).append(position)
         forgotten: dict[object, list[int]] = {}
         if self._session_id:
-            for key in self._forgotten:
+            for key in list(islice(self._forgotten, NAMED_MAX)):
+                del self._forgotten[key]
                 forgotten.setdefault(key.topic_id, []).append(key.partition)
-        self._forgotten.clear()
+            has_more = has_more or bool(self._forgotten)
+        else:
+            self._forgotten.clear()
         wait_ms = max(RESTLESS_MS, min(WAIT_MS, self._owner.table.lag_ms_max // LAG_SHARE))
         if self._resting:
             wait_ms = max(1, min(wait_ms, int((soonest_s - now_s) * 1000)))
+        if has_more:
+            wait_ms = 1
         return (
             FetchRequest(
                 replica_id=self._owner.broker_id,

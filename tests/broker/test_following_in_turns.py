@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.broker.control_link import KafkaControlLink
 from app.broker.partitions import Partitions
 from app.metadata.changes import ConfigChange, Operation
 from app.replication.roles import Role
@@ -131,6 +132,41 @@ async def test_partitions_that_did_not_change_are_not_touched(
                 broker.log("t", one).config.segment_bytes == 20_000_000 for broker in brokers for one in range(12)
             )
         )
+
+
+@pytest.mark.ci
+async def test_a_follower_of_more_partitions_than_a_fetch_may_name_adds_them_one_fetch_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[int] = []
+    fetch = KafkaControlLink.fetch
+
+    async def watched(self: KafkaControlLink, to: Any, request: Any) -> Any:
+        named.append(sum(len(partitions) for _, partitions in (*request.topics, *request.forgotten)))
+        return await fetch(self, to, request)
+
+    monkeypatch.setattr(KafkaControlLink, "fetch", watched)
+    monkeypatch.setattr("app.broker.followers.NAMED_MAX", AT_ONCE)
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2)]
+        for broker in brokers:
+            await until(lambda broker=broker: unfenced(broker) == [1, 2])
+        controller = brokers[0].node.membership.controller
+        await controller.create_topic("t", PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=2)
+        for broker in brokers:
+            table = broker.node.partitions.table
+            await until(lambda table=table: all(table.get("t", index) for index in range(PARTITIONS)))
+            mine = [one.index for one in table.all_led() if one.topic == "t"]
+            assert len(mine) > AT_ONCE
+            async with talk(broker.port) as client:
+                answer = await client.produce(9, [("t", [(index, batch(3)) for index in mine])])
+                assert [one.error_code for one in answer.responses[0].partition_responses] == [0] * len(mine)
+        await controller.delete_topic("t")
+        for broker in brokers:
+            table = broker.node.partitions.table
+            await until(lambda table=table: not any(table.get("t", index) for index in range(PARTITIONS)))
+    assert max(named) <= 2 * AT_ONCE
+    assert AT_ONCE in named
 
 
 async def test_a_lower_min_insync_replicas_counts_at_once(tmp_path: Path) -> None:
