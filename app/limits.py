@@ -63,7 +63,7 @@ GROUP_PENDING_MEMBERS_MAX: Final = 10_000
 """Member ids of one classic group that were given out and not joined with yet: asking for one costs a client nothing."""
 
 OFFSETS_PER_COMMIT_MAX: Final = 20_000
-"""Offsets in one OffsetCommit: they are one record batch, which must fit in ``max.message.bytes`` anyway."""
+"""Offsets in one OffsetCommit or TxnOffsetCommit."""
 
 # --- numbered logs and segments -------------------------------------------------------------------------------------
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from app.errors import ErrorCode, RequestRejected
 from app.groups.shard import CommittedPartition
+from app.handlers.portions import Split
 from app.limits import OFFSETS_PER_COMMIT_MAX
-from app.wire.apis.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
+from app.turns import PORTION_S
+from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
+from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition
+
+if TYPE_CHECKING:
+    from app.handlers.context import Context, Request
+
+COMMITTED_AT_ONCE: Final = 500
+"""Topics and offsets that are committed with one batch in any case."""
+COMMITS: Final = Split(
+    "topics", "topics", "partitions", "partitions",
+    at_once=COMMITTED_AT_ONCE, writes=True, keeps_repeats=True, first=COMMITTED_AT_ONCE, slice_s=PORTION_S,
+)  # fmt: skip
+"""A long commit is several batches, and its group is asked at each of them. Each offset is answered by itself, so a client hears of
+those that were refused."""
 
 
-def check_count(topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]) -> None:
+def check_count(context: Context, request: Request, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
     """Raises: RequestRejected INVALID_COMMIT_OFFSET_SIZE if it is more than one commit takes."""
-    count = sum(len(topic.partitions) for topic in topics)
+    del context, request
+    count = sum([len(topic.partitions) for topic in message.topics])
     if count > OFFSETS_PER_COMMIT_MAX:
         raise RequestRejected(
             ErrorCode.INVALID_COMMIT_OFFSET_SIZE,

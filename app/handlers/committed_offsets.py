@@ -10,7 +10,7 @@ from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may
-from app.handlers.commits import check_count, sort_partitions
+from app.handlers.commits import COMMITS, check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
@@ -60,11 +60,11 @@ OFFSETS_ANSWERED_MAX: Final = 200_000
 def commit(
     context: Context, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one.
+    """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one. The records are
+    appended when this returns.
 
     Raises: RequestRejected for the request as a whole.
     """
-    check_count(message.topics)
     by_id = request.api_version >= TOPIC_IDS_FROM
     image = context.image
     metadata_max = context.config.offset_metadata_max_bytes
@@ -375,7 +375,7 @@ def refuse_delete_of_each(
 
 
 APIS: Final[ApiTable] = {
-    ApiKey.OFFSET_COMMIT: Api(commit, refuse_commit),
+    ApiKey.OFFSET_COMMIT: Api(commit, refuse_commit, before=check_count, split=COMMITS._replace(overlaps=True)),
     ApiKey.OFFSET_FETCH: Api(fetch, refuse_fetch),
     ApiKey.OFFSET_DELETE: Api(delete, refuse_delete, refuse_delete_of_each),
 }

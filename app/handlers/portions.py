@@ -12,6 +12,7 @@ apart:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -59,6 +60,15 @@ class Split(NamedTuple):
     """A request of at most so many elements is served at once."""
     writes: bool = False
     """Whether it goes on when its client leaves."""
+    keeps_repeats: bool = False
+    """Whether elements that are named again are served again, in order."""
+    first: int = SLICE_FIRST
+    """Elements of the first short request, ``at_once`` at most."""
+    slice_s: float = SLICE_S
+    """CPU time that a short request is to take."""
+    overlaps: bool = False
+    """Whether the next short request begins before the last is answered. The handler has done its work when it returns, and what is
+    awaited is its storage."""
 
     def is_long(self, message: Any) -> bool:
         """Whether a request has more elements than are served at once."""
@@ -219,10 +229,15 @@ async def serve_split(
     the API tells errors only for a request as a whole.
     """
     portion = Portion()
-    items, repeats = await run(split.told_apart(message), portion)
+    items: list[Any] = getattr(message, split.items) or []
+    repeats: list[Any] = []
+    if not split.keeps_repeats:
+        items, repeats = await run(split.told_apart(message), portion)
     pieces = _Pieces(split, items)
     response: Any = None
-    count = min(SLICE_FIRST, split.at_once)
+    count = min(split.first, split.at_once)
+    later: list[tuple[list[Any], Any, bool]] = []
+    """Of a request that overlaps: the items of each piece, its answer or what will be it, whether it goes on with the last item."""
     client = _Client()
     if not split.writes:
         request.on_close.add(client)
@@ -232,19 +247,25 @@ async def serve_split(
             items, goes_on = pieces.next(count)
             try:
                 answer = handle(context, request, replace(message, **{split.items: items}))
-                if isinstance(answer, Awaitable):
+                if split.overlaps:
+                    if isinstance(answer, Awaitable):
+                        answer = asyncio.ensure_future(answer)
+                        answer.add_done_callback(look_at_error)
+                elif isinstance(answer, Awaitable):
                     waits_s = portion.now_s()
                     answer = await answer
                     # What others did meanwhile is not the cost of this piece.
                     began_s = portion.now_s() - (waits_s - began_s)
             except FirnError as error:
-                if response is None:
+                if response is None and not later:
                     raise
                 left = items + pieces.rest()
                 answer = refuse(request, replace(message, **{split.items: left}), kafka_code(error), str(error))
                 if not getattr(answer, split.into):
                     raise
-            if response is None:
+            if split.overlaps:
+                later.append((items, answer, goes_on))
+            elif response is None:
                 response = answer
                 if getattr(response, "error_code", 0):
                     return response
@@ -253,11 +274,24 @@ async def serve_split(
             if not pieces.left or client.left:
                 break
             used_s = portion.now_s() - began_s
-            count = SLICE_MAX if used_s <= 0 else max(1, min(SLICE_MAX, 2 * count, int(count * SLICE_S / used_s)))
+            count = SLICE_MAX if used_s <= 0 else max(1, min(SLICE_MAX, 2 * count, int(count * split.slice_s / used_s)))
             if portion.spent():
                 await portion.rest()
     finally:
         request.on_close.discard(client)
+    for items, answer, goes_on in later:
+        try:
+            answer = await answer if isinstance(answer, Awaitable) else answer
+        except FirnError as error:
+            answer = refuse(request, replace(message, **{split.items: items}), kafka_code(error), str(error))
+            if not getattr(answer, split.into):
+                raise
+        if response is None:
+            response = answer
+        else:
+            _join(split, getattr(response, split.into), getattr(answer, split.into), goes_on)
+        if portion.spent():
+            await portion.rest()
     if repeats:
         code = split.refuses_repeats
         assert code is not None
@@ -265,6 +299,12 @@ async def serve_split(
         refused = refuse(request, replace(message, **{split.items: repeats}), code, sentence)
         getattr(response, split.into).extend(getattr(refused, split.into))
     return response
+
+
+def look_at_error(awaited: asyncio.Future[Any]) -> None:
+    """Who awaits it looks at it, or it is too late for anybody to want it."""
+    if not awaited.cancelled():
+        awaited.exception()
 
 
 def _join(split: Split, results: list[Any], more: list[Any], goes_on: bool) -> None:

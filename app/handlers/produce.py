@@ -45,6 +45,7 @@ from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
+from app.handlers.portions import look_at_error
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.zones import record_bytes
 from app.hot.preparation import looks_at_records
@@ -629,12 +630,6 @@ async def _append_in_turns(
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
     else:
         connection.complete(slot, _answer(connection, asked, request, results))
-
-
-def look_at_error(stored: asyncio.Future[None]) -> None:
-    """``settle`` looks at it, or it is too late for anybody to want it."""
-    if not stored.cancelled():
-        stored.exception()
 
 
 # --- checks and lookups -------------------------------------------------------------------------------------------------

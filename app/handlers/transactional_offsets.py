@@ -14,7 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.shard import CommittedPartition
 from app.handlers.admission import ASK_AGAIN, SETTLE_WAIT_S, ask_elsewhere, check_guard, continues
 from app.handlers.api import Api, ApiTable
-from app.handlers.commits import check_count, sort_partitions
+from app.handlers.commits import COMMITS, check_count, sort_partitions
 from app.handlers.context import Context, Request
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.turns import Portion
@@ -44,7 +44,6 @@ async def handle(context: Context, request: Request, message: TxnOffsetCommitReq
     """
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
-    check_count(message.topics)
     portion = Portion()
     commits, response = await _sort(context, message, portion)
     await portion.rest_if_spent()
@@ -161,4 +160,4 @@ def refuse(
     )
 
 
-APIS: Final[ApiTable] = {ApiKey.TXN_OFFSET_COMMIT: Api(handle, refuse)}
+APIS: Final[ApiTable] = {ApiKey.TXN_OFFSET_COMMIT: Api(handle, refuse, before=check_count, split=COMMITS)}

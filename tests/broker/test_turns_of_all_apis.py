@@ -32,9 +32,6 @@ ELEMENTS: Final = 5_000
 
 TOO_LONG: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 153,
-    ApiKey.TXN_OFFSET_COMMIT: 95,
-    ApiKey.WRITE_TXN_MARKERS: 81,
-    ApiKey.OFFSET_COMMIT: 64,
     ApiKey.FETCH: 50,
     ApiKey.METADATA: 48,
 }

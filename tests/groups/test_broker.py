@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
+from app.handlers.commits import COMMITTED_AT_ONCE
 from app.handlers.context import Context, Request
 from app.handlers.dispatch import Apis
+from app.handlers.portions import serve_split
 from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
@@ -31,7 +34,12 @@ async def ask(context: Context, key: ApiKey, version: int, message: Any) -> Any:
     while True:
         asked = Request(key, version, 1, "test", SOMEBODY)
         try:
-            answer = api.handle(context, asked, message)
+            if api.before is not None:
+                api.before(context, asked, message)
+            if api.split is not None and api.split.is_long(message):
+                answer = serve_split(api.split, api.handle, api.refuse, context, asked, message)
+            else:
+                answer = api.handle(context, asked, message)
             return answer if not hasattr(answer, "__await__") else await answer
         except RequestRejected as error:
             waits = error.code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -105,6 +113,20 @@ async def test_a_commit_of_too_many_offsets_is_refused_at_once(tmp_path: Path) -
         answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, message)
         assert {part.error_code for part in answer.topics[0].partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
         assert await committed(broker.node.context, "g") == {}
+
+
+async def test_a_long_commit_is_answered_for_each_offset_and_the_last_of_repeats_counts(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **FEW) as broker:
+        await broker.create_topic("t")
+        await find(broker)
+        message = commit("g", "t", 0, 1)
+        (topic,) = message.topics
+        count = 3 * COMMITTED_AT_ONCE
+        topic.partitions = [replace(topic.partitions[0], committed_offset=number) for number in range(count)]
+        answer = await ask(broker.node.context, ApiKey.OFFSET_COMMIT, 8, message)
+        assert [each.name for each in answer.topics] == ["t"]
+        assert [each.error_code for each in answer.topics[0].partitions] == [ErrorCode.NONE] * count
+        assert await committed(broker.node.context, "g") == {("t", 0): count - 1}
 
 
 async def test_a_commit_for_nothing_that_there_is_is_answered_without_the_group(tmp_path: Path) -> None:

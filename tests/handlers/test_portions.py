@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -186,3 +187,56 @@ async def test_a_response_is_encoded_in_portions_and_bounded(monkeypatch: pytest
     monkeypatch.setattr(portions, "RESPONSE_BYTES_MAX", 50_000)
     with pytest.raises(RequestRejected, match="more than 50000 bytes"):
         await encode_long(request(key, 6), response)
+
+
+class Stored:
+    """Answers at once, and stores later. Notes which numbers were asked for, in order."""
+
+    def __init__(self, fails: int = -1) -> None:
+        self.asked: list[int] = []
+        self.stored = asyncio.Event()
+        self.fails = fails
+        """Of this piece it fails to store what it was asked for."""
+        self.pieces = 0
+
+    def handle(self, context: Any, request: Request, message: ListOffsetsRequest) -> Any:
+        self.asked += [each.partition_index for topic in message.topics for each in topic.partitions]
+        self.pieces += 1
+        return self._when_stored(self.pieces, Handler().handle(context, request, message))
+
+    async def _when_stored(self, piece: int, response: ListOffsetsResponse) -> ListOffsetsResponse:
+        await self.stored.wait()
+        if piece == self.fails:
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "moved")
+        return response
+
+
+OVERLAPS = NESTED._replace(overlaps=True, keeps_repeats=True, first=10, at_once=10)
+
+
+@on_counted_loop
+async def test_pieces_that_overlap_do_not_wait_for_each_other_and_keep_repeats_and_order() -> None:
+    handler, message = Stored(), asked(25, 5)
+    message.topics[0].partitions[3].partition_index = 4
+    wanted = [each.partition_index for topic in message.topics for each in topic.partitions]
+    serving = asyncio.ensure_future(serve_split(OVERLAPS, handler.handle, refuse, CONTEXT, request(2, 7), message))
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert not serving.done()
+    assert handler.asked == wanted
+    assert handler.pieces > 1
+    handler.stored.set()
+    assert shape(await serving) == [
+        (one.name, [each.partition_index for each in one.partitions]) for one in message.topics
+    ]
+
+
+@on_counted_loop
+async def test_what_a_piece_could_not_store_is_told_for_that_piece() -> None:
+    handler = Stored(fails=1)
+    handler.stored.set()
+    response = await serve_split(OVERLAPS, handler.handle, refuse, CONTEXT, request(2, 7), asked(25, 25))
+    codes = [each.error_code for topic in response.topics for each in topic.partitions]
+    assert len(codes) == 50
+    assert codes[:9] == [ErrorCode.NOT_COORDINATOR] * 9
+    assert codes[-1] == ErrorCode.NONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from app.configs.broker import STANDARD_AUTHORIZER
+from app.machine.garbage import ShortCollections
 from app.machine.runtime import raise_descriptor_limit, settle_memory
 from app.metadata.cluster import LEVEL_MAX
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
@@ -165,8 +167,12 @@ def crowded(path: Path, sizes: Sizes = MODERATE, **settings: Any) -> Iterator[Cr
             **settings,
         ) as broker:
             await until(lambda: unfenced(broker))
-            settle_memory()
-            yield broker
+            collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe)
+            settle_memory(collections)  # as the process of a broker does
+            try:
+                yield broker
+            finally:
+                collections.end()
 
     measured = Measured(live)
     try:
