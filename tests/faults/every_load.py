@@ -15,6 +15,7 @@ from tests.faults import keyed_load, share_load, transaction_load
 from tests.faults.group_load import PROTOCOLS, Groups
 from tests.faults.keyed_load import Keyed
 from tests.faults.share_load import Shares
+from tests.faults.stand_stills import Partition
 from tests.faults.transaction_load import Transactions
 from tests.support.cluster import Brokers, Writing, create_topics
 from tests.support.cluster_faults import Faults, Load
@@ -101,6 +102,15 @@ class OneLoad:
         """Records of the producer."""
         return sum(len(found) for found in self._writing.acknowledged)
 
+    def counts(self) -> dict[Partition, int]:
+        """How many records of producers with ``acks=all`` were acknowledged so far, by partition."""
+        return {("t", index): len(found) for index, found in enumerate(self._writing.acknowledged)}
+
+    @property
+    def book(self) -> Sequence[Mapping[int, int]]:
+        """What the producer's numbers are acknowledged at, per partition: offset by number."""
+        return self._writing.acknowledged
+
     def know(self, faults: Faults) -> None:
         """These are done to the brokers."""
 
@@ -140,6 +150,10 @@ class EveryLoad(OneLoad):
         )
         self._keyed = Keyed(brokers.bootstrap, seed, one_by_one=one_by_one, client=of("keeper"))
         self.loads = [self._writing, self._groups, self.shares, self._transactions, self._keyed]
+
+    def counts(self) -> dict[Partition, int]:
+        keyed = {(keyed_load.TOPIC, index): count for index, count in enumerate(self._keyed.acknowledged)}
+        return super().counts() | keyed
 
     def know(self, faults: Faults) -> None:
         self.shares.book.phase = faults.phase

@@ -170,6 +170,11 @@ class Keyed:
                 last = offset
         return found
 
+    @property
+    def acknowledged(self) -> list[int]:
+        """How many records of each partition."""
+        return list(self._count)
+
     def more(self) -> Callable[[], bool]:
         """Whether every partition took more records since this call, and all of them were read from their starts."""
         counts, passes = list(self._count), self._passes

@@ -8,7 +8,6 @@ started with has the secret of the S3 server's keys in it.
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import signal
@@ -33,13 +32,13 @@ from tests.faults.served import BUG, STORE_PROCESS
 from tests.faults.strangers import STRANGER, Strangers
 from tests.support.cluster import (
     NODES,
-    PARTITIONS,
     ROOT,
     WAIT_S,
     Brokers,
     Bucket,
     brokers_running,
     create_topics,
+    have_left_the_disks,
     seen,
     until,
     wait_for_brokers,
@@ -171,18 +170,6 @@ def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
     for node in NODES:
         give(brokers.admin, security.broker_principal(node), between)
     security.brokers_are_super = False
-
-
-def have_left_the_disks(brokers: Brokers) -> bool:
-    """Whether no broker has the first records of a partition any more that is written to."""
-    oldest: dict[int, int] = {}
-    for node_id in NODES:
-        for partition in range(PARTITIONS):
-            with suppress(FileNotFoundError):  # it is no replica, or not any more
-                names = os.listdir(brokers.path / f"broker-{node_id}" / "data" / f"t-{partition}")
-                starts = [int(Path(name).stem) for name in names if name.endswith(".log")]
-                oldest[partition] = min([*starts, *([oldest[partition]] if partition in oldest else [])])
-    return len(oldest) == PARTITIONS and min(oldest.values()) > 0
 
 
 def kill_the_store_process_of(brokers: Brokers, node_id: int) -> None:

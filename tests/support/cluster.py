@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from tests.support.secured_cluster import Security
 
 ROOT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
+SERVES = re.compile(rb"^ready$|serves Kafka on ", re.MULTILINE)
+"""What a broker prints when it serves."""
 STORE = 0
 """An S3 server, among the node ids of ``Brokers.links``."""
 PARTITIONS = 6
@@ -69,7 +72,6 @@ class Brokers:
         loses_power: bool,
     ) -> None:
         assert bucket is None or not loses_power, "processes of firn serve keep no account of what is not synced"
-        assert bucket is None or security is not None, "only secured brokers are run as firn serve as yet"
         self.path = path
         self._stack = stack
         self._bucket = bucket
@@ -96,6 +98,11 @@ class Brokers:
         self._boots = dict.fromkeys(nodes, 0)
         """How often the machine of each was started again."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._paused: set[int] = set()
+        self._said_before: dict[int, int] = {}
+        """How much each broker had printed before it was started last, in bytes."""
+        self._serving: set[int] = set()
+        """Those that have printed since their last start that they serve."""
         self.addresses = {node_id: f"{self.hosts[node_id]}:{port}" for node_id, port in self.ports.items()}
         """Where clients reach each."""
         self.bootstrap = ",".join(self.addresses.values())
@@ -118,11 +125,13 @@ class Brokers:
 
     def start(self, node_id: int) -> None:
         log = self._stack.enter_context((self.path / f"log-{node_id}").open("ab"))
+        self._said_before[node_id] = log.tell()
+        self._serving.discard(node_id)
         settings = {
             name: value.format(node=node_id) if isinstance(value, str) else value
             for name, value in self.settings.items()
         }
-        if self._security is None and self.links is not None:
+        if self._security is None and self._bucket is None and self.links is not None:
             settings["listen_host"] = self.hosts[node_id]
         more: dict[str, Any] = {"settings": settings}
         if self._redis is not None:
@@ -170,8 +179,13 @@ class Brokers:
         assert self._bucket is not None
         port = self._bucket.port if self.links is None else self.links.ports[node_id, STORE]
         directory = self.path / f"broker-{node_id}"
+        door = (
+            ("--listen", self.addresses[node_id], "--http", "off")
+            if self._security is None
+            else ("--config", str(directory / "server.properties"))
+        )
         return (
-            *("--config", str(directory / "server.properties")),
+            *door,
             *("--data-dir", str(directory / "data")),
             *("--store", self._bucket.url(port)),
         )
@@ -184,6 +198,7 @@ class Brokers:
         process = self.processes[node_id]
         process.send_signal(how)
         process.wait(WAIT_S)
+        self._paused.discard(node_id)
 
     def kill_at_once(self, node_ids: Sequence[int]) -> None:
         """Kill brokers so that none of them does anything after the others' end."""
@@ -202,10 +217,28 @@ class Brokers:
             print(f"    broker {node_id} lost power: {lost}")
 
     def pause(self, node_id: int) -> None:
+        self._paused.add(node_id)
         self.processes[node_id].send_signal(signal.SIGSTOP)
 
     def go_on(self, node_id: int) -> None:
         self.processes[node_id].send_signal(signal.SIGCONT)
+        self._paused.discard(node_id)
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether its process runs, is not paused, and serves since its last start."""
+        process = self.processes.get(node_id)
+        if process is None or process.poll() is not None or node_id in self._paused:
+            return False
+        if node_id not in self._serving:
+            with (self.path / f"log-{node_id}").open("rb") as log:
+                log.seek(self._said_before[node_id])
+                if SERVES.search(log.read()):
+                    self._serving.add(node_id)
+        return node_id in self._serving
+
+    def hear_each_other(self, one: int, other: int) -> bool:
+        """Whether bytes pass both ways between two brokers."""
+        return self.links is None or (self.links.passes((one, other)) and self.links.passes((other, one)))
 
     def lose_disk(self, node_id: int) -> None:
         """Take the data directory of a broker that has ended."""
@@ -229,6 +262,17 @@ class Brokers:
             self.links.heal(self.links.apart([node_id], [STORE]))
         else:
             (self.path / f"no-bucket-{node_id}").unlink(missing_ok=True)
+
+    def mend(self) -> None:
+        """End whatever fault is under way."""
+        if self.links is not None:
+            self.links.heal()
+        for node_id in self.nodes:
+            self.heal_bucket(node_id)
+            if node_id in self._paused:
+                self.go_on(node_id)
+            if self.processes[node_id].poll() is not None:
+                self.start(node_id)
 
     def lines(self, node_id: int) -> str:
         """What a broker has printed in all its lives."""
@@ -450,6 +494,19 @@ def create_topics(
     for one in made.values():
         one.result(WAIT_S)
     wait_until_whole(admin, f"{', '.join(names)} were created", in_store)
+
+
+def have_left_the_disks(brokers: Brokers) -> bool:
+    """Whether no broker has the first records of a partition any more that is written to."""
+    oldest: dict[int, int] = {}
+    for node_id in brokers.nodes:
+        for partition in range(PARTITIONS):
+            with suppress(FileNotFoundError):  # it is no replica, or not any more
+                names = os.listdir(brokers.path / f"broker-{node_id}" / "data" / f"t-{partition}")
+                starts = [int(Path(name).stem) for name in names if name.endswith(".log")]
+                if starts:
+                    oldest[partition] = min(*starts, oldest.get(partition, starts[0]))
+    return len(oldest) == PARTITIONS and min(oldest.values()) > 0
 
 
 def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

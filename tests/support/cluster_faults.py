@@ -65,6 +65,9 @@ class Faults:
         """Says who is next."""
         self.count = 0
         """Faults so far."""
+        self.done: list[str] = []
+        """Names of faults that are over."""
+        self.under_way = "before the first fault"
         self._hurt = False
 
     def phase(self) -> int:
@@ -87,18 +90,18 @@ class Faults:
         wait_until_whole(self._admin, after, self._in_store)
         print(f"{time.time():.2f} in sync after {after}: {time.monotonic() - began_s:.1f} s")
 
-    def run(self, kinds: Sequence[Fault], count: int) -> None:
-        """Each of ``kinds`` in turn, then any of them, until there were ``count`` faults."""
+    def run(self, kinds: Sequence[Fault], count: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Each of ``kinds`` in turn, then any of them, until there were ``count`` faults, or ``goes_on`` says no before one."""
         self.go_on()
-        done = 0
-        while self.count < count:
+        while self.count < count and goes_on():
+            done = len(self.done)
             fault = kinds[done] if done < len(kinds) else self._rng.choice(kinds)
-            self._hurt = True
+            self._hurt, self.under_way = True, f"fault {self.count + 1}, {fault.__name__}"
             print(f"{time.time():.2f} fault {self.count + 1}, {fault.__name__}")
             fault()
             self.settle(f"fault {self.count + 1}, {fault.__name__}")
-            self.count, self._hurt = self.count + 1, False
-            done += 1
+            self.count, self._hurt, self.under_way = self.count + 1, False, f"after {self.under_way}"
+            self.done.append(fault.__name__)
             self.go_on()
 
     # --- processes ----------------------------------------------------------------------------------------------------

@@ -64,6 +64,10 @@ class Links:
         """Let everything pass again; without ``ways`` everywhere."""
         self._call(self._set(tuple(self.ports if ways is None else ways), passes=True))
 
+    def passes(self, way: Way) -> bool:
+        """Whether bytes pass."""
+        return self._open[way].is_set()
+
     def reset(self, ways: Iterable[Way]) -> None:
         """End the connections that were opened on these ways."""
         self._call(self._reset(tuple(ways)))
