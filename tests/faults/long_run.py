@@ -32,7 +32,7 @@ from tests.faults import every_load
 from tests.faults.every_load import EveryLoad
 from tests.faults.served import BUG
 from tests.faults.stand_stills import LIMIT_S, Watch, Watched
-from tests.support.cluster import Brokers, Bucket, brokers_running, have_left_the_disks, until
+from tests.support.cluster import STORE, Brokers, Bucket, brokers_running, have_left_the_disks, until
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.s3_server import CREDENTIALS, s3_server
 
@@ -126,6 +126,14 @@ def cluster(path: Path, store: str, settings: Mapping[str, Any]) -> Iterator[Bro
             yield brokers
 
 
+def wait_until_linked(brokers: Brokers) -> None:
+    """Until all brokers reach each other, and an S3 server, where they can be cut off."""
+    links = brokers.links
+    assert links is not None
+    ways = [way for way in links.ports if way[0] != STORE]
+    until(lambda: all(links.carries(way) for way in ways), "all ways are in use")
+
+
 def usual(faults: Faults, rng: random.Random) -> Sequence[Fault]:
     """Every kind in a new order, kills and isolation more often."""
     found = [*faults.all(), faults.kill, faults.kill_the_controller, faults.isolate]
@@ -151,6 +159,7 @@ def do_round(
     try:
         with cluster(path, store, settings or {}) as brokers:
             load = EveryLoad(brokers, rng.randrange(1 << 30), tiered=TIERED, one_by_one=store != DIRECTORY)
+            wait_until_linked(brokers)
             watch = Watch(brokers, load.counts, limit_s=limit_s)
             faults = Faults(brokers, rng, [Watched(one, watch) for one in load.loads])
             watch.fault = lambda: faults.under_way

@@ -48,10 +48,13 @@ class StandStill(NamedTuple):
     """So far."""
     fault: str
     """What was under way when it began."""
+    last_fault: str
+    """What was under way at its end, or is now."""
 
     def __str__(self) -> str:
         topic, index = self.partition
-        return f"{topic}-{index} stood still for {self.lasted_s:.1f} s, from {self.fault} on"
+        end = "" if self.fault == self.last_fault else f", until {self.last_fault}"
+        return f"{topic}-{index} stood still for {self.lasted_s:.1f} s, from {self.fault}{end}"
 
 
 class _Quiet(NamedTuple):
@@ -77,7 +80,7 @@ class StandStills:
         found = []
         for partition, count in counts.items():
             before = self._quiet.setdefault(partition, _Quiet(count, now_s, fault))
-            still = StandStill(partition, before.since_s, now_s - before.since_s, before.fault)
+            still = StandStill(partition, before.since_s, now_s - before.since_s, before.fault, fault)
             longest = self.longest.get(partition[0])
             if longest is None or still.lasted_s > longest.lasted_s:
                 self.longest[partition[0]] = still

@@ -21,7 +21,7 @@ def looked(*looks: tuple[float, int, bool]) -> StandStills:
 def test_the_longest_time_between_two_acknowledgements_is_kept_with_the_fault_in_which_it_began() -> None:
     stills = looked((0, 1, True), (2, 2, True), (12, 2, True), (13, 3, True), (20, 4, True))
     assert (stills.longest["t"].lasted_s, stills.longest["t"].since_s) == (11, 2)
-    assert str(stills.longest["t"]) == "t-0 stood still for 11.0 s, from fault at 2 on"
+    assert str(stills.longest["t"]) == "t-0 stood still for 11.0 s, from fault at 2, until fault at 13"
 
 
 def test_what_still_stands_is_told_while_it_lasts() -> None:

@@ -12,6 +12,7 @@ import sys
 
 from app.broker import doors
 from app.cli import main
+from app.client import connection
 from app.client.connection import Dialer
 from app.configs import BrokerConfig
 from tests.support.cluster_process import LoggingIn, ThroughLinks
@@ -25,4 +26,5 @@ if __name__ == "__main__":
         return (LoggingIn if hasattr(secure, "login") else ThroughLinks)(links, secure)
 
     doors.inter_broker_dial = dial_through_links
+    connection.dial_tcp = ThroughLinks(links, connection.dial_tcp)  # type: ignore[assignment]  # where nothing is secured
     sys.exit(main())

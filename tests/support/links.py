@@ -64,6 +64,10 @@ class Links:
         """Let everything pass again; without ``ways`` everywhere."""
         self._call(self._set(tuple(self.ports if ways is None else ways), passes=True))
 
+    def carries(self, way: Way) -> bool:
+        """Whether the first has a connection to the second now."""
+        return bool(self._connections[way])
+
     def passes(self, way: Way) -> bool:
         """Whether bytes pass."""
         return self._open[way].is_set()
