@@ -136,7 +136,7 @@ def wait_until_linked(brokers: Brokers) -> None:
 
 def usual(faults: Faults, rng: random.Random) -> Sequence[Fault]:
     """Every kind in a new order, kills and isolation more often."""
-    found = [*faults.all(), faults.kill, faults.kill_the_controller, faults.isolate]
+    found = [*faults.all(), faults.cut_beside_the_controller, faults.kill, faults.kill_the_controller, faults.isolate]
     return rng.sample(found, len(found))
 
 

@@ -40,10 +40,10 @@ def test_in_sync_sets_that_never_shrink_are_found(tmp_path: Path) -> None:
         DIRECTORY,
         "3",
         1,
-        kinds=lambda faults, _: [faults.cut_one_way],
+        kinds=lambda faults, _: [faults.cut_beside_the_controller],
         settings={"replica_lag_time_max_ms": 600_000},
     )
     assert found.failure is not None
     assert "acks=all stands still since" in found.failure
-    assert "fault 1, cut_one_way" in found.failure
+    assert "fault 1, cut_beside_the_controller" in found.failure
     assert "in sync" in found.failure

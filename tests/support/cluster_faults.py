@@ -212,6 +212,15 @@ class Faults:
         self.go_on(between_brokers=False)
         self._brokers.links.heal()
 
+    def cut_beside_the_controller(self) -> None:
+        """Two brokers do not hear each other, and the controller hears both."""
+        assert self._brokers.links is not None
+        controller = controller_of(self._admin)
+        one, other = self._rng.sample([node_id for node_id in self._brokers.nodes if node_id != controller], 2)
+        self._brokers.links.cut(self._brokers.links.apart([one], [other]))
+        self.go_on(between_brokers=False)
+        self._brokers.links.heal()
+
     def reset(self) -> None:
         assert self._brokers.links is not None
         self._brokers.links.reset(self._brokers.links.apart([self.victim()], self._brokers.nodes))
