@@ -71,6 +71,8 @@ class Round:
     """The longest stand-still, by topic."""
     longest_s: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    counted_s: float = 0.0
+    """How long a majority was up and heard each other under the faults."""
     failure: str | None = None
 
 
@@ -105,7 +107,11 @@ class Progress:
 
     def __str__(self) -> str:
         records = sum(sum(one.records.values()) for one in self.rounds)
-        lines = [f"{self.done} of {self.faults} faults on {self.store} in {len(self.rounds)} rounds, {records} records"]
+        counted_s = sum(one.counted_s for one in self.rounds)
+        lines = [
+            f"{self.done} of {self.faults} faults on {self.store} in {len(self.rounds)} rounds, {records} records",
+            f"a majority was up and heard each other for {counted_s:.0f} s under the faults",
+        ]
         for topic in sorted({topic for one in self.rounds for topic in one.longest_s}):
             longest = max((one for one in self.rounds if topic in one.longest_s), key=lambda one: one.longest_s[topic])
             lines.append(f"longest of {topic}: {longest.longest[topic]}")
@@ -136,7 +142,8 @@ def wait_until_linked(brokers: Brokers) -> None:
 
 def usual(faults: Faults, rng: random.Random) -> Sequence[Fault]:
     """Every kind in a new order, kills and isolation more often."""
-    found = [*faults.all(), faults.cut_beside_the_controller, faults.kill, faults.kill_the_controller, faults.isolate]
+    found = [*faults.all(), faults.cut_beside_the_controller, faults.kill_in_turn]
+    found += [faults.kill, faults.kill_the_controller, faults.isolate]
     return rng.sample(found, len(found))
 
 
@@ -172,6 +179,7 @@ def do_round(
                 load.finish()
             finally:
                 watch.stop()
+                found.counted_s = round(watch.counted_s, 1)
                 found.faults, found.kinds = faults.count, faults.done
                 for topic, longest in watch.longest.items():
                     found.longest[topic], found.longest_s[topic] = str(longest), round(longest.lasted_s, 1)

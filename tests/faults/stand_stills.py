@@ -110,6 +110,8 @@ class Watch:
         self.failure: str | None = None
         self.latest_s = 0.0
         """The longest time between two looks: a machine that is too busy for this thread."""
+        self.counted_s = 0.0
+        """How long a majority was there."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -123,8 +125,10 @@ class Watch:
         looked_s = time.monotonic()
         while not self._stop.wait(LOOK_S):
             now_s = time.monotonic()
-            self.latest_s, looked_s = max(self.latest_s, now_s - looked_s), now_s
+            since_s, looked_s = now_s - looked_s, now_s
+            self.latest_s = max(self.latest_s, since_s)
             is_majority = majority(self._brokers.nodes, self._brokers.is_up, self._brokers.hear_each_other)
+            self.counted_s += since_s if is_majority else 0.0
             found = self._stills.look(now_s, self._counts(), is_majority=is_majority, fault=self.fault())
             if found and found[0].lasted_s > self._limit_s and self.failure is None:
                 self.failure = self._tell(found, now_s)

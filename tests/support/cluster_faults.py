@@ -120,6 +120,14 @@ class Faults:
         self._end(node_id, signal.SIGKILL)
         self._brokers.start(node_id)
 
+    def kill_in_turn(self) -> None:
+        """All brokers, each as soon as the one before serves again, which may lack records then."""
+        for node_id in self._rng.sample(self._brokers.nodes, len(self._brokers.nodes)):
+            self._brokers.end(node_id, signal.SIGKILL)
+            self._brokers.start(node_id)
+            until(lambda node_id=node_id: self._brokers.is_up(node_id), f"broker {node_id} serves again")
+        self.go_on()
+
     def stop(self) -> None:
         node_id = self.victim()
         self._end(node_id, signal.SIGTERM)
