@@ -1,11 +1,12 @@
 """Produce (key 0): from the frame to the log, synchronously.
 
 Every partition's batch is appended before anything is answered; nothing is awaited between the checks and the write. Only
-three things make a request wait:
+four things make a request wait:
 
 - Durability that is not there yet: the answer takes a slot, and later requests go on.
 - A topic that looks into batches or wants another compression than the producer's. The bytes are copied and prepared on a pool
   thread first, in turns with other connections. The connection waits, so that its order is kept.
+- Hundreds of partitions: they are served in portions. The connection waits.
 - The first records of many partitions, since making their files takes a fraction of a millisecond each. The connection waits, and
   others have their turns in between.
 """
@@ -56,6 +57,7 @@ from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACT
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
 from app.security.noting import AUDIT_TOPIC, Resource
+from app.turns import Portion
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,
@@ -68,7 +70,7 @@ from app.wire.produce import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from app.handlers.callers import Caller
     from app.handlers.client import Client
@@ -90,6 +92,13 @@ WRITING: Final = "writing"
 PRODUCE: Final = 0
 FIRST_RECORDS_AT_ONCE: Final = 16
 """Logs whose files are made before the event loop serves others."""
+
+LONG_FRAME_BYTES: Final = 4096
+"""A shorter request has few enough partitions that it takes 10 ms at most, also if all of them are refused."""
+PARTITIONS_AT_ONCE: Final = 128
+"""Topics and partitions of a long request whose rights are looked at, and which are appended to, before the clock is looked at."""
+MANY_PARTITIONS: Final = 2 * PARTITIONS_AT_ONCE
+"""Topics and partitions of a request that is served in portions (INV-15, ADR 0039)."""
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
@@ -171,6 +180,9 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
     if context.metrics.zones is not None:
         context.metrics.zones.produced(header.client_id, record_bytes(request))
+    if len(frame) > LONG_FRAME_BYTES and _names_many(request):
+        _spawn_long(connection, asked, request, header.client_id)
+        return None
     refused: TopicResults = []
     if context.authorizer is not None:
         refused = take_out_denied(context, connection.caller, request, header.client_id, correlation_id)
@@ -561,6 +573,90 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
         answered[place] = failure(context, None, index, error)
 
 
+def _names_many(request: ProduceRequest) -> bool:
+    """Whether a request has so many partitions that it is served in portions."""
+    topics = request.topics
+    return len(topics) + sum([len(partitions) for _, partitions in topics]) > MANY_PARTITIONS
+
+
+def _spawn_long(connection: Client, asked: Asked, request: ProduceRequest, client_id: str | None) -> None:
+    """Serve a request of many partitions as a task. The connection waits, so that later requests do not overtake it."""
+    slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
+    kept_bytes = _keep_records(request)
+    connection.server.keep(kept_bytes)
+    connection.server.spawn(_serve_long(connection, slot, asked, request, client_id, kept_bytes), connection)
+
+
+def _pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
+    """Requests of ``PARTITIONS_AT_ONCE`` topics and partitions, one more at most. A topic may go on in the next one."""
+    topics: list[tuple[TopicRef, list[tuple[int, memoryview | None]]]] = []
+    left = PARTITIONS_AT_ONCE
+    for topic, partitions in request.topics:
+        begin = 0
+        while True:
+            some = partitions[begin : begin + left]
+            topics.append((topic, some))
+            begin += len(some)
+            left -= len(some) + 1
+            if left <= 0:
+                yield ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics, 0)
+                topics, left = [], PARTITIONS_AT_ONCE
+            if begin >= len(partitions):
+                break
+    if topics:
+        yield ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics, 0)
+
+
+async def _serve_long(
+    connection: Client, slot: Slot, asked: Asked, request: ProduceRequest, client_id: str | None, kept_bytes: int
+) -> None:
+    """Serve a request of many partitions as several short ones, one after the other (ADR 0039).
+
+    The records are our own, ``kept_bytes`` in all. Rights, leadership and the coordinator's word are asked for anew for each piece.
+    A client that leaves changes nothing: without acks it leaves when it has sent.
+    """
+    context, server = connection.context, connection.server
+    results: TopicResults = []
+    refused: TopicResults = []
+    waiting: list[Waiting] = []
+    portion = Portion()
+    try:
+        await portion.rest()  # decoding had a turn of its own
+        if request.acks not in (-1, 0, 1):
+            wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+            connection.complete(slot, encode_failures(connection, asked, wrong))
+            return
+        sampled = context.sampler is not None and context.sampler.take(1)
+        for piece in _pieces(request):
+            denied: TopicResults = []
+            if context.authorizer is not None:
+                denied = take_out_denied(context, connection.caller, piece, client_id, asked.correlation_id)
+                _add_results(refused, denied)
+            if sampled and not denied:
+                names = [name for topic, _ in piece.topics if (name := topic_name(context, topic)) is not None]
+                tell_produced(context, connection.caller, client_id, asked.correlation_id, names)
+            await _append_some(connection, asked, piece, admit(context, asked.version, piece), results, waiting)
+            if portion.spent():
+                await portion.rest()
+    finally:
+        server.unreserve(kept_bytes)
+    await portion.rest()  # the response has a turn of its own
+    _finish(connection, slot, asked, request, results + refused, waiting)
+
+
+def _add_results(results: TopicResults, more: TopicResults) -> None:
+    """Add results of a piece, whose first topic may be the last that was answered."""
+    for topic, answered in more:
+        _results_of(results, topic).extend(answered)
+
+
+def _results_of(results: TopicResults, topic: TopicRef) -> list[PartitionResult]:
+    """Where the next results of a topic belong."""
+    if not results or results[-1][0] != topic:
+        results.append((topic, []))
+    return results[-1][1]
+
+
 async def _append_in_turns(
     connection: Client,
     slot: Slot,
@@ -572,19 +668,52 @@ async def _append_in_turns(
 ) -> None:
     """Wait for the coordinator, prepare batches on the pool, append, answer. Others have their turns in between.
 
-    The records are our own, ``kept_bytes`` in all. Each partition is appended as soon as it is prepared, so that a request holds
-    what one batch of it decompressed to, not all.
+    The records are our own, ``kept_bytes`` in all.
     """
-    context, server = connection.context, connection.server
     results: TopicResults = []
     waiting: list[Waiting] = []
+    try:
+        await _append_some(connection, asked, request, admission, results, waiting)
+    finally:
+        connection.server.unreserve(kept_bytes)
+    _finish(connection, slot, asked, request, results + refused, waiting)
+
+
+def _finish(
+    connection: Client,
+    slot: Slot,
+    asked: Asked,
+    request: ProduceRequest,
+    results: TopicResults,
+    waiting: list[Waiting],
+) -> None:
+    """Answer, when what was appended is stored."""
+    if waiting and not connection.closed:
+        PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
+    else:
+        connection.complete(slot, _answer(connection, asked, request, results))
+
+
+async def _append_some(
+    connection: Client,
+    asked: Asked,
+    request: ProduceRequest,
+    admission: Verdicts | Awaitable[Verdicts],
+    results: TopicResults,
+    waiting: list[Waiting],
+) -> None:
+    """Wait for the coordinator, prepare batches on the pool, append. Adds what became of them to ``results``, and what has to be
+    stored to ``waiting``.
+
+    Each partition is appended as soon as it is prepared, so that a request holds what one batch of it decompressed to, not all.
+    """
+    context, server = connection.context, connection.server
     without_files = 0
     verdicts: Verdicts = {}
     try:
         verdicts = await admission if isinstance(admission, Awaitable) else admission
         for topic, partitions in request.topics:
-            answered: list[PartitionResult] = []
-            results.append((topic, answered))
+            answered = _results_of(results, topic)
             for index, records in partitions:
                 partition: Partition | None = None
                 verdict = verdicts.get((topic, index))
@@ -623,13 +752,7 @@ async def _append_in_turns(
                         Waiting(future, len(results) - 1, len(answered) - 1, partition, partition.leadership)
                     )
     finally:
-        server.unreserve(kept_bytes)
         release(context, verdicts)
-    results += refused
-    if waiting and not connection.closed:
-        PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
-    else:
-        connection.complete(slot, _answer(connection, asked, request, results))
 
 
 # --- checks and lookups -------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ QUICK_ELEMENTS: Final = 1_000
 ELEMENTS: Final = 5_000
 
 TOO_LONG: Final[Mapping[ApiKey, int]] = {
-    ApiKey.PRODUCE: 153,
     ApiKey.FETCH: 50,
     ApiKey.METADATA: 48,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from app import turns
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.callers import Rights
-from app.handlers.produce import FIRST_RECORDS_AT_ONCE
+from app.handlers.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE
 from app.handlers.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.metadata.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
@@ -446,3 +448,57 @@ async def test_others_are_served_between_the_first_records_of_many_partitions(st
     assert only(last).base_offset == 1, "the connection keeps its order"
     assert set(written) >= {FIRST_RECORDS_AT_ONCE, 2 * FIRST_RECORDS_AT_ONCE}
     assert [log.log_end_offset for log in logs] == [2, *[1] * (count - 1)]
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+async def test_others_are_served_between_the_pieces_of_a_request_of_many_partitions(start, connect, monkeypatch, acks):
+    monkeypatch.setattr(turns, "PORTION_S", 0.0)  # each piece takes a portion
+    bench = await start()
+    count = 3 * MANY_PARTITIONS
+    logs = [bench.logs.add("many", index) for index in range(count)]
+    written: list[int] = []
+
+    def look() -> None:
+        written.append(sum(log.log_end_offset for log in logs))
+        if written[-1] < count:
+            bench.server.loop.call_soon(look)
+
+    client = await connect(bench)
+    bench.server.loop.call_soon(look)
+    client.send_produce(9, [("many", [(index, batch(1)) for index in range(count)])], acks=acks)
+    if acks:
+        _, answer = await client.answer(PRODUCE, 9)
+        (topic,) = answer.responses
+        assert [(one.index, one.error_code, one.base_offset) for one in topic.partition_responses] == [
+            (index, 0, 0) for index in range(count)
+        ]
+    last = await client.produce(9, [("many", [(count - 1, batch(1))])])
+    assert only(last).base_offset == 1, "the connection keeps its order"
+    steps = [after - before for before, after in itertools.pairwise(written)]
+    assert len(set(written)) >= count // PARTITIONS_AT_ONCE
+    assert max(steps) <= PARTITIONS_AT_ONCE
+
+
+async def test_who_may_not_write_any_more_is_refused_the_rest_of_many_partitions(start, connect):
+    bench = await start()
+    names = [f"t{index:03}" for index in range(MANY_PARTITIONS)]
+    logs = [bench.logs.add(name) for name in names]
+    allows = SimpleNamespace(allows=lambda *_: not logs[0].log_end_offset)
+    bench.server.context.authorizer = allows
+    client = await connect(bench)
+    answer = await client.produce(9, [(name, [(0, batch(1))]) for name in names])
+    codes = [each.partition_responses[0].error_code for each in answer.responses]
+    written = [log.log_end_offset for log in logs]
+    assert sum(written) == PARTITIONS_AT_ONCE / 2, "a topic and a partition are two"
+    assert codes == [ErrorCode.NONE if one else ErrorCode.TOPIC_AUTHORIZATION_FAILED for one in written]
+
+
+@pytest.mark.parametrize("count", [MANY_PARTITIONS - 1, MANY_PARTITIONS + 1])
+async def test_required_acks_that_there_are_not_are_refused_for_any_number_of_partitions(start, connect, count):
+    bench = await start()
+    logs = [bench.logs.add("many", index) for index in range(count)]
+    client = await connect(bench)
+    answer = await client.produce(9, [("many", [(index, batch(1)) for index in range(count)])], acks=2)
+    (topic,) = answer.responses
+    assert [one.error_code for one in topic.partition_responses] == [ErrorCode.INVALID_REQUIRED_ACKS] * count
+    assert not any(log.log_end_offset for log in logs)
