@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import cluster_operations, judge, may, operations
 from app.handlers.context import Context, Request
-from app.handlers.metadata_cache import put_together
+from app.handlers.metadata_cache import put_together, with_operations
 from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader
@@ -19,6 +21,7 @@ from app.metadata.changes import check_topic_name
 from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import change, note
+from app.turns import Portion, slices
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
@@ -38,6 +41,10 @@ TOPIC_IDS_FROM: Final = 12
 
 PARTITIONS_AT_ONCE: Final = 1_000
 """Partitions that are encoded before the loop serves other work, a chunk of a topic more or less. Each takes about 5 µs."""
+TOPICS_AT_ONCE: Final = 250
+"""Topics that are described in one turn: some 2 ms."""
+SLICE_TOPICS: Final = 64
+"""Of more topics, so many are described before the clock is looked at. Their names may be long."""
 TRIES_MAX: Final = 3
 """How often a topic is encoded in turns that changes meanwhile. Then what has changed is encoded at once."""
 
@@ -53,7 +60,7 @@ _PERMANENT: Final = frozenset(
 
 
 def handle(context: Context, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
-    """Describe what was asked for; waits only to make topics.
+    """Describe what was asked for; waits to make topics, and rests between portions of many topics.
 
     Raises: RequestRejected INVALID_REQUEST for a topic id, or no name, in a version that has no topic ids.
     """
@@ -63,9 +70,60 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Version {request.api_version} of Metadata asks for topics by name."
         )
-    creates = message.allow_auto_topic_creation and context.config.auto_create_topics_enable
-    wanted = _wanted(context, request, message, creates)
-    if creates:
+    if len(message.topics or ()) > TOPICS_AT_ONCE:
+        return _in_portions(context, request, message, message.topics or (), listed=False)
+    wanted = _wanted(context, request, message)
+    if wanted.topics is None and _differs(context, message):
+        wanted = _Wanted([MetadataRequestTopic(NO_TOPIC_ID, name) for name in context.image.topics_by_name])
+    if len(wanted.topics or ()) > TOPICS_AT_ONCE:
+        return _in_portions(context, request, message, wanted.topics or (), listed=True)
+    failed = _made_ready(context, request, message, wanted)
+    if isinstance(failed, Awaitable):
+        return _described_then(context, request, message, wanted, failed)
+    return _describe(context, request, message, wanted, failed)
+
+
+async def _in_portions(
+    context: Context,
+    request: Request,
+    message: MetadataRequest,
+    asked: Sequence[MetadataRequestTopic],
+    *,
+    listed: bool,
+) -> Encoded:
+    """Describe many topics, some at a time (ADR 0039). Rights and topics are looked at anew for each of these.
+
+    ``listed``: this broker has named them, not the caller. Then those that are gone, or may not be seen any more, are left out.
+    """
+    portion = Portion()
+    told: set[tuple[str | None, UUID]] = set()
+    topics: list[MetadataRequestTopic] = []
+    bodies: list[bytes] = []
+    for slice_ in slices(asked, SLICE_TOPICS):
+        some: list[MetadataRequestTopic] = []
+        for topic in slice_:
+            name = (_name_asked(topic), topic.topic_id)
+            if name not in told and not (listed and context.image.topic(topic.name or "") is None):
+                told.add(name)
+                some.append(topic)
+        wanted = _wanted(context, request, replace(message, topics=some)) if some else _Wanted(())
+        if listed:
+            wanted = _Wanted(wanted.topics)
+        failed = _made_ready(context, request, message, wanted)
+        if isinstance(failed, Awaitable):
+            failed = await failed
+        topics += wanted.topics or ()
+        bodies += _topics_described(context, request, message, wanted, failed)
+        if portion.spent():
+            await portion.rest()
+    return _put_together(context, request, message, _Wanted(topics), bodies)
+
+
+def _made_ready(
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted
+) -> Mapping[str, ErrorCode] | Awaitable[Mapping[str, ErrorCode]]:
+    """Make the topics that are to be made, and encode many partitions. Returns: topics that could not be made, and why."""
+    if _creates(context, message):
         image = context.image
         missing = dict.fromkeys(
             name
@@ -73,11 +131,15 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
             if (name := _name_asked(topic)) is not None and image.topic(name) is None
         )
         if missing:
-            return _with_new_topics(context, request, message, wanted, list(missing))
+            return _with_new_topics(context, request, list(missing))
     lacking = _lacking(context, request, message, wanted)
     if sum(len(topic.partitions) for topic in lacking) > PARTITIONS_AT_ONCE:
-        return _in_turns(context, request, message, wanted, lacking)
-    return _describe(context, request, message, wanted, {})
+        return _in_turns(context, request, message, lacking)
+    return {}
+
+
+def _creates(context: Context, message: MetadataRequest) -> bool:
+    return message.allow_auto_topic_creation and context.config.auto_create_topics_enable
 
 
 class _Wanted(NamedTuple):
@@ -89,7 +151,7 @@ class _Wanted(NamedTuple):
     """What the caller has named and may not see, or not create."""
 
 
-def _wanted(context: Context, request: Request, message: MetadataRequest, creates: bool) -> _Wanted:
+def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wanted:
     asked = None if request.api_version < NULL_TOPICS_FROM and not message.topics else message.topics
     if context.authorizer is None:
         return _Wanted(asked)
@@ -102,6 +164,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest, create
         seen = list(filter(judge(context, caller, Operation.DESCRIBE, ResourceType.TOPIC), image.topics_by_name))
         everything = len(seen) == len(image.topics_by_name)
         return _Wanted(None if everything else [MetadataRequestTopic(NO_TOPIC_ID, name) for name in seen])
+    creates = _creates(context, message)
     creates_any = creates and may(context, caller, Operation.CREATE, ResourceType.CLUSTER)
     topics: list[MetadataRequestTopic] = []
     denied: dict[object, MetadataResponseTopic] = {}
@@ -152,9 +215,9 @@ def _lacking(context: Context, request: Request, message: MetadataRequest, wante
 
 
 async def _in_turns(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, lacking: Sequence[TopicImage]
-) -> Encoded:
-    """Encode many partitions, and let others have the loop meanwhile; then describe. What changes meanwhile comes last."""
+    context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
+) -> Mapping[str, ErrorCode]:
+    """Encode many partitions, and let others have the loop meanwhile. What changes meanwhile comes last."""
     operations = _operations(context, message)
     cache, encoded = context.metadata_cache, 0
     for before in lacking:
@@ -176,12 +239,12 @@ async def _in_turns(
             cache.follow(context.image, context.partitions.offline_changes)
             if cache.finish(making, topic_shown(context, topic, (), operations)):
                 break
-    return _describe(context, request, message, wanted, {})
+    return {}
 
 
-async def _with_new_topics(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, missing: list[str]
-) -> Encoded:
+async def _with_new_topics(context: Context, request: Request, missing: list[str]) -> Mapping[str, ErrorCode]:
+    """Make topics. Returns: those that could not be made, and why."""
+
     async def make(name: str) -> TopicImage:
         internal = INTERNAL.get(name)
         if internal is not None:
@@ -200,7 +263,7 @@ async def _with_new_topics(
             request,
             [change("TOPIC", one.name, "CREATE", partitions=len(one.partitions)) for one in made],
         )
-    return _describe(context, request, message, wanted, failed)
+    return failed
 
 
 def _is_left_out(context: Context, image: ClusterImage, wanted: _Wanted) -> bool:
@@ -246,14 +309,34 @@ def _brokers_shown(
     ]
 
 
+def _differs(context: Context, message: MetadataRequest) -> bool:
+    """Whether callers are told different things of a topic."""
+    return message.include_topic_authorized_operations and context.authorizer is not None
+
+
+async def _described_then(
+    context: Context,
+    request: Request,
+    message: MetadataRequest,
+    wanted: _Wanted,
+    ready: Awaitable[Mapping[str, ErrorCode]],
+) -> Encoded:
+    return _describe(context, request, message, wanted, await ready)
+
+
 def _describe(
     context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
 ) -> Encoded:
     """The response, put together from pieces that are encoded already (``metadata_cache.py``)."""
+    bodies = None if wanted.topics is None else _topics_described(context, request, message, wanted, failed)
+    return _put_together(context, request, message, wanted, bodies)
+
+
+def _put_together(
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, bodies: Sequence[bytes] | None
+) -> Encoded:
+    """The response. ``bodies``: encoded topics; None for all that there are."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
-    cache.follow(image, context.partitions.offline_changes)
-    kind = (version, _operations(context, message))
-    differs = message.include_topic_authorized_operations and context.authorizer is not None
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
         brokers=_brokers_shown(context, request, image, wanted),
@@ -265,24 +348,36 @@ def _describe(
             else NOT_ASKED
         ),
     )
+    if bodies is not None:
+        return Encoded(put_together(version, frame, len(bodies), bodies))
+    kind = (version, _operations(context, message))
+    cache.follow(image, context.partitions.offline_changes)
 
     def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
         return topic_shown(context, topic, partitions, kind[1])
 
-    if wanted.topics is None and not differs:
-        body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
-        return Encoded(body)
+    body = put_together(version, frame, len(image.topics_by_name), [cache.all_topics(kind, describe)])
+    return Encoded(body)
+
+
+def _topics_described(
+    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
+) -> list[bytes]:
+    """Topics that are named, encoded, and those that the caller may not see."""
+    image, version, cache = context.image, request.api_version, context.metadata_cache
+    cache.follow(image, context.partitions.offline_changes)
+    kind = (version, _operations(context, message))
+    differs = _differs(context, message)
+
+    def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
+        return topic_shown(context, topic, partitions, kind[1])
+
     topics = [cache.unknown(kind, one) for one in wanted.denied]
-    asked: Sequence[MetadataRequestTopic]
-    if wanted.topics is None:
-        asked = [MetadataRequestTopic(NO_TOPIC_ID, name) for name in image.topics_by_name]
-    else:
-        asked = wanted.topics
-    for name, topic_id in dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in asked):
+    for name, topic_id in dict.fromkeys((_name_asked(topic), topic.topic_id) for topic in wanted.topics or ()):
         found = image.topic(name) if name is not None else image.topic_by_id(topic_id)
         if found is not None and differs:
             allowed = operations(context, request.caller, ResourceType.TOPIC, found.name, TOPIC_OPERATIONS)
-            topics.append(cache.unknown(kind, topic_shown(context, found, found.partitions, allowed)))
+            topics.append(with_operations(version, cache.topic(kind, found, describe), allowed))
         elif found is not None:
             topics.append(cache.topic(kind, found, describe))
         elif name is None:
@@ -291,7 +386,7 @@ def _describe(
         else:
             missing = MetadataResponseTopic(error_code=failed.get(name, _why_unknown(name)), name=name)
             topics.append(cache.unknown(kind, missing))
-    return Encoded(put_together(version, frame, len(topics), topics))
+    return topics
 
 
 def _name_asked(topic: MetadataRequestTopic) -> str | None:

@@ -209,6 +209,13 @@ class MetadataCache:
         return found
 
 
+def with_operations(version: int, topic: bytes, operations: int) -> bytes:
+    """An encoded topic, with other authorized operations. ``version`` is ``TOPIC_OPERATIONS`` or newer."""
+    behind = 1 if version >= FLEXIBLE else 0
+    end = len(topic) - behind
+    return b"%b%b%b" % (topic[: end - INT32.size], INT32.pack(operations), topic[end:])
+
+
 def put_together(version: int, frame: MetadataResponse, count: int, topics: Iterable[bytes]) -> bytes:
     """The body of a response: ``frame``, which has no topics, with ``count`` encoded topics in their place."""
     empty = encode_response(ApiKey.METADATA, version, frame)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from app import turns
 from app.handlers import metadata
 from app.handlers.context import Request
 from app.handlers.metadata import handle
+from app.handlers.metadata_cache import TOPIC_OPERATIONS, with_operations
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
-from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
-from app.wire.codec import decode_response, encode_response
+from app.wire.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from app.wire.codec import decode_response, encode_response, struct_encoder
 from app.wire.versions import SERVED
 from tests.handlers.admin_bench import admin_bench
 from tests.support.callers import SOMEBODY
@@ -112,3 +119,81 @@ async def test_a_topic_that_changes_all_the_time_is_told_all_the_same(monkeypatc
         assert found is not None
         told = decode_response(ApiKey.METADATA, LAST, memoryview(found.body)).topics[0].partitions
         assert told[1].leader_epoch == bench.context.image.topics_by_name["t"].partitions[1].leader_epoch
+
+
+@pytest.mark.parametrize("version", range(FIRST, LAST + 1))
+@pytest.mark.parametrize("named", [True, False])
+async def test_many_topics_are_described_in_portions_as_they_are_at_once(
+    monkeypatch: pytest.MonkeyPatch, version: int, named: bool
+) -> None:
+    async with admin_bench() as bench:
+        for number in range(7):
+            await bench.controller.create_topic(f"t{number}", 1 + number)
+        names = ["t3", "none", "t1", "t3", "t6", "t0", "other", "t4", "none", "t2"]
+        request = Request(int(ApiKey.METADATA), version, 1, "test", SOMEBODY)
+        asked = [MetadataRequestTopic(name=name) for name in names] if named else None
+        message = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        if not named:
+            if version < metadata.NULL_TOPICS_FROM:
+                message.topics = []
+            # Who is told other things than others are has his own list of topics.
+            monkeypatch.setattr(metadata, "_differs", lambda *_: True)
+            monkeypatch.setattr(metadata, "operations", lambda *_: 5)
+            monkeypatch.setattr(metadata, "with_operations", lambda version, topic, operations: topic)
+        at_once = handle(bench.context, request, message)
+        assert not isinstance(at_once, Awaitable)
+        monkeypatch.setattr(metadata, "TOPICS_AT_ONCE", 2)
+        monkeypatch.setattr(metadata, "SLICE_TOPICS", 2)
+        monkeypatch.setattr(turns, "PORTION_S", 0.0)
+        answer = handle(bench.context, request, message)
+        assert isinstance(answer, Coroutine)
+        steps = list(_awaited(answer))
+        assert steps[-1].body == at_once.body
+        assert len(steps) > 3, "others are served in between"
+
+
+def _awaited(answer: Coroutine[Any, Any, Any]) -> Iterator[Any]:
+    """Run a coroutine whose pauses are places in the queue of long work, which come to be at once."""
+    while True:
+        try:
+            place = answer.send(None)
+        except StopIteration as over:
+            yield over.value
+            return
+        if not place.done():
+            place.set_result(None)
+        yield None
+
+
+async def test_a_topic_that_is_gone_meanwhile_is_left_out_of_a_list_that_the_broker_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with admin_bench() as bench:
+        for number in range(6):
+            await bench.controller.create_topic(f"t{number}", 1)
+        monkeypatch.setattr(metadata, "_differs", lambda *_: True)
+        monkeypatch.setattr(metadata, "operations", lambda *_: 5)
+        monkeypatch.setattr(metadata, "TOPICS_AT_ONCE", 2)
+        monkeypatch.setattr(metadata, "SLICE_TOPICS", 2)
+        monkeypatch.setattr(turns, "PORTION_S", 0.0)
+        request = Request(int(ApiKey.METADATA), LAST, 1, "test", SOMEBODY)
+        message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        steps = _awaited(handle(bench.context, request, message))
+        assert next(steps) is None
+        await bench.controller.delete_topic("t5")
+        body = list(steps)[-1].body
+        told = decode_response(ApiKey.METADATA, LAST, memoryview(body)).topics
+        assert [(one.name, one.error_code, one.topic_authorized_operations) for one in told] == [
+            (f"t{number}", 0, 5) for number in range(5)
+        ]
+
+
+@pytest.mark.parametrize("version", range(TOPIC_OPERATIONS, LAST + 1))
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_other_operations_of_an_encoded_topic_are_what_the_codec_makes(version: int, partitions: int) -> None:
+    shown = [MetadataResponsePartition(partition_index=index) for index in range(partitions)]
+    topic = MetadataResponseTopic(name="t", partitions=shown, topic_authorized_operations=-(1 << 31))
+    encode = struct_encoder(ApiKey.METADATA, version, "MetadataResponseTopic")
+    kept = encode(topic)
+    topic.topic_authorized_operations = 4088
+    assert with_operations(version, kept, 4088) == encode(topic)
