@@ -30,6 +30,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
@@ -235,10 +236,11 @@ class DirectoryWork:
         return descriptor
 
     def _make_one(self, directory: str) -> None:
-        """Make one directory with the store's permissions. Raises: OSError."""
+        """Make one directory with the store's permissions. It keeps the set-group-ID bit of its parent. Raises: OSError."""
         os.mkdir(directory, self._permissions.directory)
         if self._permissions.exact:
-            os.chmod(directory, self._permissions.directory)
+            inherited = os.stat(directory).st_mode & stat.S_ISGID
+            os.chmod(directory, self._permissions.directory | inherited)
 
     # --- reads ------------------------------------------------------------------------------------------------------
 

@@ -683,6 +683,17 @@ async def test_a_store_that_is_shared_by_its_address_lets_the_group_read(tmp_pat
         os.umask(before)
 
 
+async def test_new_directories_of_a_shared_store_keep_the_group_of_their_parent(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    root.chmod(0o2770)
+    await fill(root, 0o770)
+    again = DirectoryStore(root)
+    await again.open()
+    await again.put("other/four", b"4")
+    assert {path.stat().st_mode & 0o7777 for path in [root, *root.rglob("*")] if path.is_dir()} == {0o2770}
+
+
 async def test_an_existing_store_keeps_its_permissions(tmp_path: Path) -> None:
     root = tmp_path / "store"
     for name in ("data", directory_work.INSTANCES):
