@@ -81,7 +81,7 @@ SHARE_MS: Final = 5_000
 LOOK_MS: Final = 30_000
 """A broker may have to read what is in the object store."""
 HOLD_MS: Final = 20_000
-"""A leader waits for its image, and for copies under way."""
+"""A leader waits ``copy_holds.HOLD_WAIT_S`` for its image and for copies under way."""
 PRODUCE_VERSION: Final = 12
 """The last that names topics."""
 PRODUCE_MS: Final = 5_000

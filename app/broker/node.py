@@ -417,6 +417,7 @@ class Node:
             image=lambda: self.cluster.image,
             newest=lambda: self.cluster.log.next_sequence - 1,
             settle=member.controller.settle,
+            in_office=lambda: member.controller.active,
             faults=self.faults,
         )
         metrics = ApiMetrics(self.registry, config.broker_rack)

@@ -36,13 +36,16 @@ from app.faults import Faults
 from app.metadata.changes import LeaderEpochs, LeadersHaveChanged
 from app.metadata.cluster import BrokerImage, ClusterImage, TopicImage
 from app.metadata.control import HoldId, HoldRequest, HoldResponse
-from app.tiering.remote_log_manager import HOLD_WAIT_S, RemoteLogManager
+from app.tiering.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 ENDED_EARLY_MAX: Final = 1000
 """Ends of holds that did not come yet, which are remembered."""
 HELD_MAX: Final = 1000
 """Holds at a time, on one leader."""
+HOLD_WAIT_S: Final = 15.0
+"""Maximum time that a leader waits for its image, and until no segment of the topic is being copied, together. The controller waits
+5 s longer for the answer. A broker that passes the change on must be answered within 30 s."""
 REPEAT_S: Final = 0.5
 UNREGISTERED: Final = -1
 """The broker epoch of a broker that is not registered."""
@@ -96,7 +99,8 @@ class CopyHolds:
         ``sequence``: the entry of the cluster log that is waited for first. If this raises, nothing is held.
         Raises: LeadersHaveChanged; RequestRejected NOT_CONTROLLER; LimitExceeded; StorageUnavailable.
         """
-        await self._applied(sequence)
+        until_s = asyncio.get_running_loop().time() + HOLD_WAIT_S  # for both waits: the controller waits little longer
+        await self._applied(sequence, until_s)
         keys = {TopicIdPartition(hold.topic_id, index): epoch for index, epoch in partitions.items()}
         self._check_epochs(keys)
         if self._image().controller.epoch != hold.controller_epoch or hold in self._ended_early:
@@ -110,7 +114,7 @@ class CopyHolds:
         self._holds[hold] = None
         self._tier.hold_copies(hold.topic_id)
         try:
-            segments = await self._tier.count_held(list(keys))
+            segments = await self._tier.count_held(list(keys), until_s)
             self._check_epochs(keys)
         except BaseException:
             self._over(hold)
@@ -150,10 +154,10 @@ class CopyHolds:
                     f"Partition {key.partition} is not led here in leader epoch {epoch}. Try again."
                 )
 
-    async def _applied(self, sequence: int) -> None:
+    async def _applied(self, sequence: int, until_s: float) -> None:
         """Raises: StorageUnavailable."""
         try:
-            async with asyncio.timeout(HOLD_WAIT_S):
+            async with asyncio.timeout_at(until_s):
                 while self._image().sequence < sequence:
                     await self._followed.wait()
         except TimeoutError:

@@ -56,9 +56,6 @@ BEGUN_SLICE: Final = 16
 """Rounds begun before the loop serves other work. A round in which nothing is due takes about 0.1 ms."""
 ATTACH_WAIT_S: Final = 10.0
 """Maximum time that a change of a log's start waits for a partition that was just created."""
-HOLD_WAIT_S: Final = 15.0
-"""Maximum time that a change of a topic waits until no segment of it is being copied. Shorter than the 30 s within which a broker
-that passes the change on must be answered."""
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
 """Time between two looks for orphans of a partition. Orphans only take space, and a look costs two LISTs."""
@@ -267,19 +264,19 @@ class RemoteLogManager:
         """Topics of which no copy begins now."""
         return frozenset(self._held)
 
-    async def count_held(self, keys: Sequence[TopicIdPartition]) -> int:
+    async def count_held(self, keys: Sequence[TopicIdPartition], until_s: float) -> int:
         """The segments of these partitions that are in the store or being copied, once none has a round under way. For the time
         after ``hold_copies`` of their topic.
 
-        Raises: StorageUnavailable if they are not at rest, or not attached, within ``HOLD_WAIT_S``.
+        ``until_s``: loop time of the end of the wait. Raises: StorageUnavailable if they are not at rest, or not attached, by then.
         """
-        led = await self._at_rest(keys)
+        led = await self._at_rest(keys, until_s)
         return sum(len(one.manifest.state.finished) + len(one.manifest.state.pending_copies()) for one in led)
 
-    async def _at_rest(self, keys: Sequence[TopicIdPartition]) -> list[LedPartition]:
+    async def _at_rest(self, keys: Sequence[TopicIdPartition], until_s: float) -> list[LedPartition]:
         """Wait until each of these partitions is attached and has no round under way. Raises: StorageUnavailable."""
         try:
-            async with asyncio.timeout(HOLD_WAIT_S):
+            async with asyncio.timeout_at(until_s):
                 while True:
                     led = [found for key in keys if (found := self._partitions.get(key)) is not None]
                     if len(led) < len(keys):

@@ -10,12 +10,13 @@ from uuid import UUID
 
 import pytest
 
+from app.broker.control_link import HOLD_MS
 from app.errors import ErrorCode, LimitExceeded, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.metadata.changes import LeadersHaveChanged
 from app.metadata.cluster import ClusterImage, ControllerImage, PartitionImage, TopicImage
 from app.metadata.control import HoldId
-from app.tiering.copy_holds import CopyHolds, HoldsOfLeaders
+from app.tiering.copy_holds import HOLD_WAIT_S, CopyHolds, HoldsOfLeaders
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 TOPIC = TopicId(UUID(int=5))
@@ -30,6 +31,7 @@ class Tier:
     def __init__(self) -> None:
         self.held: Counter[UUID] = Counter()
         self.segments = 0
+        self.until_s = 0.0
         self.rests = asyncio.Event()
         self.rests.set()
 
@@ -40,8 +42,9 @@ class Tier:
         self.held[topic_id] -= 1
         assert self.held[topic_id] >= 0, "released twice"
 
-    async def count_held(self, keys: Sequence[TopicIdPartition]) -> int:
+    async def count_held(self, keys: Sequence[TopicIdPartition], until_s: float) -> int:
         assert self.held[TOPIC]
+        self.until_s = until_s
         await self.rests.wait()
         return self.segments
 
@@ -121,6 +124,19 @@ async def test_a_hold_waits_for_the_image_that_the_controller_has() -> None:
     leader.applies(11)
     assert await beginning == 0
     assert leader.held
+
+
+async def test_a_leader_waits_for_its_image_and_for_copies_until_one_deadline() -> None:
+    leader, loop = Leader(), asyncio.get_running_loop()
+    beginning = asyncio.create_task(leader.holds.begin(HOLD, 11, EPOCHS))
+    await asyncio.sleep(0)
+    asked_s = loop.time()
+    while loop.time() <= asked_s:
+        await asyncio.sleep(0)
+    leader.applies(11)
+    await beginning
+    assert leader.tier.until_s <= asked_s + HOLD_WAIT_S
+    assert HOLD_WAIT_S * 1000 < HOLD_MS, "the controller is still there for the answer"
 
 
 async def test_who_stops_to_lead_before_its_copies_rest_has_counted_for_nothing() -> None:

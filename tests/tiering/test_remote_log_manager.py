@@ -718,11 +718,16 @@ def test_keys_lie_where_the_layout_says(tmp_path: Path) -> None:
     run_world(tmp_path, scenario)
 
 
+def soon_s() -> float:
+    """Until when counts wait for copies under way."""
+    return asyncio.get_running_loop().time() + 15
+
+
 def test_while_copies_are_held_none_begins_and_they_go_on_afterwards(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         for _ in range(2):
             world.tier.hold_copies(TOPIC)
-        assert await world.tier.count_held([KEY]) == 0
+        assert await world.tier.count_held([KEY], soon_s()) == 0
         world.append(40)
         assert len(world.log.segments()) > 5
         for _ in range(2):
@@ -743,7 +748,7 @@ def test_a_copy_under_way_is_waited_for_and_counted(tmp_path: Path) -> None:
         await world.until(lambda: world.status().phase == "announcing")
         assert world.manifest.state.entries == [], "that it begins is not written yet"
         world.tier.hold_copies(TOPIC)
-        assert await world.tier.count_held([KEY]) > 0
+        assert await world.tier.count_held([KEY], soon_s()) > 0
         known = len(world.manifest.state.entries)
         await asyncio.sleep(60)
         assert len(world.manifest.state.entries) == known
@@ -755,7 +760,7 @@ def test_a_partition_that_is_not_led_here_is_not_taken_for_an_empty_one(tmp_path
     async def scenario(world: World) -> None:
         world.tier.hold_copies(TOPIC)
         with pytest.raises(StorageUnavailable, match="try again"):
-            await world.tier.count_held([KEY, TopicIdPartition(TOPIC, PartitionIndex(1))])
+            await world.tier.count_held([KEY, TopicIdPartition(TOPIC, PartitionIndex(1))], soon_s())
 
     run_world(tmp_path, scenario)
 
