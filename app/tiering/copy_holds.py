@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from app.errors import (
     BrokerUnavailable,
     ErrorCode,
+    FencedError,
     FirnError,
     LimitExceeded,
     ProtocolError,
@@ -191,12 +192,13 @@ class HoldsOfLeaders:
         image: Callable[[], ClusterImage],
         newest: Callable[[], int],
         settle: Callable[[], Awaitable[object]],
+        in_office: Callable[[], bool],
         faults: Faults,
     ) -> None:
-        """``newest``: the number of the newest entry of the cluster log. ``settle``: as ``ClusterChanges.settle``. ``link`` is
-        None on a broker that is alone."""
+        """``newest``: the number of the newest entry of the cluster log. ``settle``: as ``ClusterChanges.settle``. ``in_office``:
+        whether this broker is the controller, as far as it knows. ``link`` is None on a broker that is alone."""
         self._own, self._link, self._broker_id, self._image = own, link, broker_id, image
-        self._newest, self._settle, self._faults = newest, settle, faults
+        self._newest, self._settle, self._in_office, self._faults = newest, settle, in_office, faults
         self._numbers: Counter[int] = Counter()
         """How many holds were begun, by controller epoch."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -291,26 +293,40 @@ class HoldsOfLeaders:
         while undecided:
             try:
                 await self._settle()
-            except (StorageUnavailable, LimitExceeded):
+            except FencedError:
+                return  # this broker stops
+            except FirnError as error:
+                if not self._in_office() or self._outdated(asked.hold):
+                    # Another broker is the controller, or this one is it again: that record ends the hold everywhere.
+                    self._faults.over(HOLDING, asked.topic)
+                    return
+                sentence = (
+                    f"no segments of {asked.topic} are copied until it is known whether its configuration has changed; will "
+                    f"try again: {error}"
+                )
+                self._faults.met(HOLDING, asked.topic, sentence, lasting=True)
                 await asyncio.sleep(REPEAT_S)
-            except FirnError:
-                return  # another broker is the controller, or takes this one's place: its record ends the hold everywhere
             else:
                 undecided = False
         sequence = self._newest()
-        left = dict(asked.leaders)
-        while left:
-            image = self._image()
-            if image.controller.epoch > asked.hold.controller_epoch:
-                break
-            for leader, broker_epoch in list(left.items()):
-                if await self._ends(asked.hold, leader, broker_epoch, sequence):
-                    del left[leader]
-            if left:
-                sentence = f"brokers {sorted(left)} copy no segments of {asked.topic} until they can be reached; will try again"
-                self._faults.met(HOLDING, asked.topic, sentence, lasting=True)
-                await asyncio.sleep(REPEAT_S)
+        unreached: set[BrokerId] = set()
+        await asyncio.gather(*(self._tell(asked, leader, sequence, unreached) for leader in asked.leaders))
         self._faults.over(HOLDING, asked.topic)
+
+    async def _tell(self, asked: _Asked, leader: BrokerId, sequence: int, unreached: set[BrokerId]) -> None:
+        """Say to one leader that the hold is over, until it answers or cannot have it any more."""
+        while not self._outdated(asked.hold):
+            if await self._ends(asked.hold, leader, asked.leaders[leader], sequence):
+                break
+            unreached.add(leader)
+            sentence = f"brokers {sorted(unreached)} copy no segments of {asked.topic} until they can be reached; will try again"
+            self._faults.met(HOLDING, asked.topic, sentence, lasting=True)
+            await asyncio.sleep(REPEAT_S)
+        unreached.discard(leader)
+
+    def _outdated(self, hold: HoldId) -> bool:
+        """Whether there is the record of a later controller, which ends the hold on every leader."""
+        return self._image().controller.epoch > hold.controller_epoch
 
     async def _ends(self, hold: HoldId, leader: BrokerId, broker_epoch: int, sequence: int) -> bool:
         """Whether the leader holds no copies for this any more, or will not once it has followed the cluster log."""

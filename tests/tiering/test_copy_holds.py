@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from app.broker.control_link import HOLD_MS
-from app.errors import ErrorCode, LimitExceeded, RequestRejected, StorageUnavailable
+from app.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.metadata.changes import LeadersHaveChanged
-from app.metadata.cluster import ClusterImage, ControllerImage, PartitionImage, TopicImage
-from app.metadata.control import HoldId
-from app.tiering.copy_holds import HOLD_WAIT_S, CopyHolds, HoldsOfLeaders
+from app.metadata.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.control import HoldId, HoldRequest, HoldResponse
+from app.tiering.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 TOPIC = TopicId(UUID(int=5))
@@ -175,29 +175,40 @@ class Settling:
     """Whether the outcome of earlier changes can be found out."""
 
     def __init__(self) -> None:
-        self.fails = True
+        self.error: FirnError | None = StorageUnavailable("The store is away.")
         self.asked = 0
 
     async def settle(self) -> None:
         self.asked += 1
-        if self.fails:
-            raise StorageUnavailable("The store is away.")
+        if self.error is not None:
+            raise self.error
 
 
-def topic(leader: int = 1) -> TopicImage:
-    one = PartitionImage(PartitionIndex(0), BrokerId(leader), LeaderEpoch(4), 0, (ONE,), (ONE,))
-    return TopicImage(TOPIC, "t", (one,), {}, TimestampMs(0))
+def topic(*leaders: int) -> TopicImage:
+    found = [
+        PartitionImage(PartitionIndex(index), BrokerId(leader), LeaderEpoch(4), 0, (ONE,), (ONE,))
+        for index, leader in enumerate(leaders or (1,))
+    ]
+    return TopicImage(TOPIC, "t", tuple(found), {}, TimestampMs(0))
 
 
-def holds_of(leader: Leader, settling: Settling) -> HoldsOfLeaders:
+def holds_of(
+    leader: Leader,
+    settling: Settling,
+    *,
+    link: HoldLink | None = None,
+    in_office: Callable[[], bool] = lambda: True,
+    lines: list[str] | None = None,
+) -> HoldsOfLeaders:
     return HoldsOfLeaders(
         leader.holds,
-        None,
+        link,
         broker_id=ONE,
         image=lambda: leader.image,
         newest=lambda: leader.image.sequence,
         settle=settling.settle,
-        faults=Faults(lambda _: None),
+        in_office=in_office,
+        faults=Faults((lines if lines is not None else []).append),
     )
 
 
@@ -221,10 +232,92 @@ async def test_copies_stay_held_while_it_is_not_known_whether_the_change_was_mad
     while settling.asked < 5:
         await asyncio.sleep(0)
     assert leader.held
-    settling.fails = False
+    settling.error = None
     while leader.held:
         await asyncio.sleep(0)
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        RequestRejected(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Too many changes wait."),
+        CorruptionError("An entry is damaged."),
+        StorageUnavailable("The store is away."),
+    ],
+)
+async def test_a_controller_in_office_asks_for_the_outcome_again_whatever_refuses_it(
+    refusal: FirnError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    leader, settling = Leader(), Settling()
+    settling.error = refusal
+    lines: list[str] = []
+    running = asyncio.create_task((holds := holds_of(leader, settling, lines=lines)).run())
+    with pytest.raises(StorageUnavailable):
+        await make(holds, StorageUnavailable("Undecided."))
+    await turns_until(lambda: settling.asked > 3)
+    assert leader.held
+    assert [str(refusal) in line for line in lines] == [True], "it is told once"
+    settling.error = None
+    await turns_until(lambda: not leader.held)
+    running.cancel()
+
+
+async def test_a_controller_that_is_out_of_office_leaves_the_end_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    leader, settling = Leader(), Settling()
+    settling.error = RequestRejected(ErrorCode.NOT_CONTROLLER, "Another broker is the controller.")
+    running = asyncio.create_task((holds := holds_of(leader, settling, in_office=lambda: False)).run())
+    with pytest.raises(StorageUnavailable):
+        await make(holds, StorageUnavailable("Undecided."))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (settling.asked, leader.held) == (1, True)
+    leader.applies(11, controller_epoch=8)
+    assert not leader.held
+    running.cancel()
+
+
+class Link:
+    """Brokers that hold copies; of the end of a hold only some hear."""
+
+    def __init__(self, deaf: BrokerId) -> None:
+        self.deaf = deaf
+        self.told: set[BrokerId] = set()
+
+    async def hold_copies(self, to: BrokerImage, asked: HoldRequest) -> HoldResponse:
+        if not asked.partitions:
+            if to.broker_id == self.deaf:
+                await asyncio.Event().wait()
+            self.told.add(to.broker_id)
+        return HoldResponse()
+
+
+async def test_a_leader_that_does_not_answer_keeps_the_end_from_no_other() -> None:
+    leader, link = Leader(), Link(deaf=BrokerId(2))
+    brokers = {
+        BrokerId(number): BrokerImage(BrokerId(number), UUID(int=number), UUID(int=number), 1, (), None, TimestampMs(0))
+        for number in (1, 2, 3)
+    }
+    leader.image = replace(leader.image, brokers=brokers)
+    running = asyncio.create_task((holds := holds_of(leader, Settling(), link=link)).run())
+    async with holds.held(topic(2, 3, 1)):
+        pass
+    await turns_until(lambda: not leader.held)
+    assert link.told == {3}
+    running.cancel()
+
+
+async def turns_until(reached: Callable[[], bool]) -> None:
+    """Let all tasks take a step, until something is so."""
+    for _ in range(100):
+        if reached():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("it does not come about")
 
 
 async def test_copies_go_on_after_a_change_that_was_refused() -> None:
@@ -242,6 +335,6 @@ async def test_copies_go_on_after_a_change_that_was_refused() -> None:
 async def test_a_partition_without_a_leader_can_say_nothing() -> None:
     leader, settling = Leader(), Settling()
     with pytest.raises(RequestRejected, match="has no leader"):
-        async with holds_of(leader, settling).held(topic(leader=-1)):
+        async with holds_of(leader, settling).held(topic(-1)):
             pytest.fail("nobody has said anything")
     assert not leader.held
