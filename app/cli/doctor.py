@@ -431,9 +431,11 @@ async def _checked(
 
     pool = ThreadPool()
     location = parse_store_url(url)
-    folder_before = isinstance(location, DirectoryLocation) and location.path.exists()
-    blank = isinstance(location, DirectoryLocation) and DirectoryWork(location.path).is_blank()
+    folder_before = isinstance(location, DirectoryLocation) and os.path.exists(location.path)
+    blank = False
     try:
+        with suppress(OSError):  # a folder that cannot be listed is not blank; the store says why
+            blank = isinstance(location, DirectoryLocation) and DirectoryWork(location.path).is_blank()
         store = await open_store(url, pool=pool, rng=random.Random(), create=create)
         try:
             name_of_run = f"doctor-{uuid.uuid4().hex[:12]}"

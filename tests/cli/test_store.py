@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -71,3 +72,27 @@ async def test_the_doctor_leaves_an_empty_mount_point_empty_and_makes_no_store_w
     assert [one.name for one in failed] == ["store: open"]
     assert "may not be mounted" in failed[0].detail
     assert os.listdir(root) == []
+
+
+async def test_the_doctor_reports_a_store_directory_that_is_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.write_bytes(b"")
+    failed = [one for one in await store_checks(f"file://{root}") if not one.passed]
+    assert [one.name for one in failed] == ["store: open"]
+    assert str(root) in failed[0].detail
+    assert root.is_file()
+
+
+async def test_the_doctor_reports_a_store_directory_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    root = tmp_path / "store"
+    root.mkdir()
+    monkeypatch.setattr(os, "listdir", refuse)
+    failed = [one for one in await store_checks(f"file://{root}") if not one.passed]
+    assert [one.name for one in failed] == ["store: open"]
+    assert "give this user the permission" in failed[0].detail
+    assert root.is_dir(), "it is not taken for one that the checks made"
