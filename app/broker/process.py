@@ -363,8 +363,11 @@ class Broker:
                     probe.bind(address)
             except OSError as error:
                 holders = listeners_on(int(port)) if error.errno == EADDRINUSE else []
-                ends_soon = any(HTTP_MODULE in one.command and "serve" not in one.parent_command for one in holders)
-                if not ends_soon or asyncio.get_running_loop().time() >= deadline:
+                # Nobody is seen where it has just ended, or belongs to another user.
+                may_end = error.errno == EADDRINUSE and all(
+                    HTTP_MODULE in one.command and "serve" not in one.parent_command for one in holders
+                )
+                if not may_end or asyncio.get_running_loop().time() >= deadline:
                     by = f" by {holders[0]}" if holders else ""
                     raise ConfigError(
                         f"cannot listen on {self.config.http_address} for HTTP: {error.strerror or error}{by}; free the address, "

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from app.hot.producers import ProducerEntry
     from app.replication.partition import Partition
 
-PRODUCERS_MAX: Final = 100
-"""Producers and partitions of one connection. The one whose batch is missing for the longest time is judged again then."""
+PLACES_MAX: Final = 2_000
+"""Producers' partitions of one connection. Later ones are not remembered, and judged by their sequence."""
 HELD_MS: Final = 30_000
 """So long after its last refusal a missing batch counts as given up by its client, whose pauses are much shorter."""
 
@@ -80,9 +80,16 @@ class HeldSequences:
         self._missing.pop(place, None)
         if kafka_code(error) not in RETRIABLE:
             return  # the client will not send this one again
-        if len(self._missing) >= PRODUCERS_MAX:
-            del self._missing[next(iter(self._missing))]
+        self.forget_old(now_ms)
+        if known is None and len(self._missing) >= PLACES_MAX:
+            return  # to forget an older one would let the batches behind it pass
         self._missing[place] = _Missing(batch.epoch, batch.sequence, copy_of(error), now_ms)
+
+    def forget_old(self, now_ms: int) -> None:
+        """Forget batches that their clients have given up, or send elsewhere by now."""
+        missing = self._missing  # the one that was refused first is the first
+        while missing and now_ms - next(iter(missing.values())).refused_ms >= HELD_MS:
+            del missing[next(iter(missing))]
 
     def held(
         self,

@@ -58,6 +58,10 @@ class Session(Client):
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]
         self.now_ms = context.clock.now_ms()
+        if self.held is not None:
+            self.held.forget_old(self.now_ms)
+            if self.held.is_empty:
+                self.held = None
         refusal, quotas = context.refusal or self.held, context.quotas
         if not self.caller.rights.valid:
             self.speak_as(context.doorkeeper.renew(self.caller))
@@ -173,6 +177,7 @@ class Session(Client):
                 else:
                     if self.gathered:
                         gathering.flush(self)
+                        refusal = context.refusal or self.held
                     if slots:
                         break
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])

@@ -19,6 +19,7 @@ from app.machine.rpc import Handler, RpcClient
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
 from app.objectstore.health import StoreHealth
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
+from app.objectstore.split import WAL_KEYS
 from app.units import Buffer
 
 CALL_TIMEOUT_S: Final = 90.0
@@ -90,73 +91,77 @@ class StoreProxy:
 
     async def get(self, key: str) -> bytes:
         check_key(key)
-        return await self._call("store.get", key.encode())
+        return await self._call("store.get", key.encode(), key)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         check_key(key)
         check_range(start, end)
-        return await self._call("store.get_range", _encode(_Range(key, start, end)))
+        return await self._call("store.get_range", _encode(_Range(key, start, end)), key)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         check_key(key)
         check_range(0, length)
-        answer = await self._call("store.get_tail", _encode(_Range(key, 0, length)))
+        answer = await self._call("store.get_tail", _encode(_Range(key, 0, length)), key)
         return answer[_SIZE.size :], _SIZE.unpack_from(answer)[0]
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
-        return msgspec.msgpack.decode(await self._call("store.head", key.encode()), type=ObjectInfo)
+        return msgspec.msgpack.decode(await self._call("store.head", key.encode(), key), type=ObjectInfo)
 
     def encrypted_with(self, kms_key_id: str) -> NoReturn:
         raise AssertionError("segments are written by the store process itself")
 
     async def put(self, key: str, data: Buffer) -> None:
         check_key(key)
-        await self._call("store.put", _encode(_Write(key, data)))
+        await self._call("store.put", _encode(_Write(key, data)), key)
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         check_key(key)
         if len(data) < _WHOLE_BYTES_MAX:
-            await self._call("store.put_if_absent", _encode(_Write(key, data)))
+            await self._call("store.put_if_absent", _encode(_Write(key, data)), key)
         else:
             # As msgpack has it, without a copy of the data.
             lead = _PAIR + _encode(key) + _BIN_32.pack(_BIN_32_CODE, len(data))
-            await self._call("store.put_if_absent", data, lead=lead)
+            await self._call("store.put_if_absent", data, key, lead=lead)
 
     async def delete(self, key: str) -> None:
         check_key(key)
-        await self._call("store.delete", key.encode())
+        await self._call("store.delete", key.encode(), key)
 
     async def delete_many(self, keys: list[str]) -> None:
         assert len(keys) <= LIST_LIMIT_MAX, len(keys)
         for key in keys:
             check_key(key)
-        await self._call("store.delete_many", _encode(keys))
+        await self._call("store.delete_many", _encode(keys), min(keys, default=""))
 
     async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = LIST_LIMIT_MAX
     ) -> list[ObjectInfo]:
         check_prefix(prefix)
         assert 0 < limit <= LIST_LIMIT_MAX, limit
-        answer = await self._call("store.list_objects", _encode(_List(prefix, start_after, limit)))
+        answer = await self._call("store.list_objects", _encode(_List(prefix, start_after, limit)), prefix)
         return msgspec.msgpack.decode(answer, type=list[ObjectInfo])
 
     async def begin_upload(self, key: str) -> ProxyUpload:
         check_key(key)
-        return ProxyUpload(self, key, (await self._call("store.begin_upload", key.encode())).decode())
+        return ProxyUpload(self, key, (await self._call("store.begin_upload", key.encode(), key)).decode())
 
     async def list_uploads(self, prefix: str) -> list[UploadInfo]:
         check_prefix(prefix)
-        return msgspec.msgpack.decode(await self._call("store.list_uploads", prefix.encode()), type=list[UploadInfo])
+        return msgspec.msgpack.decode(
+            await self._call("store.list_uploads", prefix.encode(), prefix), type=list[UploadInfo]
+        )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
         check_key(key)
-        await self._call("store.abort_upload", _encode(_UploadName(key, upload_id)))
+        await self._call("store.abort_upload", _encode(_UploadName(key, upload_id)), key)
 
     async def close(self) -> None:
         """Nothing to release: the connection is its owner's, and the store is closed by its own process."""
 
-    async def _call(self, method: str, payload: Buffer, *, lead: bytes = b"") -> bytes:
+    async def _call(self, method: str, payload: Buffer, key: str, *, lead: bytes = b"") -> bytes:
+        if key.startswith(WAL_KEYS):  # perhaps in a store of their own, which says nothing of the other
+            return await self._rpc.call(method, payload, self._timeout_s, lead=lead)
         health = self.health
         request = health.begin()
         try:
@@ -184,10 +189,10 @@ class ProxyUpload:
 
     async def put_part(self, number: int, data: Buffer) -> None:
         assert 1 <= number <= PART_NUMBER_MAX, number
-        await self._proxy._call("store.put_part", _encode(_Part(self.key, self.upload_id, number, data)))
+        await self._proxy._call("store.put_part", _encode(_Part(self.key, self.upload_id, number, data)), self.key)
 
     async def complete(self) -> None:
-        await self._proxy._call("store.complete", _encode(_UploadName(self.key, self.upload_id)))
+        await self._proxy._call("store.complete", _encode(_UploadName(self.key, self.upload_id)), self.key)
 
     async def abort(self) -> None:
         await self._proxy.abort_upload(self.key, self.upload_id)

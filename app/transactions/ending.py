@@ -246,10 +246,6 @@ class Endings:
         portion = Portion()
         written = _Written(await ordered(targets, portion, key=_itself))
         while True:
-            self._write_markers(ending, written, portion)
-            if not written.left:
-                break
-            await portion.rest()
             try:
                 current = self._is_current(ending)
             except RequestRejected:
@@ -259,6 +255,10 @@ class Endings:
                 error = RequestRejected(ErrorCode.NOT_COORDINATOR, "another broker ends the transaction")
                 written.refused.update(dict.fromkeys(written.left, error))
                 break
+            self._write_markers(ending, written, portion)
+            if not written.left:
+                break
+            await portion.rest()
         return written.refused | await _failed(written.waiting, portion)
 
     def _write_markers(self, ending: _Ending, written: _Written, portion: Portion) -> None:

@@ -27,7 +27,8 @@ TOPIC, VALUE = "secret-topic", b"secret-record"
 
 ASKS_NO_BROKER: Final = frozenset(
     {
-        "serve", "wait", "stop", "http", "demo", "verify", "doctor", "cost", "tls init", "tls show", "iam policy", "cluster place",
+        "serve", "wait", "stop", "http", "demo", "verify", "doctor", "store init", "cost",
+        "tls init", "tls show", "iam policy", "cluster place",
         "tier adopt", "tier accept-loss", "job archive", "job verify", "job audit", "job compact", "job replay",
     }
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, SequenceRefused, StorageUnavailable
-from app.handlers.held_sequences import HELD_MS, PRODUCERS_MAX, HeldSequences, Sequenced, sequenced
+from app.handlers.held_sequences import HELD_MS, PLACES_MAX, HeldSequences, Sequenced, sequenced
 from app.hot.producers import SEQUENCE_MASK, ProducerEntry
 from tests.handlers.conversation import batch
 from tests.handlers.test_produce import produce
@@ -96,12 +96,25 @@ def test_a_missing_batch_that_is_refused_for_good_is_waited_for_no_more() -> Non
     assert held.is_empty
 
 
-def test_one_connection_keeps_so_many_producers() -> None:
+def test_beyond_the_limit_the_first_missing_batches_stay_and_no_later_one_stands_for_them() -> None:
     held = HeldSequences()
-    for producer_id in range(PRODUCERS_MAX + 1):
-        held.refused(T, P, sent(5, producer_id=producer_id), FULL, 0)
-    assert held.held(T, P, sent(6, producer_id=0), None, 0) is None
-    assert held.held(T, P, sent(6, producer_id=1), None, 0) is not None
+    for sequence in (5, 6, 7):  # three requests, each of one batch for each partition
+        for partition in range(PLACES_MAX + 100):
+            error = held.held(T, partition, sent(sequence), None, 0)
+            assert (error is not None) == (sequence > 5 and partition < PLACES_MAX)
+            held.refused(T, partition, sent(sequence), FULL, 0)
+    assert held.held(T, 0, sent(6), None, 0) is not None
+    assert held.held(T, PLACES_MAX, sent(6), None, 0) is None
+
+
+def test_batches_that_were_given_up_are_forgotten_although_nothing_more_comes_for_them() -> None:
+    held = missing(5)
+    held.refused("u", P, sent(1), FULL, HELD_MS // 2)
+    held.forget_old(HELD_MS)
+    assert held.held(T, P, sent(6), None, HELD_MS) is None
+    assert held.held("u", P, sent(2), None, HELD_MS) is not None
+    held.forget_old(2 * HELD_MS)
+    assert held.is_empty
 
 
 def test_only_batches_with_a_sequence_are_looked_at() -> None:

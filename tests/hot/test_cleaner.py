@@ -538,6 +538,27 @@ async def test_a_topic_deleted_while_others_are_looked_at_is_not_compacted_nor_i
     await manager.close()
 
 
+async def test_a_log_that_is_rewritten_for_the_tier_while_others_are_looked_at_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.hot.cleaning.cleaner.LOGS_PER_TURN", 2)
+    fs, clock, said = sim(), ManualClock(), list[str]()
+    manager, log = await opened(fs, clock)
+    for _ in range(3):
+        log.append_as_leader(keyed((b"k", b"v")), now_ms=NOW)
+        await roll(log)
+    new_log(manager, "other")
+    cleaner = cleaner_over(manager, fs, clock=clock, said=said.append)
+    cleaning = asyncio.create_task(cleaner.clean_next())
+    await asyncio.sleep(0)
+    other = log.begin_cleaning(lambda: None)
+    assert not await cleaning
+    log.finish_cleaning(other)
+    assert await cleaner.clean_next()
+    assert not said
+    await manager.close()
+
+
 async def test_a_held_segment_is_neither_replaced_nor_is_one_about_to_be_replaced_held() -> None:
     manager, log = await opened(sim(), ManualClock())
     async with running(manager):

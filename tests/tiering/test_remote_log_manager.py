@@ -743,7 +743,7 @@ def test_while_copies_are_held_none_begins_and_they_go_on_afterwards(tmp_path: P
 
 def test_a_copy_under_way_is_waited_for_and_counted(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(4000, 4000))]
+        world.store.faults = [Fault(FaultKind.LATENCY, latency_ms=(2000, 2000))]
         world.append(10)
         await world.until(lambda: world.status().phase == "announcing")
         assert world.manifest.state.entries == [], "that it begins is not written yet"

@@ -202,8 +202,10 @@ class LogCleaner:
         self._ratio_max, self._overdue_ms_max = ratio_max, overdue_ms_max
         if self._uncleanable:
             self._uncleanable = {log: why for log, why in self._uncleanable.items() if log.offline_error is None}
-        # It may have gone while others were looked at.
-        return None if best is None or best[0].offline_error is not None else best[0]
+        # It may have gone, or be rewritten for the tier, since the others were looked at.
+        if best is None or best[0].offline_error is not None or best[0].cleaning:
+            return None
+        return best[0]
 
     def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt:
         # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
