@@ -67,7 +67,7 @@ class _Claim:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.seen_bytes = -1
-        """What had arrived when the last second ended; -1 if none has ended since it began."""
+        """What had arrived when the last second ended; -1 if the connection has not been read ever since."""
         self.silent_seconds = 0
 
 
@@ -97,6 +97,8 @@ class FrameMemory(Generic[C]):
         held = 0 if claim is None else claim.size_bytes
         more = size_bytes - held
         if more > 0 and 0 <= self._max < self.bytes + more and next(iter(self._claims), connection) is not connection:
+            if claim is not None:
+                claim.seen_bytes = -1
             self._waiting.append(connection)
             return False
         if claim is None:
@@ -156,12 +158,13 @@ class FrameMemory(Generic[C]):
 
     def ended_after_a_second(self) -> list[C]:
         """A second has passed in which somebody waited. Returns: connections to be ended, because their clients have stopped or are
-        too slow."""
+        too slow. A connection that was not read for all of the second is none of them."""
         ended = []
         for place, (connection, claim) in enumerate(self._claims.items()):
             arrived, seen = connection.arrived_bytes, claim.seen_bytes
-            claim.seen_bytes = arrived
+            claim.seen_bytes = arrived if connection.reads else -1
             if seen < 0 or not connection.reads:
+                # Only a second in which it was read throughout says something about its client.
                 claim.silent_seconds = 0
                 continue
             claim.silent_seconds = claim.silent_seconds + 1 if arrived == seen else 0

@@ -149,6 +149,43 @@ def test_the_longest_arriving_frame_is_ended_if_it_only_trickles() -> None:
     assert memory.ended_after_a_second() == [trickle]
 
 
+def test_a_connection_that_was_not_read_for_the_whole_second_is_not_judged_by_it() -> None:
+    memory: FrameMemory[Frame] = FrameMemory(MIB)
+    oldest, next_one, third = (Frame(memory, MIB) for _ in range(3))
+    assert oldest.arrive(50_000)
+    assert next_one.arrive(100_000)
+    assert oldest.arrive(150_000)
+    assert not next_one.arrive(200_000), "it holds a part and waits for more"
+    assert not third.arrive(200_000)
+    memory.ended_after_a_second()
+    assert oldest.arrive(600_000)
+    memory.ended_after_a_second()
+    assert oldest.arrive(MIB)
+    memory.wake()  # Just before the second is over.
+    assert next_one.reads
+    assert memory.is_waited_for
+    assert memory.ended_after_a_second() == [], "it has been read for a moment only"
+    assert memory.ended_after_a_second() == [next_one], "it has been read for a second, and nothing came"
+
+
+def test_a_connection_that_had_to_wait_within_a_second_is_not_judged_by_it() -> None:
+    memory: FrameMemory[Frame] = FrameMemory(MIB)
+    oldest, next_one, third = (Frame(memory, MIB) for _ in range(3))
+    assert oldest.arrive(50_000)
+    assert next_one.arrive(100_000)
+    assert oldest.arrive(150_000)
+    assert not third.arrive(200_000)
+    assert memory.ended_after_a_second() == []
+    assert not next_one.arrive(200_000)
+    assert oldest.arrive(600_000)
+    assert oldest.arrive(MIB)
+    memory.wake()
+    assert next_one.reads
+    assert memory.is_waited_for
+    next_one.arrived_bytes -= 200_000 - SECOND_BYTES_MIN // 2  # It had to wait after a few bytes.
+    assert memory.ended_after_a_second() == []
+
+
 def test_before_a_login_nobody_waits_and_the_longest_arriving_frame_makes_room() -> None:
     memory: FrameMemory[Frame] = FrameMemory(MIB, unproven_bytes_max=1000)
     first, second, third = (Frame(memory, MIB, is_proven=False) for _ in range(3))
