@@ -76,6 +76,10 @@ class Shared(Protocol):
         """No frame is arriving."""
         ...
 
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes of at most one read of ``scratch`` that a connection holds back; negative if it no longer does."""
+        ...
+
     def keep(self, size_bytes: int) -> None:
         """Count bytes that are kept without a claim, until ``unreserve``."""
         ...
@@ -348,15 +352,22 @@ class ConnectionCore(ABC):
         self._pending = b""
         self._drop_own()
         self.reads = False
-        if len(self._held) > OWN_FRAME_BYTES_MIN:
-            self._held_bytes = len(self._held)
-            self.server.keep(self._held_bytes)
+        size = len(self._held)
+        if size > OWN_FRAME_BYTES_MIN:
+            self._held_bytes = size
+            if size > len(self.server.scratch):
+                self.server.keep(size)  # of a long frame, which would have a claim
+            else:
+                self.server.hold(size)
 
     def _hold_no_more(self) -> None:
         self._held = None
         if self._held_bytes:
             size, self._held_bytes = self._held_bytes, 0
-            self.server.unreserve(size)
+            if size > len(self.server.scratch):
+                self.server.unreserve(size)
+            else:
+                self.server.hold(-size)
 
     def is_congested(self) -> bool:
         """Whether no request may be served now, whatever it is."""

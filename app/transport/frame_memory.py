@@ -9,6 +9,10 @@ that has been arriving for longest always gets what it needs. So frames come to 
 **A client that stops in the middle of its frame** keeps memory from others. While one waits, ``ended_after_a_second`` names the
 connections that have not received a byte for two seconds, and the longest arriving one if it is slow.
 
+**A connection that is not read**, because it is throttled or its answers have to leave first, may hold back what one read brought.
+That delays nobody either: each connection has one read at most, and many throttled clients would shut out all others. What is held
+back of a longer frame counts as the frame did.
+
 **Before a login** frames have memory of their own, which is small. If it is full, nobody waits: the connection whose frame has been
 arriving for longest is ended, as with too many connections of unknown clients (``arrivals.py``).
 """
@@ -81,6 +85,8 @@ class FrameMemory(Generic[C]):
         self.bytes = 0
         """What is claimed, and what requests keep past their frames."""
         self.unproven_bytes = 0
+        self.held_bytes = 0
+        """What connections hold back that are not read."""
         self._claims: dict[C, _Claim] = {}
         """The longest arriving first."""
         self._unproven: dict[C, int] = {}
@@ -135,6 +141,11 @@ class FrameMemory(Generic[C]):
         """A request keeps so many bytes past its frame; negative if it keeps them no longer. Arriving frames wait for them."""
         self.bytes += size_bytes
         assert self.bytes >= 0
+
+    def hold(self, size_bytes: int) -> None:
+        """A connection that is not read holds back so many bytes; negative if it no longer does. Nobody waits for them."""
+        self.held_bytes += size_bytes
+        assert self.held_bytes >= 0
 
     def wake(self) -> bool:
         """Memory has been freed: let connections that wait claim again, the longest arriving one first. Returns: whether others may

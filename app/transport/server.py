@@ -131,8 +131,8 @@ class Server:
         )
         registry.gauge(
             "firn_request_memory_bytes",
-            "Memory of request frames still arriving, and of records that wait to be prepared.",
-            lambda: [((), float(self.frames.bytes + self.frames.unproven_bytes))],
+            "Memory of request frames still arriving, of requests that are held back, and of records that wait to be prepared.",
+            lambda: [((), float(self.frames.bytes + self.frames.unproven_bytes + self.frames.held_bytes))],
         )
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -392,6 +392,10 @@ class Server:
         """No frame of a connection is arriving."""
         self.frames.release(connection)
         self._wake_soon()
+
+    def hold(self, size_bytes: int) -> None:
+        """Count what a connection holds back of one read; negative if it no longer does. Arriving frames of others do not wait."""
+        self.frames.hold(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
         """Count memory that a request keeps past its frame, until ``unreserve``. Nobody waits here; arriving frames do."""

@@ -229,6 +229,28 @@ async def test_memory_of_arriving_frames_is_bounded_and_passed_on(start, connect
         await asyncio.sleep(0.001)
 
 
+async def test_what_a_throttled_client_sends_meanwhile_is_counted_and_takes_no_memory_of_arriving_frames(
+    start, connect
+):
+    bench = await start()
+    bench.logs.add("t")
+    client = await connect(bench)
+    while not bench.server._connections:
+        await asyncio.sleep(0.001)
+    core = next(iter(bench.server._connections)).core
+    core.stop_parsing()
+    client.correlation_id = 1
+    pieces = encode_produce_request(V, 1, "test", [("t", [(0, batch(1, value=b"x" * 50_000))])], acks=1, timeout_ms=10)
+    client.writer.write(b"".join(bytes(piece) for piece in pieces))
+    while not bench.server.frames.held_bytes:
+        await asyncio.sleep(0.001)
+    (sample,) = [one for one in bench.context.registry.samples() if one.name == "firn_request_memory_bytes"]
+    assert (sample.value, bench.server.frames.bytes) == (bench.server.frames.held_bytes, 0)
+    core.parse_on()
+    assert produced((await client.answer(0, V))[1]) == (0, 0)
+    assert bench.server.frames.held_bytes == 0
+
+
 async def test_idle_and_half_open_connections_are_closed(start, connect):
     bench = await start(connections_max_idle_ms=50)
     silent, halfway = await connect(bench), await connect(bench)

@@ -34,6 +34,7 @@ class Memory:
         self.claimed: dict[ConnectionCore, int] = {}
         self.time_s = 0.0
         self.refused = 0
+        self.held = 0
 
     def now_s(self) -> float:
         return self.time_s
@@ -46,6 +47,9 @@ class Memory:
         self.room -= more
         self.claimed[connection] = size_bytes
         return True
+
+    def hold(self, size_bytes: int) -> None:
+        self.held += size_bytes
 
     def keep(self, size_bytes: int) -> None:
         self.room -= size_bytes
@@ -342,13 +346,35 @@ def test_what_is_held_back_is_counted_until_it_is_served_or_the_client_leaves() 
         core.stop_parsing()
         shell.to_come.append(frame(AT_ONCE, bytes(40_000)))
         shell.arrive()
-        assert memory.room == (1 << 30) - len(frame(AT_ONCE, bytes(40_000)))
+        assert memory.held == len(frame(AT_ONCE, bytes(40_000)))
+        assert memory.room == 1 << 30, "no arriving frame waits for what one read has brought"
         if leaves:
             core.lost()
         else:
             core.parse_on()
             assert shell.text() == b"<0>"
-        assert memory.room == 1 << 30
+        assert (memory.held, memory.room) == (0, 1 << 30)
+
+
+def test_a_long_frame_that_is_held_back_counts_as_arriving_frames_do() -> None:
+    for leaves in (False, True):
+        memory = Memory()
+        core = Numbering(memory)
+        shell = Shell(core)
+        long = frame(AT_ONCE, bytes(100_000))
+        shell.to_come.append(long[:60_000])
+        shell.arrive()
+        core.stop_parsing()
+        shell.to_come.append(long[60_000:])
+        while shell.to_come:
+            shell.arrive()
+        assert (memory.held, memory.claimed, memory.room) == (0, {}, (1 << 30) - len(long))
+        if leaves:
+            core.lost()
+        else:
+            core.parse_on()
+            assert shell.text() == b"<0>"
+        assert (memory.held, memory.room) == (0, 1 << 30)
 
 
 def test_each_frame_of_a_stream_is_a_new_one_to_the_memory_of_frames() -> None:

@@ -114,6 +114,15 @@ def test_what_requests_keep_makes_arriving_frames_wait_but_one() -> None:
     assert second.woken == 1
 
 
+def test_no_arriving_frame_waits_for_what_throttled_connections_hold_back() -> None:
+    memory: FrameMemory[Frame] = FrameMemory(2 * MIB)
+    for _ in range(1_000):
+        memory.hold(256 << 10)
+    for _ in range(4):
+        assert Frame(memory, 200_000).arrive(100_000)
+    assert (memory.held_bytes, memory.bytes) == (1_000 * (256 << 10), 800_000)
+
+
 def test_a_connection_that_has_ended_waits_no_more() -> None:
     memory: FrameMemory[Frame] = FrameMemory(CLAIM_BYTES_MIN)
     first, second = Frame(memory, MIB), Frame(memory, MIB)
