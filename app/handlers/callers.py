@@ -212,6 +212,14 @@ class Quotas:
     def spent(self, caller: Caller, client_id: str | None) -> None:
         """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""
 
+    def between_calls_s(self) -> float:
+        """A clock that stands still from ``begin`` to the last time that is charged before ``end``. There is one if time counts."""
+        return 0.0
+
+    def stepped(self, caller: Caller, client_id: str | None, api_key: int, seconds: float) -> None:
+        """A step of a request that is a task took so many seconds by ``between_calls_s``. The client waits for that with its next
+        request."""
+
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
         """A client was sent so many bytes of the object store. Returns: as ``charge``."""
         return 0

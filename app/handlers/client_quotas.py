@@ -82,6 +82,10 @@ class ClientQuotas(Quotas):
         """Connections that each address may open. Strangers have many addresses, and push out no user's share."""
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
+        self._began_s = 0.0
+        """When that was first set."""
+        self._calls_s = 0.0
+        """The time between ``begin`` and the last charge before ``end``, of all calls together."""
         self._time_s_max = float(config.quota_window_size_seconds)
         self.counts_time = False
         self.terms = object()
@@ -96,16 +100,18 @@ class ClientQuotas(Quotas):
     def begin(self) -> None:
         self.producing = None
         if self.counts_time:
-            self._mark_s = self.now_s()
+            self._mark_s = self._began_s = self.now_s()
 
     def end(self) -> None:
         mark_s = self._mark_s
         if mark_s is None:
             return
         self._mark_s = None
+        charged_s = mark_s
         if self.producing is not None:
-            now_s = self.now_s()
-            self._spend(self.producing, now_s - mark_s, now_s)
+            charged_s = self.now_s()
+            self._spend(self.producing, charged_s - mark_s, charged_s)
+        self._calls_s += charged_s - self._began_s
 
     def _spend(self, shares: Shares, seconds: float, now_s: float) -> None:
         time = shares.time
@@ -159,6 +165,13 @@ class ClientQuotas(Quotas):
         if self._mark_s is not None:
             self._turn_to(None)
             self._take(self.shares_of(caller, client_id), NO_LIMIT, 0)
+
+    def between_calls_s(self) -> float:
+        return self.now_s() - self._calls_s
+
+    def stepped(self, caller: Caller, client_id: str | None, api_key: int, seconds: float) -> None:
+        if api_key not in FREE:
+            self._spend(self.shares_of(caller, client_id), seconds, self.now_s())
 
     def _turn_to(self, shares: Shares | None) -> None:
         """Another request is charged next, perhaps of another client: first comes the time of those that were produced before.

@@ -15,6 +15,7 @@ from app.handlers.metrics import PRIVATE_NAMES
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
+    from app.handlers.callers import Quotas
     from app.handlers.client import Service
 
 PRODUCE: Final = 0
@@ -22,35 +23,55 @@ CLIENT_ID_SHOWN_MAX: Final = 100
 
 
 class _Steps:
-    """Runs a coroutine, and notes its request at each of its steps."""
+    """Runs a coroutine, notes its request at each of its steps, and charges its client the time of each."""
 
-    __slots__ = ("_request", "_service", "_work")
+    __slots__ = ("_began_s", "_request", "_service", "_timed", "_work")
 
     def __init__(self, service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
         self._service = service
         self._request = request
         self._work = work
+        self._timed: Quotas | None = None
+        """What the time of the step is charged to; None between steps, and if time has no limit."""
+        self._began_s = 0.0
+
+    def _begin(self) -> None:
+        service = self._service
+        service.serving = self._request
+        quotas = service.context.quotas
+        if quotas is not None and quotas.counts_time:
+            self._timed, self._began_s = quotas, quotas.between_calls_s()
+
+    def _end(self) -> None:
+        timed, request = self._timed, self._request
+        if timed is not None:
+            self._timed = None
+            seconds = timed.between_calls_s() - self._began_s
+            timed.stepped(request.caller, request.client_id, request.api_key, seconds)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        service, request, steps = self._service, self._request, self._work.__await__()
-        service.serving = request
+        steps = self._work.__await__()
+        self._begin()
         try:
             waits = next(steps)
             while True:
+                self._end()
                 try:
                     got = yield waits
                 except BaseException as error:  # noqa: BLE001 - handed to the coroutine
-                    service.serving = request
+                    self._begin()
                     waits = steps.throw(error)
                 else:
-                    service.serving = request
+                    self._begin()
                     waits = steps.send(got)
         except StopIteration as end:
             return end.value
+        finally:
+            self._end()
 
 
 async def told(service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
-    """``work``, which serves a request; the service knows of each of its steps."""
+    """``work``, which serves a request; the service knows of each of its steps, and its client is charged their time."""
     await _Steps(service, request, work)
 
 

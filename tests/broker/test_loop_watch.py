@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,6 +149,7 @@ async def test_a_timer_that_holds_the_loop_is_named_by_its_function() -> None:
 async def test_the_steps_of_a_request_are_noted_and_errors_and_cancellation_go_through() -> None:
     class Service:
         serving: Any = None
+        context = SimpleNamespace(quotas=None)
 
     service: Any = Service()
     request: Any = object()

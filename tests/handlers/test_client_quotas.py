@@ -132,6 +132,30 @@ def test_small_requests_that_fit_look_at_no_clock() -> None:
     assert turns() == 40, "with a limit of time, two in a turn"
 
 
+def test_what_calls_charge_is_not_of_the_step_in_which_they_are_made() -> None:
+    made, clock = quotas({of_user("u"): {"request_percentage": 10.0, "producer_byte_rate": 1e9}})
+    who, before_s = caller(), made.between_calls_s()
+    clock.now_s += 0.25
+    for key in (PRODUCE, FETCH):
+        made.begin()
+        clock.now_s += 0.5
+        if key == PRODUCE:
+            made.produced(who, "c", 100)
+        else:
+            made.charge(who, "c", key, 100)
+        made.end()
+    clock.now_s += 0.125
+    assert made.between_calls_s() - before_s == pytest.approx(0.375)
+
+
+def test_the_steps_of_a_client_are_its_time_and_those_between_brokers_are_not() -> None:
+    made, _ = quotas({of_user("u"): {"request_percentage": 10.0}})
+    made.stepped(caller(), "c", int(ApiKey.ENVELOPE), 5.0)
+    assert made.charge(caller(), "c", FETCH, 0) == 0
+    made.stepped(caller(), "c", int(ApiKey.DELETE_GROUPS), 0.15)
+    assert made.charge(caller(), "c", FETCH, 0) == 500
+
+
 def test_the_time_of_a_produce_request_is_told_with_the_next_request() -> None:
     made, clock = quotas({of_user("u"): {"request_percentage": 10.0, "producer_byte_rate": 1e9}})
     who = caller()

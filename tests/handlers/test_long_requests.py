@@ -1,0 +1,60 @@
+"""What a request of more than ``LONG_FRAME_BYTES`` costs: its client's share of time, and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app.handlers.api import Api
+from app.handlers.callers import ANONYMOUS, Caller, Rights
+from app.handlers.client_quotas import ClientQuotas
+from app.handlers.context import Context, Request
+from app.metadata.cluster import QuotaEntity
+from app.wire.apikeys import ApiKey
+from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+
+LONG = DeleteGroupsRequest(["x" * 100 for _ in range(100)])
+
+
+class Handler:
+    """Answers after one wait, and takes 0.5 s before it and 0.25 s after it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waits = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    async def handle(self, context: Context, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        assert len(message.groups_names) == len(LONG.groups_names)
+        self.now_s += 0.5
+        self.waits.set()
+        await self.goes_on.wait()
+        self.now_s += 0.25
+        return DeleteGroupsResponse()
+
+
+def answered_by(handler: Handler, bench: Any) -> Handler:
+    bench.server.apis = {**bench.server.apis, ApiKey.DELETE_GROUPS: Api(handler.handle, pytest.fail)}
+    return handler
+
+
+async def test_each_step_of_a_long_request_is_of_its_clients_share_of_time(
+    start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Any]]
+) -> None:
+    bench = await start()
+    handler = answered_by(Handler(), bench)
+    quotas = ClientQuotas(bench.context.config, lambda: handler.now_s)
+    quotas.follow({QuotaEntity("ANONYMOUS", None, None): {"request_percentage": 10.0}})
+    bench.context.quotas = quotas
+    time = quotas.shares_of(Caller(Rights(ANONYMOUS)), "test").time
+    client = await connect(bench)
+    client.send(ApiKey.DELETE_GROUPS, 2, LONG)
+    await handler.waits.wait()
+    assert time.balance(handler.now_s) == pytest.approx(0.1 - 0.5)
+    handler.now_s += 1  # others are served
+    handler.goes_on.set()
+    await client.answer(ApiKey.DELETE_GROUPS, 2)
+    assert time.balance(handler.now_s) == pytest.approx(0.1 - 0.5 + 0.125 - 0.25)
