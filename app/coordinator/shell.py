@@ -63,6 +63,7 @@ from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
 from app.tiering.waiting import Waiters
+from app.turns import Portion
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 
 LOADS_AT_ONCE: Final = 4
@@ -73,6 +74,8 @@ RELOAD_S: Final = 5.0
 
 DUE_AT_ONCE: Final = 256
 """Timers served before the event loop serves other work."""
+ANSWERS_AT_ONCE: Final = 100
+"""Responses that are given in one turn of the loop. Each wakes a request, which encodes and sends it: up to 100 µs."""
 
 LOST: Final = {
     CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
@@ -632,8 +635,10 @@ class Coordinator(Generic[S]):
             self._arm(next_ms)
 
     def _give_answers(self, seat: _Seat[S]) -> None:
+        """Respond to all whose records are stored, some in each turn: one event may respond to all members of a group."""
         log = seat.log
         assert log is not None
+        left = ANSWERS_AT_ONCE
         while seat.waiting:
             first = seat.waiting[0]
             waiting = log.stored(first.offset)
@@ -642,8 +647,22 @@ class Coordinator(Generic[S]):
                 seat.waits = True
                 self._tasks.create_task(self._answer_later(seat, waiting, first.until_s))
                 return
+            if not left:
+                assert self._tasks is not None
+                seat.waits = True
+                self._tasks.create_task(self._go_on_answering(seat))
+                return
+            left -= 1
             seat.waiting.popleft()
             first.reply.put(first.answer)
+
+    async def _go_on_answering(self, seat: _Seat[S]) -> None:
+        try:
+            await Portion().rest()
+        finally:
+            seat.waits = False
+        if seat.waiting:
+            self._give_answers(seat)
 
     async def _answer_later(self, seat: _Seat[S], waiting: Awaitable[None], until_s: float) -> None:
         try:

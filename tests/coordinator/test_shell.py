@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import ReplayedBatch
-from app.coordinator.shell import Coordinator, Reply, Turn
+from app.coordinator.shell import ANSWERS_AT_ONCE, Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.hot.manager import LogManager
@@ -230,6 +231,39 @@ async def test_a_reply_may_come_in_a_later_turn() -> None:
         await until(lambda: bench.made[-1].parked is not None)
         bench.coordinator.on_resign(ZERO)
         assert await asked == "not any more"
+
+
+@pytest.mark.parametrize("resigns", [False, True])
+async def test_one_event_that_answers_many_answers_some_in_each_turn_and_all_in_the_end(resigns: bool) -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        parked: list[Reply[str]] = []
+        tasks = [
+            asyncio.create_task(bench.coordinator.request(ZERO, lambda _, turn, reply: parked.append(reply)))
+            for _ in range(3 * ANSWERS_AT_ONCE)
+        ]
+        await until(lambda: len(parked) == len(tasks))
+
+        def answer(shard: Ledger, turn: Turn) -> None:
+            for number, reply in enumerate(parked):
+                turn.answer(reply, f"{number}")
+
+        bench.coordinator.perform(ZERO, answer)
+        answered = [sum(reply.answer is not None for reply in parked)]
+        if resigns:
+            bench.coordinator.on_resign(ZERO)
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            answered.append(sum(reply.answer is not None for reply in parked))
+        assert max(after - before for before, after in pairwise([0, *answered])) == ANSWERS_AT_ONCE
+        said = await asyncio.gather(*tasks, return_exceptions=True)
+        there = ANSWERS_AT_ONCE if resigns else len(tasks)
+        assert said[:there] == [f"{number}" for number in range(there)]
+        for error in said[there:]:
+            assert isinstance(error, RequestRejected)
+            assert error.code is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize(
