@@ -34,6 +34,7 @@ from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
 
 if TYPE_CHECKING:
     from app.handlers.api import Api
+    from app.handlers.client import Service
     from app.handlers.metrics import ApiMeter
 
 FRAME_HEAD: Final = Struct(">ihhi")
@@ -44,6 +45,19 @@ unpack_head = FRAME_HEAD.unpack_from
 API_VERSIONS: Final = 18
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
 """What one of several brokers answers before it is registered."""
+
+
+class _Kept:
+    """Bytes that a request keeps past its frame, counted until ``close``."""
+
+    __slots__ = ("_server", "_size_bytes")
+
+    def __init__(self, server: Service, size_bytes: int) -> None:
+        self._server, self._size_bytes = server, size_bytes
+        server.keep(size_bytes)
+
+    def close(self) -> None:
+        self._server.unreserve(self._size_bytes)
 
 
 class Session(Client):
@@ -245,7 +259,7 @@ class Session(Client):
         if len(frame) > LONG_FRAME_BYTES:
             slot = self.open_slot(meter, stops_parsing=True)
             work = self._serve_long(slot, meter, api, request, bytes(frame), header.body_start)
-            server.spawn(told(server, request, work), self, work)
+            server.spawn(told(server, request, work), self, work, _Kept(server, len(frame)))
             return
         message = decode_request(api_key, api_version, frame[header.body_start :])
         if api.before is not None:
@@ -309,7 +323,8 @@ class Session(Client):
     async def _serve_long(
         self, slot: Slot, meter: ApiMeter, api: Api, request: Request, frame: bytes, body_start: int
     ) -> None:
-        """Serve a request that may take longer than one portion to decode."""
+        """Serve a request that may take longer than one portion to decode. Its bytes are counted until it is answered, for its
+        message; the frame itself is not kept unless it is passed on."""
         context = self.context
         try:
             message = await decode_long(request.api_key, request.api_version, frame[body_start:])
@@ -319,11 +334,13 @@ class Session(Client):
         if self.closed:
             return
         passes_on = context.passes_on
+        if passes_on is None or request.api_key not in PASSED_ON or not passes_on.needed():
+            passes_on, frame = None, b""
         result: Any
         try:
             if api.before is not None:
                 api.before(context, request, message)
-            if passes_on is not None and request.api_key in PASSED_ON and passes_on.needed():
+            if passes_on is not None:
                 await self._pass_on(slot, meter, passes_on, frame, api.refuse, request, message)
                 return
             split = api.split

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from app.addresses import plain_address
 from app.transport.core import Ending
 from app.transport.outlet import outlet_of
-from app.transport.sending import Sending
+from app.transport.sending import Closes, Sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -63,7 +63,7 @@ class Surroundings(Protocol):
 
     def lost(self, connection: Connection) -> None: ...
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Coroutine[Any, Any, Any]) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Closes) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -74,7 +74,13 @@ class SenderParts(Protocol):
     @property
     def pool(self) -> BlockingPool: ...
 
-    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Coroutine[Any, Any, Any]) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, None], connection: Any, *inner: Closes) -> None: ...
+
+
+class Closes(Protocol):
+    """What a task needs until its end."""
+
+    def close(self) -> None: ...
 
 
 class Sender(Protocol):

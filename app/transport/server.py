@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from app.transport.connection import Connection, Gate
     from app.transport.core import ConnectionCore
     from app.transport.replays import ReplayTurns
+    from app.transport.sending import Closes
 
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of the shared receive buffer: a few hundred small requests, and it stays in the processor's cache."""
@@ -196,10 +197,10 @@ class Server:
         self,
         work: Coroutine[Any, Any, None],
         connection: Connection | ConnectionCore,
-        *inner: Coroutine[Any, Any, Any],
+        *inner: Closes,
     ) -> None:
-        """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` is what ``work`` awaits: it is
-        closed if ``work`` is cancelled before its first step."""
+        """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` is what ``work`` awaits or
+        keeps: it is closed when ``work`` has ended, also if that is cancelled before its first step."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, connection))

@@ -12,9 +12,11 @@ from app.handlers.api import Api
 from app.handlers.callers import ANONYMOUS, Caller, Rights
 from app.handlers.client_quotas import ClientQuotas
 from app.handlers.context import Context, Request
+from app.handlers.portions import LONG_FRAME_BYTES
 from app.metadata.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from app.wire.framing import request_frame
 
 LONG = DeleteGroupsRequest(["x" * 100 for _ in range(100)])
 
@@ -58,3 +60,42 @@ async def test_each_step_of_a_long_request_is_of_its_clients_share_of_time(
     handler.goes_on.set()
     await client.answer(ApiKey.DELETE_GROUPS, 2)
     assert time.balance(handler.now_s) == pytest.approx(0.1 - 0.5 + 0.125 - 0.25)
+
+
+async def test_the_bytes_of_a_long_request_are_counted_until_it_is_answered(
+    start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Any]]
+) -> None:
+    bench = await start()
+    handler = answered_by(Handler(), bench)
+    client = await connect(bench)
+    client.send(ApiKey.DELETE_GROUPS, 2, LONG)
+    await handler.waits.wait()
+    size_bytes = len(request_frame(ApiKey.DELETE_GROUPS, 2, 1, "test", LONG)) - 4
+    assert bench.server.frames.bytes == size_bytes
+    handler.goes_on.set()
+    await client.answer(ApiKey.DELETE_GROUPS, 2)
+    assert bench.server.frames.bytes == 0
+
+
+async def test_the_bytes_of_a_long_request_are_given_back_when_its_task_never_begins(
+    start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Any]]
+) -> None:
+    bench = await start()
+    handler = answered_by(Handler(), bench)
+    spawn, frames = bench.server.spawn, bench.server.frames
+    spawned: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def spawn_and_stop(*how: Any) -> None:
+        before = asyncio.all_tasks()
+        spawn(*how)
+        (task,) = asyncio.all_tasks() - before
+        task.cancel()
+        spawned.set_result(frames.bytes)
+
+    bench.server.spawn = spawn_and_stop
+    client = await connect(bench)
+    client.send(ApiKey.DELETE_GROUPS, 2, LONG)
+    assert await spawned > LONG_FRAME_BYTES
+    await bench.server.close()
+    assert frames.bytes == 0
+    assert not handler.waits.is_set()
