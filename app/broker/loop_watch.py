@@ -4,23 +4,36 @@ A thread looks at the loop's thread every ``firn.loop.stall.ms`` / 2. If the loo
 (``call_soon_threadsafe``). The sign comes in the next turn. If it does not come within the limit, the thread notes what the loop is
 doing: the Python frames of its thread, and the client whose request it serves. When the sign comes, the loop tells.
 
-An idle loop is not asked, so the watch costs it nothing but the thread's own looks: some 40 a second, 10 µs each.
+An idle loop is not asked. After ``QUIET_LOOKS`` looks at a quiet loop the thread rests. Three things end its rest:
+
+- The loop has taken CPU time: the kernel counts it (``app/machine/cpu_alarm.py``). So no work is missed, whoever began it.
+- A connection is read. The loop may wait for a disk in it, which takes no CPU time. It costs a read one look at an attribute.
+- ``REST_S`` are over. So a timer that waits for a disk, in a broker without clients, is told if it takes that long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
+
+from app.machine.cpu_alarm import CpuAlarm
 
 WAITS_IN: Final = ("asyncio/runners.py", "selectors.py", "uvloop/__init__.py", "asyncio/base_events.py")
 """Files of the innermost frame while a loop waits for something to do."""
 SCHEDULED: Final = "/proc/self/task/{}/schedstat"
 """CPU time, and time in which the thread was ready but had no processor, both in ns."""
+QUIET_LOOKS: Final = 8
+"""After so many looks at a quiet loop, one after the other, the thread rests."""
+QUIET_SHARE: Final = 0.01
+"""A loop is quiet that takes less of a core: that of a broker without clients has its timers."""
+REST_S: Final = 1.0
 APP: Final = "app."
 NOTHING: Final = ""
 
@@ -69,15 +82,25 @@ class Watched:
         """At the last look at which the loop had nothing to answer, or at its last sign of life."""
         self.asked_s: float | None = None
         """When a sign was asked for that has not come."""
+        self.quiet_looks = 0
+        """Looks at which the loop was quiet, since it was last busy."""
         self._head_s = self._starved_s = 0.0
+
+    @property
+    def rests(self) -> bool:
+        """Whether the loop was quiet for so long that the thread need not look at it often."""
+        return self.quiet_looks >= QUIET_LOOKS
 
     def looks(self, now: Clocks, *, idle: bool) -> bool:
         """The thread looks at the loop. Returns: whether to ask for a sign."""
         if self.asked_s is not None:
             return False
         if idle:
+            quiet = now.cpu_s - self.last.cpu_s <= QUIET_SHARE * (now.now_s - self.last.now_s)
+            self.quiet_looks = self.quiet_looks + 1 if quiet else 0
             self.last = now
             return False
+        self.quiet_looks = 0
         # It has been at work for as long as it took CPU time, as far as is known.
         self._head_s = min(now.now_s - self.last.now_s, now.cpu_s - self.last.cpu_s)
         self.asked_s, self._starved_s = now.now_s, now.starved_s
@@ -111,19 +134,25 @@ class LoopWatch:
         serving: Callable[[], Serving | None],
         codes: frozenset[CodeType],
         tell: Callable[[Stall], None],
+        rests: Callable[[Callable[[], None] | None], None] = lambda _: None,
     ) -> None:
         """``serving``: what was served last; it is believed if a function of ``codes`` is being run. ``tell`` is called in the
-        loop."""
+        loop. ``rests`` is called in the watch's thread when it rests, with what is to be called as soon as a connection is read,
+        and with None when it watches again."""
         self._watched = Watched(limit_s)
         self._limit_s = limit_s
         self._serving = serving
         self._codes = codes
         self._tell = tell
+        self._rests = rests
+        self._alarm: CpuAlarm | None = None
+        self._starving: int | None = None
+        """Descriptor of SCHEDULED; None where the system does not tell."""
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = self._native_id = 0
         self._cpu_clock = 0
-        self._seen: tuple[Serving | None, str, str] | None = None
+        self.seen: tuple[Serving | None, str, str] | None = None
         """What the loop was doing: request, function that the loop had called, function and line that it was in."""
 
     def start(self) -> None:
@@ -134,30 +163,68 @@ class LoopWatch:
 
     def stop(self) -> None:
         self._stopped.set()
+        alarm = self._alarm
+        if alarm is not None:
+            alarm.rouse()
 
-    def _clocks(self) -> Clocks:
+    def _clocks(self, *, starved: bool) -> Clocks:
+        """``starved``: whether that is wanted, which takes a system call."""
         starved_s = 0.0
-        try:
-            with open(SCHEDULED.format(self._native_id), "rb") as file:
-                starved_s = int(file.read().split()[1]) / 1e9
-        except (OSError, IndexError, ValueError):
-            starved_s = 0.0  # a system that does not tell
+        if starved and self._starving is not None:
+            with suppress(OSError, IndexError, ValueError):  # a system that does not tell
+                starved_s = int(os.pread(self._starving, 128, 0).split()[1]) / 1e9
         return Clocks(time.monotonic(), time.clock_gettime(self._cpu_clock), starved_s)
 
     def _run(self) -> None:
         """The thread's."""
+        with suppress(OSError):  # a system that does not tell
+            self._starving = os.open(SCHEDULED.format(self._native_id), os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # then the thread never rests
+            self._alarm = CpuAlarm(self._cpu_clock)
+        try:
+            self._watch()
+        finally:
+            self._rests(None)
+            if self._alarm is not None:
+                self._alarm.close()
+            starving, self._starving = self._starving, None
+            if starving is not None:
+                os.close(starving)
+
+    def _watch(self) -> None:
         watched, loop = self._watched, self._loop
         assert loop is not None
-        while not self._stopped.wait(self._limit_s / 2):
+        while self._waited():
             frame = sys._current_frames().get(self._thread_id)
             if watched.asked_s is None:
-                if watched.looks(self._clocks(), idle=_idle(frame)):
+                idle = _idle(frame)
+                if watched.looks(self._clocks(starved=not idle), idle=idle):
                     try:
                         loop.call_soon_threadsafe(self._turned)
                     except RuntimeError:
                         return  # the loop is closed
-            elif self._seen is None and watched.is_late(time.monotonic()):
-                self._seen = self._look_at(frame)
+            elif self.seen is None and watched.is_late(time.monotonic()):
+                self.seen = self._look_at(frame)
+
+    def _waited(self) -> bool:
+        """Wait until the next look. Returns: False if the watch was stopped."""
+        alarm = self._alarm
+        if alarm is None or not self._watched.rests:
+            return not self._stopped.wait(self._limit_s / 2)
+        self._rests(self._rouse)
+        if self._stopped.is_set():
+            return False
+        looks = alarm.wait(REST_S, self._limit_s / 4)
+        self._rests(None)
+        # A request has only begun: it is time to look in a while.
+        return not self._stopped.wait(0 if looks else self._limit_s / 2)
+
+    def _rouse(self) -> None:
+        """The loop's: a connection is read."""
+        self._rests(None)
+        self._watched.quiet_looks = 0
+        assert self._alarm is not None
+        self._alarm.rouse()
 
     def _look_at(self, frame: FrameType | None) -> tuple[Serving | None, str, str] | None:
         place, called, serves = NOTHING, NOTHING, False
@@ -173,8 +240,10 @@ class LoopWatch:
 
     def _turned(self) -> None:
         """The sign of life, in the loop."""
-        found = self._watched.turned(self._clocks())
-        seen, self._seen = self._seen, None
+        if self._stopped.is_set():
+            return
+        found = self._watched.turned(self._clocks(starved=True))
+        seen, self.seen = self.seen, None
         if found is None:
             return
         serving, called, place = seen if seen is not None else (self._serving(), "what is not known", NOTHING)

@@ -784,7 +784,10 @@ class Node:
             found = in_words(self.server.serving)
             return None if found is None else Serving(*found)
 
-        watch = LoopWatch(limit_ms / 1000, serving=serving, codes=SERVING, tell=tell)
+        def rests(rouse: Callable[[], None] | None) -> None:
+            self.server.rouse = rouse
+
+        watch = LoopWatch(limit_ms / 1000, serving=serving, codes=SERVING, tell=tell, rests=rests)
         watch.start()
         return watch
 

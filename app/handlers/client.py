@@ -11,7 +11,7 @@ from app.transport.server import Server
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from app.handlers.api import Api
     from app.handlers.callers import Caller
@@ -55,6 +55,8 @@ class Service(Server, ABC):
     context: Context
     serving: Any = None
     """What is being served, or was last: a ``Client`` (that produces), one with its API key, or a ``Request``."""
+    rouse: Callable[[], None] | None = None
+    """Is called once a connection is read, if the watch of the loop rests."""
     apis: Mapping[int, Api]
     metrics: ApiMetrics
     produce_meter: ApiMeter

@@ -68,6 +68,8 @@ class Session(Client):
     def serve(self, view: memoryview, position: int, end: int) -> int:
         server = self.server
         server.serving = self
+        if server.rouse is not None:
+            server.rouse()
         slots = self._slots
         context = self.context
         buffer: bytearray = view.obj  # type: ignore[assignment]

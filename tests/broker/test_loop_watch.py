@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.broker.loop_watch import Clocks, LoopWatch, Stall, Watched, sentence_of
+from app.broker import loop_watch
+from app.broker.loop_watch import QUIET_LOOKS, Clocks, LoopWatch, Stall, Watched, sentence_of
 from app.handlers.api import Api
 from app.handlers.serving import in_words, told
+from app.machine.cpu_alarm import CpuAlarm
 from app.turns import slices
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -73,6 +76,46 @@ def test_what_the_loop_does_is_noted_once_half_the_limit_is_over() -> None:
     watched.looks(at(1.025, 0.5), idle=False)
     assert not watched.is_late(1.045)
     assert watched.is_late(1.051)
+
+
+def test_the_watch_rests_once_the_loop_was_quiet_for_some_looks_and_no_longer_than_that() -> None:
+    watched = Watched(LIMIT_S)
+    watched.looks(at(1.0, 0.5), idle=True)
+    for look in range(1, QUIET_LOOKS + 1):
+        assert not watched.rests
+        watched.looks(at(1.0 + look * 0.025, 0.5 + look * 0.0001), idle=True)  # it has its timers
+    assert watched.rests
+    now = at(2.0, 0.52)
+    watched.looks(now, idle=True)
+    assert not watched.rests
+    for look in range(1, QUIET_LOOKS + 1):
+        watched.looks(at(now.now_s + look * 0.025, now.cpu_s), idle=True)
+    assert watched.rests
+    watched.looks(at(3.0, now.cpu_s), idle=False)
+    assert not watched.rests
+
+
+def test_an_alarm_ends_the_wait_for_a_thread_once_it_has_taken_cpu_time() -> None:
+    clock, began_s = time.pthread_getcpuclockid(threading.get_ident()), time.thread_time()
+    ready, woken = threading.Event(), threading.Event()
+    taken: list[float] = []
+
+    def wait() -> None:
+        mine = CpuAlarm(clock)
+        ready.set()
+        if mine.wait(60, 0.05):
+            taken.append(time.clock_gettime(clock) - began_s)
+        mine.close()
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait(60)
+    while not woken.is_set():
+        burn(0.001)
+    thread.join(60)
+    assert taken
+    assert taken[0] >= 0.05
 
 
 # --- who it was -----------------------------------------------------------------------------------------------------
@@ -144,6 +187,64 @@ async def test_a_timer_that_holds_the_loop_is_named_by_its_function() -> None:
     assert told[0].served == ""
     assert "slices (app.turns" in told[0].place
     assert "slices (app.turns" in sentence_of(told[0])
+
+
+async def rest(rouses: list[Any]) -> None:
+    """Wait until the watch rests."""
+    async with asyncio.timeout(60):
+        while not (rouses and rouses[-1] is not None):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_timer_that_holds_an_idle_loop_is_told_while_the_watch_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_watch, "REST_S", 3600.0)
+    told: list[Stall] = []
+    rouses: list[Any] = []
+    watch = LoopWatch(LIMIT_S, serving=lambda: None, codes=frozenset(), tell=told.append, rests=rouses.append)
+    watch.start()
+    await rest(rouses)
+
+    class Slow(list[int]):
+        def __len__(self) -> int:
+            burn(0.3)
+            return 0
+
+    asyncio.get_running_loop().call_later(0.01, lambda: list(slices(Slow(), 1)))
+    async with asyncio.timeout(60):
+        while not told:
+            await asyncio.sleep(0.05)
+    watch.stop()
+    assert "slices (app.turns" in told[0].place
+
+
+async def test_a_request_that_waits_without_cpu_time_is_told_though_the_watch_rested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "REST_S", 3600.0)
+    async with running_broker(tmp_path) as broker:
+        server = broker.node.server
+        key = int(ApiKey.DESCRIBE_CLUSTER)
+        found: Api = server.apis[key]
+        watch = broker.node.watch_loop()
+        assert watch is not None
+
+        def handle(context: Any, request: Any, message: Any) -> Any:
+            disk = threading.Event()
+            for _ in range(100):  # it blocks the loop until it was seen
+                if watch.seen is not None:
+                    break
+                disk.wait(0.1)
+            return DescribeClusterResponse()
+
+        async with talk(broker.port) as client:
+            server.apis = {key: found._replace(handle=handle)}
+            async with asyncio.timeout(60):
+                while server.rouse is None:
+                    await asyncio.sleep(0.05)
+            await client.ask(ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest())
+            line = await line_with(broker.lines, "DESCRIBE_CLUSTER")
+        watch.stop()
+        assert "The event loop stood still for" in line
 
 
 async def test_the_steps_of_a_request_are_noted_and_errors_and_cancellation_go_through() -> None:
