@@ -42,7 +42,7 @@ from app.groups.classic_member import (
     subscribed_topics,
 )
 from app.groups.group import GroupType
-from app.groups.memory import MEMBER_BYTES, PENDING_BYTES
+from app.groups.memory import MEMBER_BYTES, PENDING_BYTES, Account
 from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
 from app.wire.apis.sync_group import SyncGroupResponse
@@ -74,7 +74,9 @@ class ClassicGroup:
     """One group. Every method that changes it takes the event's turn, for records, timers and responses."""
 
     __slots__ = (
+        "_account",
         "_config",
+        "_counted_bytes",
         "_grows",
         "_initial_left_ms",
         "_rng",
@@ -115,6 +117,9 @@ class ClassicGroup:
         """Member ids that were given to clients that have not joined yet (KIP-394)."""
         self.sent_bytes = 0
         """What members and future members keep of what their clients have sent (``memory.py``)."""
+        self._account: Account | None = None
+        self._counted_bytes = 0
+        """What the account has of this group."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not requested their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
@@ -139,6 +144,20 @@ class ClassicGroup:
     def kept_bytes(self) -> int:
         """Memory that members and future members keep."""
         return self.sent_bytes + MEMBER_BYTES * len(self.members) + PENDING_BYTES * len(self.pending_joins)
+
+    def count_in(self, account: Account | None) -> None:
+        """From now on this account, and no other, has what the group keeps; None for no account."""
+        if self._account is not None:
+            self._account.bytes -= self._counted_bytes
+        self._account, self._counted_bytes = account, 0
+        self._count()
+
+    def _count(self) -> None:
+        """What the group keeps may have changed."""
+        if self._account is not None:
+            kept_bytes = self.kept_bytes
+            self._account.bytes += kept_bytes - self._counted_bytes
+            self._counted_bytes = kept_bytes
 
     @property
     def since_ms(self) -> int:
@@ -196,6 +215,12 @@ class ClassicGroup:
         if member_id not in self.members:
             raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {member_id}")
 
+    def member_that_joins(self, member_id: str, instance_id: str | None) -> ClassicMember | None:
+        """The member that a JoinGroup comes from; None if it is to become one. A static member may come without its member id."""
+        if not member_id and instance_id is not None:
+            member_id = self._static.get(instance_id, "")
+        return self.members.get(member_id)
+
     def keep_alive(self, turn: Turn, member_id: str) -> None:
         """Restart a member's session, because it sent a request. Does nothing for an unknown member."""
         member = self.members.get(member_id)
@@ -216,6 +241,7 @@ class ClassicGroup:
         self._supported.update(member.protocol_names)
         self.sent_bytes += member.sent_bytes
         self._forget_pending(member.member_id)
+        self._count()
 
     def _remove(self, turn: Turn, member_id: str) -> None:
         """Remove a member, or a future member, from the group. If it was the leader, another member becomes leader."""
@@ -226,6 +252,7 @@ class ClassicGroup:
         if member is None:
             return
         self.sent_bytes -= member.sent_bytes
+        self._count()
         if member.join is not None:
             self._answer_join(turn, member, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
         if member.sync is not None:
@@ -241,6 +268,7 @@ class ClassicGroup:
         if member_id in self.pending_joins:
             self.pending_joins.remove(member_id)
             self.sent_bytes -= len(member_id)
+            self._count()
 
     def _unsupport(self, member: ClassicMember) -> None:
         """A member is gone, or its supported protocols have changed."""
@@ -252,6 +280,7 @@ class ClassicGroup:
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._unsupport(member)
         self.sent_bytes += metadata_bytes(protocols) - metadata_bytes(member.protocols)
+        self._count()
         member.protocols = protocols
         self._supported.update(member.protocol_names)
 
@@ -337,6 +366,7 @@ class ClassicGroup:
                 return
             self.pending_joins.add(member_id)
             self.sent_bytes += len(member_id)
+            self._count()
             turn.set_timer(ClassicTimer(ClassicDue.MEMBER, self.group_id, member_id), join.session_timeout_ms)
             turn.answer(reply, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
@@ -453,6 +483,7 @@ class ClassicGroup:
         self._unsupport(old)
         self._supported.update(new.protocol_names)
         self.sent_bytes += new.sent_bytes - old.sent_bytes
+        self._count()
         self.members = {
             member.member_id: member
             for member in (new if member is old else member for member in self.members.values())

@@ -14,7 +14,6 @@ from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
-from app.groups.classic import ClassicGroup
 from app.groups.counters import GroupCounters
 from app.groups.memory import GroupMemory
 from app.groups.metrics import show_groups, show_lag
@@ -58,14 +57,7 @@ class GroupCoordinator:
         """Changes of topics that expressions are still to be matched with, the oldest first."""
         self._to_match = asyncio.Event()
         counters = GroupCounters(registry)
-        self.memory = GroupMemory(
-            lambda: (
-                group
-                for _, shard in self.shell.shards()
-                for group in shard.groups.values()
-                if isinstance(group, ClassicGroup)
-            )
-        )
+        self.memory = GroupMemory(lambda: (shard.groups.account for _, shard in self.shell.shards()))
         """What members of classic groups keep."""
         memory = self.memory
         self.shell: Coordinator[GroupShard] = Coordinator(

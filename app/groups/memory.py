@@ -4,15 +4,15 @@ A JoinGroup brings metadata for each protocol of a member, and the coordinator k
 group's record has one protocol of each member. So a member may bring as much as a record may have. A group may keep ``PER_RECORD``
 times that: members that support several protocols have room, and a group that keeps more could not be written anyway.
 
-All groups of a broker together keep ``bytes_max``. Their sum is an upper estimate: what joins is added, and what leaves is not
-taken away. Groups are added up anew when the estimate reaches the bound. So none of the many ways on which a group ends can be
-forgotten.
+All groups of a broker together keep ``bytes_max``. Each group tells the account of its shard of every change, and the table of
+groups (``table.py``) tells it which groups there are. So the sum is exact, also after a load, and costs no look at every group. A
+member that returns with no more than it had is admitted even if the memory is full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from app.limits import MIB
 
@@ -25,36 +25,30 @@ PENDING_BYTES: Final = 500
 """Memory of a member id that was given out, beside its text: with its timer."""
 
 
-class Keeps(Protocol):
-    """A group."""
+class Account:
+    """What the groups of one shard keep. It ends with its shard, so that no way on which a shard ends can be forgotten."""
 
-    @property
-    def kept_bytes(self) -> int:
-        """What its members keep."""
-        ...
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class GroupMemory:
     """Of all groups of a broker. Belongs to one loop."""
 
-    __slots__ = ("_bytes_max", "_estimate", "_groups")
+    __slots__ = ("_accounts", "_bytes_max")
 
-    def __init__(self, groups: Callable[[], Iterable[Keeps]] = tuple, bytes_max: int = GROUPS_BYTES_MAX) -> None:
-        """``groups``: those of now."""
-        self._groups = groups
+    def __init__(self, accounts: Callable[[], Iterable[Account]] = tuple, bytes_max: int = GROUPS_BYTES_MAX) -> None:
+        """``accounts``: those of the shards of now."""
+        self._accounts = accounts
         self._bytes_max = bytes_max
-        self._estimate = 0
 
     @property
     def bytes(self) -> int:
-        """What all groups keep. It takes a look at every group."""
-        return sum(group.kept_bytes for group in self._groups())
+        """What all groups keep. It takes a look at every shard, and at no group."""
+        return sum(account.bytes for account in self._accounts())
 
-    def admits(self, size_bytes: int) -> bool:
-        """Whether a member that keeps so much may join. It counts from now on."""
-        if self._estimate + size_bytes > self._bytes_max:
-            self._estimate = self.bytes
-            if self._estimate + size_bytes > self._bytes_max:
-                return False
-        self._estimate += size_bytes
-        return True
+    def admits(self, more_bytes: int) -> bool:
+        """Whether a member may join that keeps so much more than is kept now. What adds nothing is always admitted."""
+        return more_bytes <= 0 or self.bytes + more_bytes <= self._bytes_max

@@ -21,7 +21,7 @@ from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups import classic_in_consumer, share_records
 from app.groups.classic import ClassicGroup
-from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Sync, metadata_bytes
+from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Protocols, Sync, metadata_bytes
 from app.groups.cleanup import Chore, OffsetCleanup
 from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
@@ -43,6 +43,7 @@ from app.groups.share import ShareGroup, ShareTimer
 from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.sweeps import cut, sweep_records
+from app.groups.table import GroupTable
 from app.metadata.cluster import ClusterImage
 from app.metadata.group_configs import config_of_group
 from app.metadata.internal_topics import CONSUMER_OFFSETS
@@ -88,7 +89,7 @@ class GroupShard:
         self.rng = rng
         self._counters = GroupCounters(Registry()) if counters is None else counters
         self._memory = GroupMemory() if memory is None else memory
-        self.groups: dict[str, Group] = {}
+        self.groups = GroupTable()
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
         """Groups with offsets but without a loaded group record."""
@@ -438,16 +439,18 @@ class GroupShard:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"A member brings {brought} bytes of metadata, and a record of {CONSUMER_OFFSETS.name} has {most} at most.",
             )
-        size = brought + len(asked.client_id) + max(len(asked.client_id), len(asked.instance_id or ""))
-        if isinstance(group, ClassicGroup):
-            known = group.members.get(asked.member_id)
-            more = size - (0 if known is None else known.sent_bytes)
-            if more > 0 and group.sent_bytes + more > PER_RECORD * most:
-                raise RequestRejected(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"The members of the group keep {group.sent_bytes} bytes of metadata, and {PER_RECORD * most} is the most.",
-                )
-        if not self._memory.admits(MEMBER_BYTES + size):
+        known = _known_protocols(group, asked)
+        if known is not None:
+            sent = kept = brought - metadata_bytes(known)
+        else:
+            sent = brought + len(asked.client_id) + max(len(asked.client_id), len(asked.instance_id or ""))
+            kept = MEMBER_BYTES + sent
+        if isinstance(group, ClassicGroup) and sent > 0 and group.sent_bytes + sent > PER_RECORD * most:
+            raise RequestRejected(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The members of the group keep {group.sent_bytes} bytes of metadata, and {PER_RECORD * most} is the most.",
+            )
+        if not self._memory.admits(kept):
             raise RequestRejected(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "The members of all groups keep as much metadata as they may."
             )
@@ -695,3 +698,18 @@ class GroupShard:
     def topics_deleted(self, turn: Turn, names: Collection[str]) -> None:
         """Topics were deleted: their committed offsets are useless."""
         self._cleanup.topics_deleted(turn, names)
+
+
+def _known_protocols(group: Group | None, asked: Join) -> Protocols | None:
+    """What the member that joins has sent before; None if it is new."""
+    if isinstance(group, ClassicGroup):
+        known = group.member_that_joins(asked.member_id, asked.instance_id)
+        return None if known is None else known.protocols
+    if isinstance(group, ConsumerGroup):
+        member = group.members.get(asked.member_id)
+        if not asked.member_id and asked.instance_id is not None:
+            member = group.member_of_instance(asked.instance_id)
+        if member is not None:
+            classic = member.subscription.classic
+            return () if classic is None else classic.protocols
+    return None
