@@ -114,6 +114,10 @@ class Client(ConnectionCore):
         self.logging_in = False
         """The client logs in again (KIP-368): nothing else is served until that is done."""
 
+    def lost(self) -> None:
+        super().lost()
+        self.server.serving = None  # a client is not kept beyond its end to know who was served last
+
     @property
     def produced_shape(self) -> ProduceShape | None:
         """Of its last Produce, if that is known."""

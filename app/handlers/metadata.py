@@ -73,7 +73,7 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
     if len(message.topics or ()) > TOPICS_AT_ONCE:
         return _in_portions(context, request, message, message.topics or (), listed=False)
     wanted = _wanted(context, request, message)
-    if wanted.topics is None and _differs(context, message):
+    if wanted.topics is None and depends_on_caller(context, message):
         wanted = _Wanted([MetadataRequestTopic(NO_TOPIC_ID, name) for name in context.image.topics_by_name])
     if len(wanted.topics or ()) > TOPICS_AT_ONCE:
         return _in_portions(context, request, message, wanted.topics or (), listed=True)
@@ -309,7 +309,7 @@ def _brokers_shown(
     ]
 
 
-def _differs(context: Context, message: MetadataRequest) -> bool:
+def depends_on_caller(context: Context, message: MetadataRequest) -> bool:
     """Whether callers are told different things of a topic."""
     return message.include_topic_authorized_operations and context.authorizer is not None
 
@@ -367,7 +367,7 @@ def _topics_described(
     image, version, cache = context.image, request.api_version, context.metadata_cache
     cache.follow(image, context.partitions.offline_changes)
     kind = (version, _operations(context, message))
-    differs = _differs(context, message)
+    differs = depends_on_caller(context, message)
 
     def describe(topic: TopicImage, partitions: Sequence[PartitionImage]) -> MetadataResponseTopic:
         return topic_shown(context, topic, partitions, kind[1])

@@ -470,7 +470,10 @@ def check_held(
         connection.held = None
     if error is not None:
         connection.context.metrics.refused_sequences("held").value += 1
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it holds this frame
 
 
 def note_refused(

@@ -207,9 +207,7 @@ def check_batches(
             raise _bad_start(view, position)
         batch = view[position:batch_end]
         if check_single(batch, max_batch_bytes) is None:
-            error = _bad_batch(batch, header, max_batch_bytes)
-            if error is not None:
-                raise error
+            _refuse_bad(batch, header, max_batch_bytes)
         found.append((position, header))
         position = batch_end
     if not found:
@@ -227,6 +225,16 @@ def lacks_maximum(header: BatchHeader) -> bool:
     Kafka then uses the greatest timestamp of the records. Sarama before 1.45.1 writes -1.
     """
     return header.max_timestamp < 0 or header.max_timestamp < header.base_timestamp
+
+
+def _refuse_bad(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> None:
+    """Raises: what ``_bad_batch`` returns. The error is kept by no frame that it holds."""
+    error = _bad_batch(batch, header, max_batch_bytes)
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error
 
 
 def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> ProtocolError | RequestRejected | None:

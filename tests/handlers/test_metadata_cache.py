@@ -137,7 +137,7 @@ async def test_many_topics_are_described_in_portions_as_they_are_at_once(
             if version < metadata.NULL_TOPICS_FROM:
                 message.topics = []
             # Who is told other things than others are has his own list of topics.
-            monkeypatch.setattr(metadata, "_differs", lambda *_: True)
+            monkeypatch.setattr(metadata, "depends_on_caller", lambda *_: True)
             monkeypatch.setattr(metadata, "operations", lambda *_: 5)
             monkeypatch.setattr(metadata, "with_operations", lambda version, topic, operations: topic)
         at_once = handle(bench.context, request, message)
@@ -171,7 +171,7 @@ async def test_a_topic_that_is_gone_meanwhile_is_left_out_of_a_list_that_the_bro
     async with admin_bench() as bench:
         for number in range(6):
             await bench.controller.create_topic(f"t{number}", 1)
-        monkeypatch.setattr(metadata, "_differs", lambda *_: True)
+        monkeypatch.setattr(metadata, "depends_on_caller", lambda *_: True)
         monkeypatch.setattr(metadata, "operations", lambda *_: 5)
         monkeypatch.setattr(metadata, "TOPICS_AT_ONCE", 2)
         monkeypatch.setattr(metadata, "SLICE_TOPICS", 2)
