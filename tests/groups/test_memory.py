@@ -12,6 +12,7 @@ from app.groups.classic import ClassicGroup
 from app.groups.consumer import Client, ConsumerGroup
 from app.groups.embedded import encode_assignment
 from app.groups.memory import GROUPS_BYTES_MAX, MEMBER_BYTES, PENDING_BYTES, PER_RECORD, Account, GroupMemory
+from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.groups.shards import RANGE, SESSION_MS, ShardBench, answered
 
@@ -145,7 +146,9 @@ def test_loaded_groups_count() -> None:
 def test_a_join_looks_at_no_group_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made = bench()
     for number in range(300):
-        made.shard.groups[f"other {number}"] = made.shard._new_classic(f"other {number}", 0)
+        made.shard.groups[f"other {number}"] = ClassicGroup(
+            f"other {number}", made.shard.config(), made.shard.rng, TimestampMs(0)
+        )
     made.stable(1)
     looked: set[str] = set()
     kept_bytes = ClassicGroup.kept_bytes
