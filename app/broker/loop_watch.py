@@ -246,7 +246,9 @@ class LoopWatch:
         seen, self.seen = self.seen, None
         if found is None:
             return
-        serving, called, place = seen if seen is not None else (self._serving(), "what is not known", NOTHING)
+        serving, called, place = (
+            seen if seen is not None else (self._serving(), "code that the watch did not see", NOTHING)
+        )
         self._tell(
             Stall(
                 *found,
