@@ -1,5 +1,7 @@
-"""The name of Firn that nobody else has: the way into the command ``firn``, and the look for a foreign package ``app``.
+"""The console script ``firn`` under a name that no other package has.
 
-Firn's modules live in a package named ``app``, and users have packages and programs of that name too. Nothing of this package
-imports ``app`` before it has made sure that ``app`` is Firn's.
+Firn's modules live in a package named ``app``, and users may have a package of that name. This package imports ``app`` only after
+it has made sure that ``app`` is Firn's.
+
+- ``command``: the entry; ``foreign_app``: the check
 """

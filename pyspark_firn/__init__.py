@@ -1,6 +1,16 @@
-"""Firn for Apache Spark: topics' history from the bucket as tables and streams, and the jobs that look after it.
+"""Firn for Apache Spark: topics' history from the bucket as tables and streams, and the jobs over it.
 
 Spark finds this package by its name: where ``firn-broker[spark]`` is installed, ``spark.read.format("firn")`` works.
+
+- ``source``: ``FirnDataSource``, the face to Spark; ``options``: options of a read
+- ``batch``, ``streaming``: plan a batch read, a stream; ``snapshot``, ``planning``, ``splits``: from manifests to splits
+- ``tasks``, ``reading``: a task reads a split; ``decoding``, ``columns``, ``batch_table``: chunks to Arrow
+- ``kernels``, ``compiling``, ``machine_code``, ``relocatable``: compiled loops; ``memory``: memory of a reader
+- ``writing``: ``WriteOptions`` and writes through brokers; ``session``: the store from synchronous code
+- ``losses``, ``damage``, ``telling``: errors as users see them
+- ``counting``: counts from manifests; ``tour``: ``make spark-demo``
+- ``shadowing``, ``spark_version``: checks at the import
+- ``jobs/``: archive, audit, compact, replay
 """
 
 from __future__ import annotations

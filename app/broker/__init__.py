@@ -1,5 +1,33 @@
 """The composition root: the only place that builds clocks, sockets, stores and processes.
 
-Nothing is imported here: ``process`` starts the store process before it imports what a node needs, and the commands that only
-want a clock get no broker with it.
+Nothing is imported here: ``process`` starts the store process before it imports the modules that a node needs, and commands that
+only need a clock load no broker.
+
+- ``process``: ``Broker``, the process; ``node``: ``Node``, a broker inside one event loop; ``children``: child processes
+- ``running``, ``service``, ``health``, ``loop_watch``, ``spot_notice``: the process seen from outside, and its watch over itself
+
+Partitions:
+
+- ``partitions``: ``Partitions`` brings the partitions of this broker in line with the image
+- ``sweeping``: deletes objects of deleted topics; ``cleaning``: the cleaner process
+- ``manifest_copies``: local copies of manifests; ``lost_directory``: log lines for a start on a new directory
+
+Replication and the cluster:
+
+- ``followers``: fetches from leaders; ``in_sync_sets``: proposes in-sync sets; ``high_watermarks``: checkpoint of high watermarks
+- ``tier_views``: followers' views of manifests; ``replication_metrics``: gauges
+- ``control_link``, ``transaction_calls``, ``places``: calls to other brokers
+- ``node_id``, ``last_registration``: node id and last broker epoch of a data directory
+
+Object durability (ADR 0037):
+
+- ``write_ahead``: ``WriteAhead``, the write-ahead log of this broker
+- ``write_ahead_restore``, ``write_ahead_release``, ``write_ahead_sweep``: take-over, release and deletion
+- ``durability_changes``: the leader's part of a change of durability
+
+Security, quotas and costs:
+
+- ``doors``, ``connection_limits``, ``first_users``, ``log_keys``, ``token_keys``, ``token_sweep``: listeners, users and keys
+- ``broker_audit``, ``audit_log``, ``audit_topic``: the audit log
+- ``quota_tokens``: leases of cluster-wide quotas; ``spending``: the measured bill
 """

@@ -7,6 +7,14 @@ of the others.
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 stopped by Ctrl-C, 143 for a job that SIGTERM ended; ``firn drain``
 has 3 and ``firn cluster place`` 4. An error is one sentence on standard error that says how to mend it; ``FIRN_DEBUG=1`` adds where
 it came from.
+
+- ``commands``: the tree of commands; ``session``: shared flags and the connection to a cluster; ``output``: tables and errors
+- ``serve``, ``banner``, ``background``, ``http``, ``drain``: processes
+- ``topic``, ``produce``, ``consume``, ``group``: topics, records and groups
+- ``cluster``, ``moving``: brokers and moves
+- ``tier``, ``verify``, ``store``, ``stored_manifest``, ``stored_topic``: the object store
+- ``acl``, ``user``, ``token``, ``tls``, ``quota``: access
+- ``doctor``, ``cost``, ``iam``, ``job``, ``demo_brokers``: checks, costs, policies, jobs, the demo of several brokers
 """
 
 from __future__ import annotations

@@ -1,0 +1,7 @@
+"""An asyncio client of the Kafka protocol, used by the command line, the HTTP process, and brokers among themselves.
+
+- ``connection``: ``KafkaConnection``, one connection; ``security``: TLS and logins; ``retry``: back-off
+- ``cluster``: ``ClusterClient``, brokers, leaders and a connection to each
+- ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
+- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``firn_api``: messages of Firn's own APIs
+"""

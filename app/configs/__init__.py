@@ -19,8 +19,15 @@ Some defaults bend to what a topic says, so that saying one thing is enough: ``r
 compacted topic, and ``local.retention.*`` is never more than ``retention.*``. ``firn.durability=object`` counts only where the
 topic itself says it (new topics say it when it is the default), and is ``disk`` elsewhere.
 
-What nearly everybody needs is exported here; it brings none of the definitions with it, so that child processes and Spark's tasks
-start without them.
+The most used names are exported here. They import none of the definitions, so that child processes and Spark's tasks start
+without them.
+
+- ``topic``, ``topic_definitions``: ``TopicConfig`` and its settings
+- ``broker``, ``broker_definitions``: ``BrokerConfig`` and its settings
+- ``definition``, ``values``, ``numbers``: the definition of a setting, and its values as text
+- ``resolving``, ``validation``, ``describing``: effective values, checks, DescribeConfigs; ``group_bounds``: settings of groups
+- ``without_effect``: settings of Kafka that have no effect here
+- ``listeners``, ``security_definitions``, ``connection_limits``: listeners; ``environment``, ``properties``: variables and files
 """
 
 from app.configs.broker import BrokerConfig

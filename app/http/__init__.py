@@ -1,1 +1,9 @@
-"""The HTTP face: Confluent's REST v3 for producing and administration, health, and metrics. A client of the brokers."""
+"""The HTTP process: Confluent's REST v3 for producing and administration, health, and metrics. It is a client of the brokers.
+
+- ``server``: the process; ``application``: routes and errors; ``gateway``: ``Gateway``, the parts that every route gets
+- ``topics``, ``records``, ``record_batches``: routes of REST v3
+- ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
+- ``record_json``, ``json_stream``, ``bodies``, ``content_encoding``, ``errors``: request bodies and responses
+- ``guard``, ``access``, ``conventions``, ``login``, ``credentials``, ``callers``, ``serving``, ``forwarded``: access and callers
+- ``connections``, ``tls``, ``tls_settings``: connections and HTTPS
+"""

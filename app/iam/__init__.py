@@ -1,1 +1,4 @@
-"""What each role of a Firn cluster may do with the bucket, as AWS reads it."""
+"""IAM policies of the bucket for each role of a Firn cluster, pure.
+
+- ``calls``: the IAM actions that the calls of the S3 clients need; ``policy``: least-privilege policies by role
+"""

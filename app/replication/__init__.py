@@ -1,4 +1,12 @@
-"""Partitions as this broker has them: its role in each, who leads, what counts as stored.
+"""Partitions as a broker has them: its role, the leader, the in-sync set, and the high watermark.
 
-Between the handlers and coordinators, which ask for partitions, and ``app/hot/``, which keeps their records on the disk.
+These modules stand between the handlers and coordinators, which ask for partitions, and ``app/hot/``, which keeps records on the
+disk.
+
+- ``partition``: ``Partition`` and ``PartitionTable``; ``roles``: the role that an image gives this broker, pure
+- ``in_sync``: ``InSync``, how far each replica has stored, pure; ``looks``: which partitions are due for a check, pure
+- ``commits``: ``CommitQueue``, requests that wait for the high watermark
+- ``following``: a follower's decision about a leader's response, pure; ``followed_tier``: its view of the tier
+- ``reading``: ``PartitionReads``, reads across the local log and the object store
+- ``selecting``: the replica for a consumer (KIP-392), pure; ``throttle``: replication throttles (KIP-73), pure
 """
