@@ -14,11 +14,18 @@ from app.limits import KIB, MIB
 BUFFER_BYTES_MIN: Final = 32 * KIB
 FREE_BYTES_MAX: Final = 64 * MIB
 """Unused buffers kept for the next user, over all sizes: about forty frames of 1 MB."""
+FREE_SHARE: Final = 4
+"""Unused buffers take at most this part of the memory that arriving frames may claim: they are memory of the process as well."""
 
 _allocate = ctypes.pythonapi.PyByteArray_FromStringAndSize
 """``bytearray(n)`` writes zeros. For a frame of 100 MiB that was only announced, that would stop the loop for half a second."""
 _allocate.restype = ctypes.py_object
 _allocate.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+
+
+def free_bytes_max(frame_bytes_max: int) -> int:
+    """How much memory of unused buffers is kept where arriving frames may claim ``frame_bytes_max``; negative for no limit."""
+    return FREE_BYTES_MAX if frame_bytes_max < 0 else min(FREE_BYTES_MAX, frame_bytes_max // FREE_SHARE)
 
 
 class BufferPool:
@@ -28,6 +35,7 @@ class BufferPool:
     """
 
     def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
+        """``free_bytes_max``: of unused buffers that are kept."""
         self._free: dict[int, list[memoryview]] = {}
         self._free_bytes = 0
         self._free_bytes_max = free_bytes_max

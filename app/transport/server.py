@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from app.addresses import plain_address
 from app.limits import KIB
 from app.transport.admission import Admission, AdmissionLimits
-from app.transport.buffers import BufferPool
+from app.transport.buffers import BufferPool, free_bytes_max
 from app.transport.frame_memory import FrameMemory
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
@@ -100,7 +100,7 @@ class Server:
         self.faults = faults
         self.pool = pool
         self.connection_metrics = ConnectionMetrics(registry)
-        self.buffers = BufferPool()
+        self.buffers = BufferPool(free_bytes_max(limits.frame_bytes_max))
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._set_aside: list[memoryview] = []
         self.request_bytes_max = limits.request_bytes_max
