@@ -20,11 +20,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
 from app.broker.children import Child
+from app.broker.http_address import HTTP_MODULE, check_http_address
 from app.broker.running import find_running, forget_running, note_running
 from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
@@ -36,7 +36,6 @@ from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug, place_of
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.garbage import ShortCollections
-from app.machine.listeners import listeners_on
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
 from app.metrics import Sample
@@ -57,12 +56,10 @@ STORE_START_S: Final = 30.0
 """Time for the first response of a store process."""
 STORE_ASK_S: Final = 0.25
 HEALTH_LOOK_S: Final = 1.0
-HTTP_ADDRESS_WAIT_S: Final = 3.0
 LOCK_WAIT_S: Final = 3.0
 """How long a start waits for the data directory: children of a broker that was just killed may still be ending."""
 LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
-HTTP_MODULE: Final = "app.http"
 VARIABLE_BYTES_MAX: Final = 128 << 10
 """Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
 UVLOOP_TLS_FAILED: Final = "Fatal error on SSL protocol"
@@ -177,7 +174,8 @@ class Broker:
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         if (stays_open := make_private(self.config.data_dir)) is not None:
             self._log_line(stays_open)
-        await self._check_http_address()
+        if self.config.http_address != OFF:
+            await check_http_address(self.config.http_address)
         self._note_running()
         self._store = Child(
             "store",
@@ -343,39 +341,6 @@ class Broker:
             else:
                 return
         raise StorageUnavailable(f"the store process did not respond within {STORE_START_S:.0f} s")
-
-    async def _check_http_address(self) -> None:
-        """Check early whether the HTTP process can listen, because nobody reads the log after the broker has said that it is ready.
-
-        Raises: ConfigError if the address is in use. The HTTP process of a killed broker gets some time to end.
-        """
-        if self.config.http_address == OFF:
-            return
-        host, _, port = self.config.http_address.rpartition(":")
-        deadline = asyncio.get_running_loop().time() + HTTP_ADDRESS_WAIT_S
-        while True:
-            try:
-                family, kind, protocol, _, address = socket.getaddrinfo(
-                    host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                )[0]
-                with socket.socket(family, kind, protocol) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(address)
-            except OSError as error:
-                holders = listeners_on(int(port)) if error.errno == EADDRINUSE else []
-                # Nobody is seen where it has just ended, or belongs to another user.
-                may_end = error.errno == EADDRINUSE and all(
-                    HTTP_MODULE in one.command and "serve" not in one.parent_command for one in holders
-                )
-                if not may_end or asyncio.get_running_loop().time() >= deadline:
-                    by = f" by {holders[0]}" if holders else ""
-                    raise ConfigError(
-                        f"cannot listen on {self.config.http_address} for HTTP: {error.strerror or error}{by}; free the address, "
-                        "give another --http, or --http off"
-                    ) from error
-            else:
-                return
-            await asyncio.sleep(STORE_ASK_S)
 
     async def _start_http(self) -> None:
         """Start the HTTP process. A failure is logged and retried; Kafka is served anyway."""
