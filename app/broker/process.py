@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app import __version__
 from app.broker.children import Child
 from app.broker.http_address import HTTP_MODULE, check_http_address
+from app.broker.late_tls import came_too_late
 from app.broker.running import find_running, forget_running, note_running
 from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
@@ -33,7 +34,7 @@ from app.configs.listeners import SecurityProtocol
 from app.configs.topic import Durability, InternalDurability
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
-from app.faults import Faults, met_bug, place_of
+from app.faults import Faults, met_bug
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.garbage import ShortCollections
 from app.machine.rpc import RpcClient
@@ -62,10 +63,6 @@ LOCK_ASK_S: Final = 0.05
 SAMPLES_TIMEOUT_S: Final = 2.0
 VARIABLE_BYTES_MAX: Final = 128 << 10
 """Linux starts no process with a variable of this size (name, equals sign and value) in its environment."""
-UVLOOP_TLS_FAILED: Final = "Fatal error on SSL protocol"
-"""How uvloop calls what its TLS raises."""
-UVLOOP_TLS: Final = "(sslproto.pyx:"
-"""In ``place_of`` what it raises."""
 TRUST: Final = (
     "ssl.truststore.type",
     "ssl.truststore.location",
@@ -399,7 +396,7 @@ class Broker:
 
         Clients could cause this repeatedly, so each bug's traceback is shown only once.
         """
-        if _came_too_late(context):
+        if came_too_late(context):
             return
         if met_bug(self._faults, str(context.get("message")), context.get("exception")):
             loop.default_exception_handler(context)
@@ -565,19 +562,6 @@ def http_environment(config: BrokerConfig) -> Mapping[str, str]:
                 f"{VARIABLE_BYTES_MAX} bytes: write the certificates into a file and name that."
             )
     return found
-
-
-def _came_too_late(context: Mapping[str, Any]) -> bool:
-    """Whether TLS failed in uvloop (0.23) when nobody waits for it any more: what it raises then is no bug of ours.
-
-    It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
-    connects has given up.
-    """
-    error, transport = context.get("exception"), context.get("transport")
-    if context.get("message") == UVLOOP_TLS_FAILED:
-        return isinstance(error, RuntimeError) and transport is not None and transport.is_closing()
-    nobody_waits = isinstance(context.get("future"), asyncio.Future)
-    return nobody_waits and isinstance(error, OSError) and UVLOOP_TLS in place_of(error)
 
 
 def _reachable(host: str) -> str:

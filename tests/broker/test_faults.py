@@ -9,15 +9,18 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.broker.late_tls import UVLOOP_TLS_FAILED
 from app.broker.process import Broker
 from app.configs import BrokerConfig
-from app.errors import CorruptionError, ErrorCode, StorageFull
+from app.errors import CorruptionError, ErrorCode, StorageFull, StorageUnavailable
 from app.faults import LIMITED_LINES_MAX
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFile, PosixFileSystem
+from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.transport.connection import BROKEN_TOLD
 from app.wire.apis.incremental_alter_configs import (
@@ -28,6 +31,7 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, produce_one, talk
+from tests.support import cluster_process
 from tests.support.broker import RunningBroker, running_broker
 
 FETCH = 1
@@ -230,25 +234,40 @@ async def test_a_broker_that_cannot_accept_again_says_so(tmp_path: Path, monkeyp
             assert await produce_one(client) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("ended", [False, True])
-async def test_bytes_of_tls_that_are_left_for_a_connection_that_has_ended_are_no_bug(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, ended: bool
-) -> None:
-    lines: list[str] = []
-    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+def left_over(message: str, *, ended: bool) -> dict[str, Any]:
+    """As uvloop 0.23 says it when another broker is killed in the middle of an answer, or of the end of a connection."""
 
     class Ended(asyncio.Transport):
         def is_closing(self) -> bool:
             return ended
 
-    # As uvloop 0.23 says it when another broker is killed in the middle of an answer.
-    context = {
-        "message": "Fatal error on SSL protocol",
-        "exception": RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
-        "transport": Ended(),
-    }
-    broker.tell_bug(asyncio.get_running_loop(), context)
+    closed = RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+    return {"message": message, "exception": closed, "transport": Ended()}
+
+
+@pytest.mark.parametrize("message", sorted(UVLOOP_TLS_FAILED))
+@pytest.mark.parametrize("ended", [False, True])
+async def test_bytes_of_tls_that_are_left_for_a_connection_that_has_ended_are_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ended: bool, message: str
+) -> None:
+    lines: list[str] = []
+    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+    broker.tell_bug(asyncio.get_running_loop(), left_over(message, ended=ended))
     assert bool(lines) is not ended
+    assert bool(caplog.records) is not ended
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_broker_processes_of_tests_print_no_traceback_of_such_bytes_from_their_start_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    async def end(self: DirectoryStore) -> None:
+        asyncio.get_running_loop().call_exception_handler(left_over("Fatal error on SSL protocol", ended=ended))
+        raise StorageUnavailable("the start ends here")
+
+    monkeypatch.setattr(DirectoryStore, "open", end)
+    with pytest.raises(StorageUnavailable):
+        await cluster_process.serve(tmp_path, 1, 0, {})
     assert bool(caplog.records) is not ended
 
 

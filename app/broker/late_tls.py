@@ -1,0 +1,27 @@
+"""Errors of uvloop's TLS that are no bug of ours, for exception handlers of event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from app.faults import place_of
+
+UVLOOP_TLS_FAILED: Final = frozenset(("Fatal error on SSL protocol", "Error occurred during shutdown"))
+"""How uvloop calls what its TLS raises while a connection is open and while it is closed."""
+UVLOOP_TLS: Final = "(sslproto.pyx:"
+"""In ``place_of`` what it raises."""
+
+
+def came_too_late(context: Mapping[str, Any]) -> bool:
+    """Whether TLS failed in uvloop (0.23) when nobody waits for it any more: what it raises then is no bug of ours.
+
+    It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
+    connects has given up. ``context`` is that of an exception handler.
+    """
+    error, transport = context.get("exception"), context.get("transport")
+    if context.get("message") in UVLOOP_TLS_FAILED:
+        return isinstance(error, RuntimeError) and transport is not None and transport.is_closing()
+    nobody_waits = isinstance(context.get("future"), asyncio.Future)
+    return nobody_waits and isinstance(error, OSError) and UVLOOP_TLS in place_of(error)
