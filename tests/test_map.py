@@ -46,3 +46,34 @@ def test_a_class_that_a_package_lists_is_in_one_of_its_modules(package: str) -> 
         if isinstance(node, ast.ClassDef)
     }
     assert named - classes == set()
+
+
+def names_in(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """Classes, functions and variables by their name."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found[name] = node
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = node
+    return found
+
+
+PLACES = sorted(
+    set(re.findall(r"`([\w/]+\.py):(\w+(?:\.\w+)*)`", (ROOT / "docs" / "map.md").read_text())),
+)
+
+
+def test_the_map_names_functions() -> None:
+    assert len(PLACES) > 80
+
+
+@pytest.mark.parametrize("place", PLACES, ids=":".join)
+def test_a_function_that_the_map_names_exists(place: tuple[str, str]) -> None:
+    file, dotted = place
+    body = tree_of(file).body
+    for name in dotted.split("."):
+        node = names_in(body).get(name)
+        assert node is not None, f"{file} has no {dotted}; mend docs/map.md"
+        body = node.body if isinstance(node, ast.ClassDef) else []
