@@ -20,9 +20,9 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.handlers.partitions import shown_leader
+from app.handlers.partitions import others_that_may_lead
 from app.handlers.portions import Split
-from app.metadata.cluster import BrokerImage, Endpoint, PartitionImage, TopicImage
+from app.metadata.cluster import BrokerImage, Endpoint, TopicImage
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -96,9 +96,10 @@ def _coordinator(context: Context, request: Request, topic: TopicImage, key: str
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline"
         )
-    leader = shown_leader(context, topic, partition)
+    leader = partition.leader
     if context.partitions.is_shut(partition):
-        leader = _may_coordinate(context, partition)
+        likely = others_that_may_lead(context, partition)
+        leader = context.rng.choice(likely) if likely else BrokerId(-1)
     broker = context.image.brokers.get(leader)
     if broker is None:
         raise RequestRejected(
@@ -111,18 +112,6 @@ def _coordinator(context: Context, request: Request, topic: TopicImage, key: str
             f"broker {broker.broker_id} has no listener {request.caller.listener}",
         )
     return broker, endpoint
-
-
-def _may_coordinate(context: Context, partition: PartitionImage) -> BrokerId:
-    """Another broker that may coordinate by now, or knows who does; -1 without one.
-
-    This broker is isolated. Clients look for their coordinator at a broker that they are connected to. A client without partitions
-    that is connected to this broker alone asks for nothing else. It would ask this broker again and again (IS9).
-    """
-    brokers = sorted(context.image.brokers.items())
-    others = [one.broker_id for _, one in brokers if not one.fenced and one.broker_id != context.node_id]
-    likely = [broker_id for broker_id in others if broker_id in partition.isr] or others
-    return context.rng.choice(likely) if likely else BrokerId(-1)
 
 
 def _refused(key: str, code: ErrorCode, sentence: str) -> Coordinator:

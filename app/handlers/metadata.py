@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -266,41 +266,19 @@ async def _with_new_topics(context: Context, request: Request, missing: list[str
     return failed
 
 
-def _is_left_out(context: Context, image: ClusterImage, wanted: _Wanted) -> bool:
-    """Whether this broker does not list itself: it is isolated, and leads nothing of these topics that it still serves.
-
-    Clients ask a broker that they are connected to. One that knows this broker alone would ask it again and again (IS9).
-    """
-    partitions = context.partitions
-    if not partitions.isolated:
-        return False
-    topics: Iterable[TopicImage | None] = image.topics_by_name.values()
-    if wanted.topics is not None:
-        topics = (
-            image.topic(name) if (name := _name_asked(topic)) is not None else image.topic_by_id(topic.topic_id)
-            for topic in wanted.topics
-        )
-    return not any(
-        one.leader == context.config.node_id and not partitions.is_shut(one)
-        for topic in topics
-        if topic is not None
-        for one in topic.partitions
-    )
-
-
-def _brokers_shown(
-    context: Context, request: Request, image: ClusterImage, wanted: _Wanted
-) -> list[MetadataResponseBroker]:
+def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
     """The brokers that are not fenced. If there are none, the broker that answers: one that starts is fenced for a moment, and
-    librdkafka forgets its bootstrap servers when it is told of no broker at all, and asks nobody again."""
+    librdkafka forgets its bootstrap servers when it is told of no broker at all, and asks nobody again.
+
+    A broker that is isolated lists itself as others do that have not fenced it yet (IS9): librdkafka ends a broker that is not in
+    the list, and begins it anew when another list has it. Lists that differ make it do so a hundred times a second.
+    """
     reached = [
         (broker, endpoint)
         for _, broker in sorted(image.brokers.items())
         if (endpoint := broker.endpoint(request.caller.listener)) is not None
     ]
     shown = [one for one in reached if not one[0].fenced]
-    if _is_left_out(context, image, wanted):
-        shown = [one for one in shown if one[0].broker_id != context.config.node_id]
     if not shown:
         shown = [one for one in reached if one[0].broker_id == context.config.node_id]
     return [
@@ -339,7 +317,7 @@ def _put_together(
     image, version, cache = context.image, request.api_version, context.metadata_cache
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
-        brokers=_brokers_shown(context, request, image, wanted),
+        brokers=_brokers_shown(context, request, image),
         cluster_id=image.cluster_id,
         controller_id=image.controller.broker_id,
         cluster_authorized_operations=(

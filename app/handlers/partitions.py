@@ -80,14 +80,29 @@ def hint(context: Context, partition: Partition | None, error: FirnError) -> tup
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
-    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it, and for one that
-    this broker would have to lead while it is isolated (IS4)."""
+    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it. While this broker
+    is isolated, it names another one that may lead what it has led (IS9); -1 without one."""
     if context.partitions.is_shut(partition):
-        return BrokerId(-1)
+        likely = others_that_may_lead(context, partition)
+        return likely[partition.partition_index % len(likely)] if likely else BrokerId(-1)
     offline = context.partitions.offline
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)
     return partition.leader
+
+
+def others_that_may_lead(context: Context, partition: PartitionImage) -> list[BrokerId]:
+    """Other brokers that may lead by now a partition that this broker has led, as far as an isolated broker knows (IS9).
+
+    Clients ask a broker that they are connected to. One that is connected to this broker alone has to be told of another one, or it
+    asks this broker again and again. A broker that does not lead refuses, and knows more.
+    """
+    others = [
+        one.broker_id
+        for _, one in sorted(context.image.brokers.items())
+        if not one.fenced and one.broker_id != context.node_id
+    ]
+    return [one for one in others if one in partition.isr] or others
 
 
 def offline_replicas(context: Context, topic: TopicImage, partition: PartitionImage) -> list[int]:

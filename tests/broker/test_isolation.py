@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, ensure_topic, partition_for
 from app.errors import ErrorCode
+from app.handlers.partitions import others_that_may_lead
 from app.hot.log import PartitionLog
 from app.replication.partition import Partition
 from app.wire.apikeys import ApiKey
@@ -215,7 +217,7 @@ async def test_an_isolated_broker_refuses_what_others_may_lead_and_goes_on_with_
         shown = await leaders(client, REPLICATED, SINGLE, OBJECT)
         assert shown[SINGLE] == before[SINGLE]
         for topic in (REPLICATED, OBJECT):
-            assert shown[topic] == [-1 if leader == cluster.node_id else leader for leader in before[topic]]
+            assert shown[topic] == [elsewhere] * PARTITIONS, "which may lead by now, or knows who does"
         assert await offsets_of(client, group) == ErrorCode.NOT_COORDINATOR
         assert await initialised(client, transactional_id) == ErrorCode.NOT_COORDINATOR
         assert await coordinator(client, group) == (0, elsewhere), "which may coordinate by now, or knows who does"
@@ -232,17 +234,30 @@ async def test_an_isolated_broker_refuses_what_others_may_lead_and_goes_on_with_
 
 
 @pytest.mark.ci
-async def test_an_isolated_broker_lists_itself_only_beside_what_it_still_leads(tmp_path: Path) -> None:
-    async with two(tmp_path) as cluster, talk(cluster.one.port) as client:
+async def test_an_isolated_broker_lists_itself_as_others_do_that_have_not_fenced_it(tmp_path: Path) -> None:
+    async with two(tmp_path) as cluster, talk(cluster.one.port) as client, talk(cluster.other.port) as other_client:
         both = sorted([cluster.node_id, int(cluster.other.node.config.node_id)])
-        elsewhere = [one for one in both if one != cluster.node_id]
-        assert await brokers(client, REPLICATED) == both
         await cluster.shut()
-        assert await brokers(client) == elsewhere
-        assert await brokers(client, REPLICATED, OBJECT) == elsewhere
-        assert await brokers(client, REPLICATED, SINGLE) == both
-        await cluster.shut(False)
-        assert await brokers(client, REPLICATED) == both
+        for asked in ((), (REPLICATED, OBJECT), (REPLICATED, SINGLE)):
+            assert await brokers(client, *asked) == await brokers(other_client, *asked) == both
+
+
+@pytest.mark.parametrize(
+    ("fenced", "in_sync", "named"),
+    [
+        ((), (1, 3), [3]),
+        ((), (1,), [2, 3]),  # a broker that is not in sync knows who leads
+        ((3,), (1, 3), [2]),
+        ((2, 3), (1, 3), []),
+    ],
+)
+def test_an_isolated_broker_names_others_that_are_in_sync_and_not_fenced_if_there_are_any(
+    fenced: tuple[int, ...], in_sync: tuple[int, ...], named: list[int]
+) -> None:
+    known = {one: SimpleNamespace(broker_id=one, fenced=one in fenced) for one in (1, 2, 3)}
+    context: Any = SimpleNamespace(node_id=1, image=SimpleNamespace(brokers=known))
+    partition: Any = SimpleNamespace(isr=in_sync)
+    assert others_that_may_lead(context, partition) == named
 
 
 @pytest.mark.ci

@@ -2,11 +2,15 @@
 
 Probes are clients that stay where they are answered. They look for their coordinator or leader at the broker that answered last,
 and go on to the next one only when it refuses. So they are lost at a broker that is cut off from all others and does not say so.
-Three checkers judge:
+Listeners are clients that never go on by themselves. They know the brokers of the last Metadata, as librdkafka does, and are
+connected to those that they were sent to. So they are lost at an isolated broker that names no other one.
+Four checkers judge:
 
 - **gets on**: each probe is served by a broker that is not cut off, in time from the beginning of the fault.
 - **not isolated**: a broker that has one of the three signs of life is never isolated.
 - **old image**: a broker that was isolated serves only by an image that is as new as what it has heard.
+- **one list**: while a broker is cut off, a listener that has forgotten it is not told of it again. Each time librdkafka ends a
+  broker and begins it anew. Where two lists take turns it does so a hundred times a second, and may stand still for good.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode
@@ -22,7 +26,7 @@ from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.cluster_simulation.clients import Client
 from tests.cluster_simulation.machine import ClusterMachine
@@ -36,9 +40,12 @@ if TYPE_CHECKING:
 GETS_ON: Final = "gets on"
 NOT_ISOLATED: Final = "not isolated"
 OLD_IMAGE: Final = "old image"
+ONE_LIST: Final = "one list"
 """Names of the checkers."""
 
 GETS_ON_S: Final = 15.0
+OF_TWO_S: Final = 25.0
+"""Where the controller of two brokers is cut off."""
 FAULT_S: Final = 20.0
 HEALED_S: Final = 10.0
 LOOK_S: Final = 0.05
@@ -101,10 +108,17 @@ class ReaderProbe(Probe):
         super().__init__(world, name, at)
         self.history = history
 
+    def follow(self, answer: MetadataResponse) -> None:
+        """Brokers and leaders were told."""
+
+    def sent_to(self, leader: int) -> None:
+        """A leader is asked now."""
+
     async def turn(self) -> int | None:
         history = self.history
         request = MetadataRequest(topics=[MetadataRequestTopic(name=history.topic)], allow_auto_topic_creation=False)
         answer = await self.client.ask(self.at, ApiKey.METADATA, request, 12)
+        self.follow(answer)
         leader = next(
             (
                 int(one.leader_id)
@@ -116,12 +130,53 @@ class ReaderProbe(Probe):
         )
         if leader < 0:
             return None
+        self.sent_to(leader)
         topics = [ListOffsetsTopic(name=history.topic, partitions=[ListOffsetsPartition(history.index, timestamp=-1)])]
         offsets = await self.client.ask(
             leader, ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics), 7
         )
         code = offsets.topics[0].partitions[0].error_code
         return leader if code in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE) else None
+
+
+class Listener(ReaderProbe):
+    """A reader that asks for the brokers and its leader at one of the brokers that it is connected to, at random."""
+
+    def __init__(self, world: World, name: str, at: int, history: ReplicatedHistory) -> None:
+        super().__init__(world, name, at, history)
+        self.rng = world.new_rng()
+        self.known: set[int] = set()
+        """The brokers of the last list."""
+        self.connected = {at}
+        self.forgotten: set[int] = set()
+        """Brokers that lists have lacked since the beginning of the fault."""
+        self.told_again: set[int] = set()
+        """Those among them that a later list had."""
+
+    async def run(self) -> None:
+        while True:
+            asked_s = self.world.loop.time()
+            self.at = self.rng.choice(sorted(self.connected))
+            try:
+                served_by = await self.turn()
+            except Unreachable:
+                self.connected.discard(self.at)
+                self.connected = self.connected or {self.rng.choice(self.world.machines).node_id}
+            else:
+                if served_by is not None:
+                    self.served_by, self.served_s = served_by, asked_s
+            await asyncio.sleep(PROBE_S)
+
+    def follow(self, answer: MetadataResponse) -> None:
+        listed = {int(one.node_id) for one in answer.brokers}
+        self.forgotten |= self.known - listed
+        self.told_again |= self.forgotten & (listed - self.known)
+        self.known = listed
+        self.connected = self.connected & listed or listed
+
+    def sent_to(self, leader: int) -> None:
+        if leader in self.known:
+            self.connected.add(leader)
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -153,7 +208,9 @@ async def _steady(world: World) -> tuple[list[Probe], list[ReplicatedHistory]]:
     """Everything is led and in sync; each probe is served. Returns: the probes, and what they are about."""
     groups = [GroupProbe(world, f"group {number}", 1) for number in range(3)]
     histories = [one for one in world.histories.values() if not one.deleting and one.topic.startswith("t")]
-    probes: list[Probe] = [*groups, *(ReaderProbe(world, f"reader of {one.name}", 1, one) for one in histories)]
+    readers = [ReaderProbe(world, f"reader of {one.name}", 1, one) for one in histories]
+    listeners = [Listener(world, f"listener of {one.name}", 1, one) for one in histories]
+    probes: list[Probe] = [*groups, *readers, *listeners]
     for probe in probes:
         world.go(probe.run())
 
@@ -161,7 +218,7 @@ async def _steady(world: World) -> tuple[list[Probe], list[ReplicatedHistory]]:
         topic = world.newest.topic(CONSUMER_OFFSETS.name)
         return (
             topic is not None
-            and all(len(one.isr) == len(one.replicas) == 3 for one in topic.partitions)
+            and all(len(one.isr) == len(one.replicas) == min(3, len(world.machines)) for one in topic.partitions)
             and world._all_in_sync()
             and all(probe.served_by > 0 for probe in probes)
         )
@@ -174,20 +231,35 @@ def _settle(probes: Sequence[Probe], at: int) -> None:
     """All of them look at one broker from now on, as long as it answers."""
     for probe in probes:
         probe.at = at
+        if isinstance(probe, Listener):
+            probe.connected = {at}
+            probe.forgotten.clear()
+            probe.told_again.clear()
 
 
-async def _get_on(world: World, probes: Sequence[Probe], cut: Collection[ClusterMachine], began_s: float) -> None:
+async def _get_on(
+    world: World,
+    probes: Sequence[Probe],
+    cut: Collection[ClusterMachine],
+    began_s: float,
+    within_s: float = GETS_ON_S,
+) -> None:
     away = {one.node_id for one in cut}
 
     def have_got_on() -> bool:
         return all(probe.served_by not in away and probe.served_s > began_s for probe in probes)
 
-    left_s = began_s + GETS_ON_S - world.loop.time()
+    left_s = began_s + within_s - world.loop.time()
     lost = lambda: [probe.name for probe in probes if probe.served_by in away or probe.served_s <= began_s]  # noqa: E731
     try:
         await world.until(have_got_on, left_s, "")
     except Violation:
-        raise Violation(GETS_ON, f"{lost()} did not get on within {GETS_ON_S:g} s") from None
+        raise Violation(GETS_ON, f"{lost()} did not get on within {within_s:g} s") from None
+    for probe in probes:
+        if isinstance(probe, Listener) and probe.told_again & away:
+            raise Violation(
+                ONE_LIST, f"{probe.name} forgot brokers {probe.told_again & away}, and was told of them again"
+            )
 
 
 @asynccontextmanager
@@ -236,6 +308,17 @@ async def cut_off(world: World) -> None:
     ):
         await _get_on(world, probes, [victim], began_s)
         await asyncio.sleep(max(0.0, began_s + FAULT_S - world.loop.time()))
+    await world.until(lambda: not _isolated(victim), HEALED_S, f"{victim.name} to serve again", GETS_ON)
+
+
+async def controller_of_two_cut_off(world: World) -> None:
+    """Of two brokers the controller is cut off, and clients reach it. The other one lists it until it has taken over."""
+    probes, _ = await _steady(world)
+    victim = _controller(world)
+    _settle(probes, victim.node_id)
+    began_s = world.loop.time()
+    async with _cut(world, [victim], _others(world, victim), bucket=True):
+        await _get_on(world, probes, [victim], began_s, OF_TWO_S)
     await world.until(lambda: not _isolated(victim), HEALED_S, f"{victim.name} to serve again", GETS_ON)
 
 
@@ -347,6 +430,7 @@ def _once(scenario: _Scenario) -> _Scenario:
 
 ISOLATION: Final[dict[str, _Scenario]] = {
     "cut off": _once(cut_off),
+    "controller of two cut off": _once(controller_of_two_cut_off),
     "pair cut off": _once(pair_cut_off),
     "machine cut off": _once(machine_cut_off),
     "bucket alone away": _once(bucket_alone_away),
@@ -371,3 +455,17 @@ SHAPE: Final = {
     "from_0": False,
     "brokers": 3,
 }
+
+BROKERS: Final = {
+    "controller of two cut off": 2,
+    "pair cut off": 5,
+    "machine cut off": 5,
+    "controller alone heard": 5,
+}
+"""How many brokers a scenario needs, if not three."""
+
+
+def shape_of(scenario: str) -> dict[str, Any]:
+    """The shape of a run of this scenario."""
+    brokers = BROKERS.get(scenario, 3)
+    return SHAPE | {"brokers": brokers, "factor": min(3, brokers)}

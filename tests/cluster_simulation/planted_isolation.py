@@ -11,11 +11,15 @@ from typing import Any, Final
 
 import pytest
 
+from app.handlers import metadata, partitions
+from app.handlers.context import Context, Request
+from app.metadata.cluster import ClusterImage
 from app.metadata.control import Heartbeat, HeartbeatAnswer
 from app.metadata.desk import Desk
 from app.metadata.isolation import Isolation, Standing
 from app.metadata.member import ClusterMember
-from tests.cluster_simulation.isolation import GETS_ON, HOSTS, NOT_ISOLATED, OLD_IMAGE
+from app.wire.apis.metadata import MetadataResponseBroker
+from tests.cluster_simulation.isolation import GETS_ON, HOSTS, NOT_ISOLATED, OLD_IMAGE, ONE_LIST
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -95,6 +99,20 @@ def heartbeats_name_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Desk, "heard", told)
 
 
+def it_names_no_leader(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partitions, "others_that_may_lead", lambda _context, _partition: [])
+
+
+def it_does_not_list_itself(patch: pytest.MonkeyPatch) -> None:
+    shown = metadata._brokers_shown
+
+    def without(context: Context, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
+        known = shown(context, request, image)
+        return [one for one in known if not context.partitions.isolated or one.node_id != context.node_id]
+
+    patch.setattr(metadata, "_brokers_shown", without)
+
+
 PLANTED: Final[dict[str, Planted]] = {
     "no isolation": Planted(nothing_isolates, GETS_ON, "cut off"),
     "IS1 the controller is no sign": Planted(the_controller_is_no_sign, NOT_ISOLATED, "controller alone heard"),
@@ -108,5 +126,11 @@ PLANTED: Final[dict[str, Planted]] = {
     "IS2 brokers count, not hosts": Planted(brokers_count, GETS_ON, "machine cut off"),
     "IS6 the first sign ends it": Planted(the_first_sign_ends_it, OLD_IMAGE, "healed in part"),
     "IS6 heartbeats name numbers": Planted(heartbeats_name_numbers, OLD_IMAGE, "healed in part", seeds=4),
+    "IS9 an isolated broker names no leader": Planted(
+        it_names_no_leader, GETS_ON, "controller of two cut off", seeds=4
+    ),
+    "IS9 an isolated broker does not list itself": Planted(
+        it_does_not_list_itself, ONE_LIST, "controller of two cut off", seeds=4
+    ),
 }
 """By name. Each is run with seeds from 0 on."""

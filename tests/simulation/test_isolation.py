@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster_simulation.isolation import ISOLATION, SHAPE
+from tests.cluster_simulation.isolation import ISOLATION, shape_of
 from tests.cluster_simulation.planted_isolation import PLANTED, hosts
 from tests.cluster_simulation.world import Outcome, run_seed
 
-FIVE = frozenset({"pair cut off", "machine cut off", "controller alone heard"})
-"""Scenarios that need five brokers."""
 SEEDS = 2
 SLOW_SEEDS = 40
 QUICK = frozenset(
@@ -21,7 +19,7 @@ QUICK = frozenset(
 def run(scenario: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     if scenario == "machine cut off":
         hosts(monkeypatch)
-    return run_seed(seed, faults=(scenario,), shape=SHAPE | {"brokers": 5 if scenario in FIVE else 3})
+    return run_seed(seed, faults=(scenario,), shape=shape_of(scenario))
 
 
 def check(scenario: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +58,7 @@ def test_a_fault_planted_into_isolation_is_found_by_the_checker_meant_for_it(
             if fault.scenario == "machine cut off":
                 hosts(patch)
             fault.plant(patch)
-            brokers = 5 if fault.scenario in FIVE else 3
-            violation = run_seed(seed, faults=(fault.scenario,), shape=SHAPE | {"brokers": brokers}).violation
+            violation = run_seed(seed, faults=(fault.scenario,), shape=shape_of(fault.scenario)).violation
         if violation is not None and violation.invariant == fault.found_by:
             return
         others.append(f"seed {seed}: {violation}")
