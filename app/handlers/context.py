@@ -240,5 +240,7 @@ class Request:
     """What the response tells, if its API has a place for it."""
     denied: dict[Resource, None] | None = None
     """What it was refused for want of a right (``noting.note``)."""
+    is_free: bool | None = False
+    """Whether its steps are nobody's share, as a follower's Fetch; None until it is decoded."""
     about: str | None = None
     """The name of what it changes, for the audit log, where its message has a secret in place of a name."""

@@ -43,6 +43,7 @@ from app.handlers.followers import (
 from app.handlers.followers import read as read_for_follower
 from app.handlers.parked_followers import RESTLESS_MS
 from app.handlers.partitions import check_epoch, hint, node_endpoints, topic_name
+from app.handlers.serving import request_of, spawn_told
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
     from app.handlers.callers import Caller
     from app.handlers.client import Client
-    from app.handlers.context import Context
+    from app.handlers.context import Context, Request
     from app.handlers.fetch_fan_out import FanOut, FetchKind
     from app.handlers.followers import Follower
     from app.hot.log import PartitionLog
@@ -236,8 +237,10 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         if len(frame) > LONG_FRAME_BYTES:
             slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
             body = bytes(frame[header.body_start :])
-            work = serve_long_frame(connection, slot, Asked(version, correlation_id), client_id, body, chosen=chosen)
-            connection.server.spawn(work, connection)
+            asked = Asked(version, correlation_id)
+            noted = request_of(connection, asked, FETCH, client_id)
+            noted.is_free = None
+            spawn_told(connection, noted, serve_long_frame(connection, slot, asked, noted, body, chosen=chosen))
             return None
         request = decode_fetch(version, frame[header.body_start :])
         plan = plan_of(context, connection.caller, version, request)
@@ -257,7 +260,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         connection.fetch_shape = None
         asked = Asked(version, correlation_id)
         work = look_in_portions(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes)
-        connection.server.spawn(work, connection)
+        spawn_told(connection, request_of(connection, asked, FETCH, client_id), work)
         return None
     if shape is None:
         rights = connection.caller.rights
@@ -295,13 +298,14 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
 
 
 async def serve_long_frame(
-    connection: Client, slot: Slot, asked: Asked, client_id: str | None, body: bytes, *, chosen: bool
+    connection: Client, slot: Slot, asked: Asked, noted: Request, body: bytes, *, chosen: bool
 ) -> None:
     """As ``serve_fetch``, of a request that takes long to decode."""
-    context = connection.context
+    context, client_id = connection.context, noted.client_id
     request = await decoded(connection, slot, partial(decode_fetch, asked.version, body))
     if request is None:
         return
+    noted.is_free = follower_of(context, connection.caller, request) is not None
     plan = plan_of(context, connection.caller, asked.version, request)
     if plan.error:
         refused = encode_fetch_response(asked.version, asked.correlation_id, [], error_code=plan.error)

@@ -48,6 +48,7 @@ from app.handlers.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
 from app.handlers.portions import look_at_error
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
+from app.handlers.serving import request_of, spawn_told
 from app.handlers.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
@@ -219,7 +220,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                 )
                 if shape is not None:
                     connection.remember(shape)
-    return _serve_any(connection, asked, request, refused)
+    return _serve_any(connection, asked, request, refused, header.client_id)
 
 
 def may_use(context: Context, caller: Caller, transactional_id: str) -> bool:
@@ -306,7 +307,9 @@ def is_plain(partition: Partition, acks: int) -> bool:
     )
 
 
-def _serve_any(connection: Client, asked: Asked, request: ProduceRequest, refused: TopicResults) -> Parts:
+def _serve_any(
+    connection: Client, asked: Asked, request: ProduceRequest, refused: TopicResults, client_id: str | None
+) -> Parts:
     """Any number of topics, partitions and errors. ``refused``: what the request asked for besides."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
@@ -320,7 +323,7 @@ def _serve_any(connection: Client, asked: Asked, request: ProduceRequest, refuse
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
         work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes, refused)
-        connection.server.spawn(work, connection)
+        spawn_told(connection, request_of(connection, asked, PRODUCE, client_id), work)
         return None
     results, waiting = append_all(connection, asked.version, request, admitted)
     results += refused
@@ -587,7 +590,8 @@ def _spawn_long(connection: Client, asked: Asked, request: ProduceRequest, clien
     slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
     kept_bytes = _keep_records(request)
     connection.server.keep(kept_bytes)
-    connection.server.spawn(_serve_long(connection, slot, asked, request, client_id, kept_bytes), connection)
+    work = _serve_long(connection, slot, asked, request, client_id, kept_bytes)
+    spawn_told(connection, request_of(connection, asked, PRODUCE, client_id), work)
 
 
 def _pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:

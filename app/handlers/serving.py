@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from app.handlers.client import Client
+from app.handlers.client import Asked, Client
 from app.handlers.context import Request
 from app.handlers.metrics import PRIVATE_NAMES
 from app.wire.apikeys import ApiKey
@@ -25,7 +25,7 @@ CLIENT_ID_SHOWN_MAX: Final = 100
 class _Steps:
     """Runs a coroutine, notes its request at each of its steps, and charges its client the time of each."""
 
-    __slots__ = ("_began_s", "_request", "_service", "_timed", "_work")
+    __slots__ = ("_began_s", "_owed_s", "_request", "_service", "_timed", "_work")
 
     def __init__(self, service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
         self._service = service
@@ -34,6 +34,8 @@ class _Steps:
         self._timed: Quotas | None = None
         """What the time of the step is charged to; None between steps, and if time has no limit."""
         self._began_s = 0.0
+        self._owed_s = 0.0
+        """Time of steps of which it is not known yet whether they are charged."""
 
     def _begin(self) -> None:
         service = self._service
@@ -46,8 +48,12 @@ class _Steps:
         timed, request = self._timed, self._request
         if timed is not None:
             self._timed = None
-            seconds = timed.between_calls_s() - self._began_s
-            timed.stepped(request.caller, request.client_id, request.api_key, seconds)
+            self._owed_s += timed.between_calls_s() - self._began_s
+            if request.is_free is None:
+                return
+            if not request.is_free:
+                timed.stepped(request.caller, request.client_id, request.api_key, self._owed_s)
+            self._owed_s = 0.0
 
     def __await__(self) -> Generator[Any, Any, Any]:
         steps = self._work.__await__()
@@ -73,6 +79,16 @@ class _Steps:
 async def told(service: Service, request: Request, work: Coroutine[Any, Any, Any]) -> None:
     """``work``, which serves a request; the service knows of each of its steps, and its client is charged their time."""
     await _Steps(service, request, work)
+
+
+def request_of(client: Client, asked: Asked, api_key: int, client_id: str | None) -> Request:
+    """A request as ``told`` takes it, of an API that has no ``Request`` of its own."""
+    return Request(api_key, asked.version, asked.correlation_id, client_id, client.caller, client.on_close)
+
+
+def spawn_told(client: Client, request: Request, work: Coroutine[Any, Any, None]) -> None:
+    """Have ``work`` serve a request of a connection as a task, as ``told`` says."""
+    client.server.spawn(told(client.server, request, work), client, work)
 
 
 STEPS: Final = _Steps.__await__.__code__

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.handlers import fetch, produce
 from app.handlers.api import Api
 from app.handlers.callers import ANONYMOUS, Caller, Rights
 from app.handlers.client_quotas import ClientQuotas
 from app.handlers.context import Context, Request
 from app.handlers.portions import LONG_FRAME_BYTES
-from app.metadata.cluster import QuotaEntity
+from app.handlers.produce import MANY_PARTITIONS
+from app.metadata.cluster import LEVEL_MAX, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.framing import request_frame
+from tests.handlers.conversation import batch
 
 LONG = DeleteGroupsRequest(["x" * 100 for _ in range(100)])
 
@@ -60,6 +65,75 @@ async def test_each_step_of_a_long_request_is_of_its_clients_share_of_time(
     handler.goes_on.set()
     await client.answer(ApiKey.DELETE_GROUPS, 2)
     assert time.balance(handler.now_s) == pytest.approx(0.1 - 0.5 + 0.125 - 0.25)
+
+
+def timed(bench: Any) -> tuple[Handler, Any]:
+    """A clock, and the bucket of the clients' time by it: a tenth of a second is in it."""
+    clock = Handler()
+    quotas = ClientQuotas(bench.context.config, lambda: clock.now_s)
+    quotas.follow({QuotaEntity("ANONYMOUS", None, None): {"request_percentage": 10.0}})
+    bench.context.quotas = quotas
+    return clock, quotas.shares_of(Caller(Rights(ANONYMOUS)), "test").time
+
+
+async def test_all_portions_of_a_long_produce_are_of_its_clients_share_of_time(
+    start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = await start()
+    count = 2 * MANY_PARTITIONS
+    for index in range(count):
+        bench.logs.add("many", index)
+    clock, time = timed(bench)
+    check_produced = produce.check_produced
+
+    def check(*arguments: Any) -> Any:
+        clock.now_s += 0.0625
+        return check_produced(*arguments)
+
+    monkeypatch.setattr(produce, "check_produced", check)
+    client = await connect(bench)
+    answer = await client.produce(9, [("many", [(index, batch(1)) for index in range(count)])])
+    assert not any(one.error_code for one in answer.responses[0].partition_responses)
+    spent_s = 0.0625 * count
+    assert time.balance(clock.now_s) == pytest.approx(0.1 - 0.95 * spent_s, abs=0.05 * spent_s + 0.001)
+
+
+@pytest.mark.parametrize("is_follower", [False, True])
+async def test_a_long_fetch_is_of_its_clients_share_of_time_and_a_followers_is_not(
+    start: Callable[..., Awaitable[Any]],
+    connect: Callable[..., Awaitable[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    is_follower: bool,
+) -> None:
+    bench = await start()
+    replica_id = -1
+    if is_follower:
+        replica_id, image = 2, bench.context.image
+        image.level, image.brokers = LEVEL_MAX, {replica_id: SimpleNamespace(broker_epoch=-1)}
+    clock, time = timed(bench)
+    decode_fetch, look = fetch.decode_fetch, fetch.look
+
+    def decode(*arguments: Any) -> Any:
+        clock.now_s += 1
+        return decode_fetch(*arguments)
+
+    def look_longer(*arguments: Any, **how: Any) -> Any:
+        clock.now_s += 1
+        return look(*arguments, **how)
+
+    monkeypatch.setattr(fetch, "decode_fetch", decode)
+    monkeypatch.setattr(fetch, "look", look_longer)
+    client = await connect(bench)
+    wanted = [FetchPartition(index, -1, 0, -1, -1, 1 << 20) for index in range(fetch.LONG_FRAME_BYTES // 16)]
+    asked = FetchRequest(
+        replica_id=replica_id, max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=wanted)]
+    )
+    began_s = clock.now_s
+    await client.ask(ApiKey.FETCH, 11, asked)
+    spent_s = clock.now_s - began_s
+    assert spent_s >= 2
+    left_s = 0.1 if is_follower else 0.1 - spent_s
+    assert time.balance(clock.now_s) == pytest.approx(left_s, abs=0.1 * spent_s + 0.001)
 
 
 async def test_the_bytes_of_a_long_request_are_counted_until_it_is_answered(
