@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from app.broker.quota_tokens import Tokens
     from app.http.health import Health
     from app.metadata.liveness import Liveness
+    from app.objectstore.proxy import StoreProxy
 
 REDIS_NAMESPACE: Final = "firn"
 """Prefix of Redis keys for all clusters. The id of a data directory distinguishes them."""
@@ -117,6 +118,7 @@ class Broker:
         self._rng = random.Random()
         self._pool = ThreadPool()
         self._rpc = RpcClient()
+        self._proxy: StoreProxy | None = None
         self._lock: DirectoryLock | None = None
         """Owned here until there is a node, which then owns it."""
         self._store: Child | None = None
@@ -206,7 +208,7 @@ class Broker:
             rng=self._rng,
             log_line=self._log_line,
         )
-        store = StoreProxy(self._rpc)
+        self._proxy = store = StoreProxy(self._rpc)
         dial: Dialer = dial_tcp
         if not self.config.open:
             from app.broker.doors import inter_broker_dial
@@ -457,6 +459,8 @@ class Broker:
             await self.node.stop()
         if self._lock is not None:
             self._lock.close()
+        if self._proxy is not None:
+            await self._proxy.close()
         await self._rpc.close()
         if self._store is not None:
             self._forget_running()  # while the store process still has the lock

@@ -13,11 +13,11 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from app.errors import LimitExceeded, StorageUnavailable
+from app.errors import FirnError, LimitExceeded, StorageUnavailable
 from app.limits import MIB
 from app.machine.rpc import Handler, RpcClient
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
-from app.objectstore.health import StoreHealth
+from app.objectstore.health import PROBE_S, StoreHealth
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.split import WAL_KEYS
 from app.units import Buffer
@@ -87,7 +87,11 @@ class StoreProxy:
         self.part_bytes_min = part_bytes_min
         self._rpc = rpc
         self._timeout_s = timeout_s
-        self.health = StoreHealth(asyncio.get_running_loop().time)
+        self._loop = asyncio.get_running_loop()
+        self.health = StoreHealth(self._loop.time)
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def get(self, key: str) -> bytes:
         check_key(key)
@@ -157,13 +161,22 @@ class StoreProxy:
         await self._call("store.abort_upload", _encode(_UploadName(key, upload_id)), key)
 
     async def close(self) -> None:
-        """Nothing to release: the connection is its owner's, and the store is closed by its own process."""
+        """Ends probes. The connection is its owner's, and the store is closed by its own process."""
+        self._is_closed = True
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+            self._probe_timer = None
+        probe = self._probe
+        if probe is not None:
+            probe.cancel()
+            await asyncio.wait([probe])
 
     async def _call(self, method: str, payload: Buffer, key: str, *, lead: bytes = b"") -> bytes:
         if key.startswith(WAL_KEYS):  # perhaps in a store of their own, which says nothing of the other
             return await self._rpc.call(method, payload, self._timeout_s, lead=lead)
         health = self.health
         request = health.begin()
+        self._look_later(PROBE_S, method, key)
         try:
             answer = await self._rpc.call(method, payload, self._timeout_s, lead=lead)
         except StorageUnavailable as error:
@@ -177,6 +190,44 @@ class StoreProxy:
             raise
         health.answered(request)
         return answer
+
+    def _look_later(self, wait_s: float, method: str, key: str) -> None:
+        if self._probe_timer is None and not self._is_closed:
+            self._probe_timer = self._loop.call_later(wait_s, self._look, method, key)
+
+    def _look(self, method: str, key: str) -> None:
+        """Send a probe if one is due, and look again when the next one may be. ``method``, ``key``: of a request of then."""
+        self._probe_timer = None
+        due_s = self.health.probe_in_s()
+        if due_s is None:
+            return  # the end of the probe, or the next request, looks again
+        if due_s > 0:
+            self._look_later(due_s, method, key)
+            return
+        self.health.probe_begins()
+        self._probe = self._loop.create_task(self._ask_for_little(method, key))
+
+    async def _ask_for_little(self, method: str, key: str) -> None:
+        """Whoever may make the request may ask for this."""
+        answered = False
+        try:
+            if method in _OF_PREFIXES or not key:
+                payload = _encode(_List(key, "", 1))
+                await self._rpc.call("store.list_objects", payload, self._timeout_s)
+            else:
+                await self._rpc.call("store.head", key.encode(), self._timeout_s)
+            answered = True
+        except StorageUnavailable:
+            pass  # the request beside it says why
+        except FirnError:
+            answered = True
+        finally:
+            self._probe = None
+            self.health.probe_ended(answered=answered)
+            self._look_later(PROBE_S, method, key)
+
+
+_OF_PREFIXES: Final = frozenset({"store.list_objects", "store.list_uploads"})
 
 
 class ProxyUpload:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from app import errors
 from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected, StorageUnavailable
 from app.machine import rpc
 from app.machine.rpc import Handler, RpcClient, RpcServer
+from app.objectstore import health, proxy
 from app.objectstore.api import ObjectMissing
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
@@ -39,6 +41,9 @@ async def connected(handlers: Mapping[str, Handler]) -> AsyncIterator[tuple[RpcC
         if not task.done():
             await server.closed.wait()
         await asyncio.gather(task, return_exceptions=True)
+
+
+LIST_OF_ONE = msgspec.msgpack.encode(["a/", "", 1])
 
 
 async def echo(payload: bytes) -> bytes:
@@ -366,6 +371,35 @@ def test_a_child_process_ends_with_its_parents_socket() -> None:
 
     asyncio.run(main())
     assert child.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("asks", ["get", "list_objects"])
+async def test_a_store_that_is_slow_with_one_request_is_asked_for_something_small(
+    monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    for module in (proxy, health):
+        monkeypatch.setattr(module, "PROBE_S", 0.0)
+    probed = asyncio.Event()
+    probes: list[bytes] = []
+
+    async def small(payload: bytes) -> bytes:
+        probes.append(bytes(payload))
+        probed.set()
+        return b"\x90"
+
+    async def big_list(payload: bytes) -> bytes:
+        return await (small(payload) if payload == LIST_OF_ONE else hang(payload))
+
+    handlers = {"store.get": hang, "store.head": small, "store.list_objects": big_list}
+    async with connected(handlers) as (client, _, _):
+        store = StoreProxy(client)
+        slow = asyncio.ensure_future(store.get("a/k") if asks == "get" else store.list_objects("a/"))
+        await probed.wait()
+        await store.close()
+        slow.cancel()
+        await asyncio.wait([slow])
+    assert probes[0] == (b"a/k" if asks == "get" else LIST_OF_ONE)
+    assert store.health.trouble() == ""
 
 
 async def test_an_upload_of_a_restarted_store_process_is_gone() -> None:
