@@ -20,6 +20,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from app.broker.first_users import FirstUser, write_first_users
+from app.machine.files import PosixFileSystem
+from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX
+from app.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from loadtests.firn_peer import START_TIMEOUT_S, serve_command
@@ -36,6 +40,22 @@ TOGETHER_TIMEOUT_S = 240.0
 UPDATE_FEATURES_VERSION = 1
 HEAP = ("-Xms1g", "-Xmx1g")
 """Of each Kafka broker: what its own start script gives."""
+MECHANISM = ScramMechanism.SCRAM_SHA_256
+USERS = {"broker": "broker-secret", "client": "client-secret"}
+"""Of guarded clusters. The passwords protect nothing but brokers on loopback."""
+LOGIN = (
+    f'org.apache.kafka.common.security.scram.ScramLoginModule required username="broker" password="{USERS["broker"]}";'
+)
+BETWEEN = {
+    "inter.broker.listener.name": "BROKERS",
+    "sasl.enabled.mechanisms": MECHANISM.sasl_name,
+    "sasl.mechanism.inter.broker.protocol": MECHANISM.sasl_name,
+    "listener.name.brokers.scram-sha-256.sasl.jaas.config": LOGIN,
+    "listener.name.logins.scram-sha-256.sasl.jaas.config": LOGIN,
+    "super.users": "User:broker",
+}
+"""Brokers log in to each other on a listener of their own, so that ACLs are for clients alone. Clients may log in, too."""
+PROTOCOLS = {"PLAINTEXT": "PLAINTEXT", "BROKERS": "SASL_PLAINTEXT", "LOGINS": "SASL_PLAINTEXT"}
 
 
 @dataclass(slots=True)
@@ -49,6 +69,8 @@ class Broker:
     process: subprocess.Popen[bytes] | None = None
     http_port: int = 0
     """Where its metrics are; 0 if it serves no HTTP."""
+    login_port: int = 0
+    """Where clients log in; 0 if they cannot."""
     logs: str = "logs"
     """Folder with one folder for each local partition log, beside ``output``."""
 
@@ -116,6 +138,11 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    @property
+    def login_bootstrap(self) -> str:
+        """Where clients log in by SCRAM-SHA-256, if the cluster is ``guarded``."""
+        return ",".join(f"127.0.0.1:{broker.login_port}" for broker in self.brokers.values())
 
     @property
     def pids(self) -> list[int]:
@@ -219,10 +246,15 @@ class Cluster:
 
 @contextmanager
 def firn_cluster(
-    directory: Path, *, settings: Mapping[str, str] | None = None, metrics: bool = False, racks: Sequence[str] = ()
+    directory: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    metrics: bool = False,
+    racks: Sequence[str] = (),
+    guarded: bool = False,
 ) -> Iterator[Cluster]:
-    """Three Firn brokers on one bucket of level 1, with an HTTP process each if ``metrics`` are asked for. Ends them when the
-    block is left. ``racks``: of the brokers, one each. Raises: SystemFailed."""
+    """Three Firn brokers on one bucket of the newest level, with an HTTP process each if ``metrics`` are asked for. Ends them when
+    the block is left. ``racks``: of the brokers, one each. ``guarded``: with the listeners of ``BETWEEN``. Raises: SystemFailed."""
     brokers = {}
     for node_id in NODES:
         own = directory / f"firn-{node_id}"
@@ -232,15 +264,53 @@ def firn_cluster(
         http_port = free_port() if metrics else 0
         http = f"127.0.0.1:{http_port}" if metrics else "off"
         given = dict(settings or {}) | ({"broker.rack": racks[node_id - 1]} if racks else {})
+        ports = _ports(port, guarded=guarded)
         command = [*serve_command(own, port, settings=given, store=bucket, http=http), "--node-id", str(node_id)]
-        brokers[node_id] = Broker(node_id, port, command, own / "firn.out", http_port=http_port, logs="data")
+        if guarded:
+            file = own / "server.properties"
+            file.write_text("".join(f"{name}={value}\n" for name, value in (BETWEEN | _listeners(ports)).items()))
+            command.remove("--listen")
+            command.remove(f"127.0.0.1:{port}")
+            command += ["--config", str(file)]
+            write_first_users(PosixFileSystem(), str(own / "data"), _first_users())
+        brokers[node_id] = Broker(
+            node_id,
+            port,
+            command,
+            own / "firn.out",
+            http_port=http_port,
+            login_port=ports.get("LOGINS", 0),
+            logs="data",
+        )
     cluster = Cluster("Firn", brokers, directory)
     try:
-        _raise_level(brokers[NODES[0]])
+        if not guarded:  # else the first broker has users, and makes a cluster of the newest level
+            _raise_level(brokers[NODES[0]])
         cluster.start_all()
         yield cluster
     finally:
         cluster.stop_all()
+
+
+def _first_users() -> list[FirstUser]:
+    """As a data directory has them before its first start."""
+    made = []
+    for name, password in USERS.items():
+        salt = name.encode().ljust(SALT_BYTES)
+        salted = salted_password(MECHANISM, password, salt, ITERATIONS_MIN)
+        made.append(FirstUser(name, int(MECHANISM), credential_of(MECHANISM, salted, salt, ITERATIONS_MIN)))
+    return made
+
+
+def _ports(port: int, *, guarded: bool) -> dict[str, int]:
+    """By listener."""
+    return {"PLAINTEXT": port} | ({"BROKERS": free_port(), "LOGINS": free_port()} if guarded else {})
+
+
+def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
+    where = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+    protocols = ",".join(f"{name}:{PROTOCOLS[name]}" for name in ports)
+    return {"listeners": where, "advertised.listeners": where, "listener.security.protocol.map": protocols}
 
 
 def _raise_level(broker: Broker) -> None:
@@ -249,7 +319,7 @@ def _raise_level(broker: Broker) -> None:
     try:
         broker.wait_accepting(START_TIMEOUT_S)
         wire = Wire("127.0.0.1", broker.port)
-        update = FeatureUpdateKey(feature="firn.version", max_version_level=1, upgrade_type=1)
+        update = FeatureUpdateKey(feature=LEVEL_FEATURE, max_version_level=LEVEL_MAX, upgrade_type=1)
         answer = wire.ask(
             ApiKey.UPDATE_FEATURES, UPDATE_FEATURES_VERSION, UpdateFeaturesRequest(feature_updates=[update])
         )
@@ -262,26 +332,43 @@ def _raise_level(broker: Broker) -> None:
 
 @contextmanager
 def kafka_cluster(
-    directory: Path, *, settings: Mapping[str, str] | None = None, racks: Sequence[str] = ()
+    directory: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    racks: Sequence[str] = (),
+    guarded: bool = False,
 ) -> Iterator[Cluster]:
     """Three Kafka brokers that are controllers too, as ``firn_cluster``. Raises: PeerMissing, SystemFailed."""
     libs = kafka_libs()
     ports = {node_id: (free_port(), free_port()) for node_id in NODES}
+    users = [f"{MECHANISM.sasl_name}=[name={name},password={password}]" for name, password in USERS.items()]
+    added = [part for user in users for part in ("--add-scram", user)] if guarded else []
     voters = ",".join(f"{node_id}@127.0.0.1:{controller}" for node_id, (_, controller) in ports.items())
     brokers = {}
     for node_id, (port, controller_port) in ports.items():
         own = directory / f"kafka-{node_id}"
         own.mkdir(parents=True, exist_ok=True)
+        listening = _ports(port, guarded=guarded)
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(node_id),
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": voters,
             "log.dirs": str(own / "logs"),
             "auto.create.topics.enable": "false",
         } | dict(settings or {})
+        properties |= _listeners(listening)
+        properties["listeners"] += f",CONTROLLER://127.0.0.1:{controller_port}"
+        properties["listener.security.protocol.map"] += f",CONTROLLER:{'SASL_PLAINTEXT' if guarded else 'PLAINTEXT'}"
+        if guarded:
+            properties |= BETWEEN | {
+                "sasl.mechanism.controller.protocol": "PLAIN",
+                "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.controller.plain.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                    f'username="broker" password="{USERS["broker"]}" user_broker="{USERS["broker"]}";'
+                ),
+            }
         if racks:
             properties["broker.rack"] = racks[node_id - 1]
         file = own / "server.properties"
@@ -290,7 +377,7 @@ def kafka_cluster(
         output = own / "kafka.out"
         with output.open("wb") as out:
             formatted = subprocess.run(
-                [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file)],
+                [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file), *added],
                 stdout=out,
                 stderr=out,
                 check=False,
@@ -298,7 +385,8 @@ def kafka_cluster(
         if formatted.returncode != 0:
             raise PeerMissing(f"Kafka's storage tool failed, see {output}")
         flags = [*HEAP, *(flag for flag in JVM_FLAGS if not flag.startswith(("-Xms", "-Xmx")))]
-        brokers[node_id] = Broker(node_id, port, [java[0], *flags, *java[1:], "kafka.Kafka", str(file)], output)
+        command = [java[0], *flags, *java[1:], "kafka.Kafka", str(file)]
+        brokers[node_id] = Broker(node_id, port, command, output, login_port=listening.get("LOGINS", 0))
     cluster = Cluster("Kafka", brokers, directory)
     try:
         cluster.start_all()

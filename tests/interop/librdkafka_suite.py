@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtests.cluster_peer import firn_cluster, kafka_cluster
+from loadtests.cluster_peer import USERS, firn_cluster, kafka_cluster
 from loadtests.kafka_peer import PeerMissing, kafka_libs, kafka_running
 from tests.interop.serving import firn_serving
 
@@ -38,13 +38,18 @@ KAFKA_VERSION = "4.3.1"
 """What librdkafka's tests take the broker for: it chooses what they try."""
 TEST_S_MAX = 900
 
+REAUTHENTICATION_MS = 10_000
 SETTINGS = {"num.partitions": "4", "broker.rack": "RACK1", "group.share.min.record.lock.duration.ms": "1000"}
 """As librdkafka gives them to the brokers of its own cluster."""
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-THREE = {"default.replication.factor": "3", "min.insync.replicas": "1"}
+THREE = {
+    "connections.max.reauth.ms": str(REAUTHENTICATION_MS),
+    "default.replication.factor": "3",
+    "min.insync.replicas": "1",
+}
 RACKS = ("RACK1", "RACK2", "RACK3")
 SCENARIOS = {"default": "true", "noautocreate": "false"}
 """Scenario to ``auto.create.topics.enable``."""
@@ -55,15 +60,19 @@ LEFT_OUT = {
     "0047": "librdkafka counts it among its known issues",
     "0097": "needs TLS",
     "0126": "needs SASL/OAUTHBEARER",
-    "0135": "needs SASL",
-    "0142": "needs SASL",
     "0190": "needs a telemetry receiver in the broker",
     "8000": "idles for ever, by hand",
     "8001": "by hand",
 }
 
-NEEDS_RACKS = {"0101": "needs three brokers in three racks"}
+NEEDS_THREE = {
+    "0101": "needs three brokers in three racks",
+    "0135": "needs a login, which the three brokers ask for",
+    "0142": "needs a login, which the three brokers ask for",
+}
 """Left out with one broker."""
+LOG_IN = frozenset({"0135", "0142"})
+"""They log in by SCRAM-SHA-256."""
 
 ONE_REPLICA = """
 #define _GNU_SOURCE
@@ -116,35 +125,49 @@ def listed(source: Path) -> list[Listed]:
     return found
 
 
+class Addresses(NamedTuple):
+    """Where brokers listen."""
+
+    plain: str
+    login: str
+    """Where clients log in; empty if they cannot."""
+
+
 @contextmanager
-def brokers(count: int, peer: str, scenario: str, path: Path, logs: Path) -> Iterator[str]:
+def brokers(count: int, peer: str, scenario: str, path: Path, logs: Path) -> Iterator[Addresses]:
     """One broker or three of the kind asked for; their addresses. What Firn's say is left in ``logs``. Raises: PeerMissing."""
     settings = SETTINGS | AUTHORIZER | {"auto.create.topics.enable": SCENARIOS[scenario]}
     if count > 1:
         make = kafka_cluster if peer == "kafka" else firn_cluster
-        with make(path, settings=settings | THREE, racks=RACKS) as cluster:
+        with make(path, settings=settings | THREE, racks=RACKS, guarded=True) as cluster:
             try:
-                yield cluster.bootstrap
+                yield Addresses(cluster.bootstrap, cluster.login_bootstrap)
             finally:
                 for node_id, one in cluster.brokers.items():
                     shutil.copy(one.output, logs / f"broker-{scenario}-{node_id}.log")
         return
     if peer == "kafka":
         with kafka_running(path, settings=settings) as kafka:
-            yield kafka.bootstrap
+            yield Addresses(kafka.bootstrap, "")
         return
     path.mkdir()
     week = {"log_retention_ms": 7 * 86_400_000, "remote_log_manager_task_interval_ms": 30_000}
     with firn_serving(path, **week, **{name.replace(".", "_"): value for name, value in settings.items()}) as firn:
         try:
-            yield firn.bootstrap
+            yield Addresses(firn.bootstrap, "")
         finally:
             (logs / f"broker-{scenario}.log").write_text("\n".join([*firn.lines, ""]))
 
 
-def environment(source: Path, path: Path, bootstrap: str) -> dict[str, str]:
-    """Environment of ``test-runner``: its configuration, the one-replica function, and Kafka's tools if they are here."""
-    (path / "test.conf").write_text(f"bootstrap.servers={bootstrap}\ntest.timeout.multiplier=3\n")
+def environment(source: Path, path: Path, bootstrap: str, *, login: bool = False) -> dict[str, str]:
+    """Environment of ``test-runner``: its configuration, the one-replica function, and Kafka's tools if they are here. ``login``:
+    whether its clients log in."""
+    path.mkdir()
+    lines = [f"bootstrap.servers={bootstrap}", "test.timeout.multiplier=3"]
+    if login:
+        lines += ["security.protocol=SASL_PLAINTEXT", "sasl.mechanisms=SCRAM-SHA-256"]
+        lines += ["sasl.username=client", f"sasl.password={USERS['client']}"]
+    (path / "test.conf").write_text("".join(f"{line}\n" for line in lines))
     preloaded = {}
     if "," not in bootstrap:
         (path / "one_replica.c").write_text(ONE_REPLICA)
@@ -225,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     logs = options.logs or Path(tempfile.mkdtemp(prefix="librdkafka-suite-"))
     logs.mkdir(parents=True, exist_ok=True)
     asked = [test for test in listed(source) if not options.numbers or test.number in options.numbers]
-    left_out = LEFT_OUT if options.brokers > 1 else LEFT_OUT | NEEDS_RACKS
+    left_out = LEFT_OUT if options.brokers > 1 else LEFT_OUT | NEEDS_THREE
     results: list[Result] = []
     for scenario in SCENARIOS:
         numbers = dict.fromkeys(test.number for test in asked if scenario in test.scenarios)
@@ -234,10 +257,14 @@ def main(arguments: Sequence[str]) -> int:
             continue
         with (
             tempfile.TemporaryDirectory() as folder,
-            brokers(options.brokers, options.peer, scenario, Path(folder) / "broker", logs) as address,
+            brokers(options.brokers, options.peer, scenario, Path(folder) / "broker", logs) as addresses,
         ):
-            environ = environment(source, Path(folder), address)
+            plain = environment(source, Path(folder) / "plain", addresses.plain)
+            login = (
+                environment(source, Path(folder) / "login", addresses.login, login=True) if addresses.login else plain
+            )
             for number in chosen:
+                environ = login if number in LOG_IN else plain
                 for result in run(source, number, scenario, environ, logs / f"{number}-{scenario}.log"):
                     results.append(result)
                     print(f"{result.name:<55} {result.state:<14} {result.seconds:7.1f} s  ", end="")
