@@ -1,4 +1,5 @@
-"""The maps of the code are complete: each package lists its modules, and ``docs/map.md`` names functions that exist."""
+"""The maps of the code are complete: each package lists its modules, ``docs/map.md`` names functions that exist, and each letter of
+rules belongs to one decision."""
 
 from __future__ import annotations
 
@@ -77,3 +78,17 @@ def test_a_function_that_the_map_names_exists(place: tuple[str, str]) -> None:
         node = names_in(body).get(name)
         assert node is not None, f"{file} has no {dotted}; mend docs/map.md"
         body = node.body if isinstance(node, ast.ClassDef) else []
+
+
+def test_each_letter_of_rules_belongs_to_one_decision_and_is_listed() -> None:
+    stated: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "docs" / "adr").glob("0*.md")):
+        for letters in re.findall(r"^(?:\| |\*\*)([A-Z]{1,2})\d+[a-z]?(?: \||\. )", path.read_text(), re.MULTILINE):
+            stated.setdefault(letters, set()).add(path.name[:4])
+    listed: dict[str, set[str]] = {}
+    table = (ROOT / "docs" / "adr" / "README.md").read_text().partition("## Letters of rules")[2]
+    for letters, number in re.findall(r"^\| ([A-Z, ]+) \| \[(\d{4})\]", table, re.MULTILINE):
+        for one in letters.split(", "):
+            listed.setdefault(one, set()).add(number)
+    assert {one: numbers for one, numbers in stated.items() if len(numbers) > 1} == {}
+    assert listed == stated

@@ -119,7 +119,7 @@ PRIVATE_APIS = {
     ),
     ApiKey.FIRN_FORWARDED: Private(
         firn_api.ForwardedRequest,
-        {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, F1)"},
+        {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},
         (
             NO_REQUEST,
             "broker/test_forwarded.py::test_nobody_else_names_an_address_and_who_tries_is_a_line",

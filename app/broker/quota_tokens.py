@@ -1,4 +1,4 @@
-"""Leases tokens of limits of the whole cluster from Redis, for all shares of this broker together (ADR 0032, T)."""
+"""Leases tokens of limits of the whole cluster from Redis, for all shares of this broker together (ADR 0032, QT)."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):
-    """FirnForwarded names the address of the client for which a connection is made (ADR 0034, F)."""
+    """FirnForwarded names the address of the client for which a connection is made (ADR 0034, HF)."""
 
     address: str
 

@@ -217,7 +217,7 @@ class SecureDialer:
 
     def __init__(self, security: ClientSecurity, reach: Reach | None = None, *, speaks_for: str | None = None) -> None:
         """``reach`` connects; None for one of its own, as ``security`` says. ``speaks_for``: the address of the client for whom
-        it connects, which brokers are told before the login (ADR 0034, F1).
+        it connects, which brokers are told before the login (ADR 0034, HF1).
 
         Raises: ConfigError if certificates cannot be read.
         """

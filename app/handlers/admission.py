@@ -5,7 +5,7 @@ writes to the partition. Clients of the first protocol have told the coordinator
 newer) this broker tells it now, which may have to wait.
 
 Another broker may be the coordinator. Then it is asked before the request is served, and a guard of the partition's log sees to it
-that its answer still holds when the batch is appended (ADR 0026, V).
+that its answer still holds when the batch is appended (ADR 0026, XV).
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ async def ask_elsewhere(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, TransactionGuard]:
-    """Ask the coordinator of an id on another broker whether its transaction may begin in partitions (V1).
+    """Ask the coordinator of an id on another broker whether its transaction may begin in partitions (XV1).
 
     It is asked again while it writes the markers of the transaction before, and if one of them came after the question: the answer
-    may be older than that (V2). Returns: guards, of which ``check_guard`` says later whether the answer still holds, and which are
+    may be older than that (XV2). Returns: guards, of which ``check_guard`` says later whether the answer still holds, and which are
     to be released. Raises: RequestRejected with the refusal.
     """
     topic_ids = {log.topic_partition: log.topic_id for log in logs}

@@ -624,7 +624,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_TIER_SEGMENTS: (Asked(DESCRIBE, TOPIC, "the topic"),),
     ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), Asked(ALTER, TOPIC, "the topic")),
     ApiKey.FIRN_DRAIN: _ADMINISTERS,
-    # Before the login, and of few addresses alone (ADR 0034, F1): no rule of access decides.
+    # Before the login, and of few addresses alone (ADR 0034, HF1): no rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
 }
 """What each API asks of its caller, in the order in which it is asked."""

@@ -31,7 +31,7 @@ NO_TIME: Final = -1
 
 
 def check_connection(context: Context, request: Request, message: object) -> None:
-    """Asked on the broker to which the client is connected (T1, T2).
+    """Asked on the broker to which the client is connected (DT1, DT2).
 
     Raises: RequestRejected DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
     """

@@ -256,7 +256,7 @@ class LoginSession(Session):
         meter.observe(self.server.loop.time() - self.started_s, 1)
 
     def _take_forwarded(self, api_version: int, correlation_id: int, frame: memoryview) -> None:
-        """The connection is made for a client at another address (ADR 0034, F1). Raises: ProtocolError."""
+        """The connection is made for a client at another address (ADR 0034, HF1). Raises: ProtocolError."""
         meter = self.server.metrics.meter(FORWARDED)
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)

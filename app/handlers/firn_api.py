@@ -138,7 +138,7 @@ def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     asked = unpack(PlaceRequest, message)
     cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
-    # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (A10).
+    # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (AZ10).
     tells = is_meant and bool(asked.replaced_by)
     if tells and not may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)

@@ -63,7 +63,7 @@ def address_of(request: Request) -> bytes:
 
 
 def may_speak_for(context: Context, caller: Caller, principal: str) -> bool:
-    """Whether a caller on the listener between brokers may pass on a request of ``principal`` (ADR 0031, B8).
+    """Whether a caller on the listener between brokers may pass on a request of ``principal`` (ADR 0031, BB8).
 
     With an authorizer the table has asked for CLUSTER_ACTION, and what ``principal`` may do is asked for later. Without one, a
     login is not enough: clients may share the listener.

@@ -1,4 +1,4 @@
-"""Limits of a whole cluster: tokens that brokers lease in blocks from one place (ADR 0032, T). Pure; time is an argument.
+"""Limits of a whole cluster: tokens that brokers lease in blocks from one place (ADR 0032, QT). Pure; time is an argument.
 
 A ``LeasedBucket`` stands for one broker's part of a share. What is in it was leased; nothing flows in by itself. Requests take from
 it as from any bucket, into debt if need be, and ask nobody. Now and then the broker asks for the next block of all buckets that are

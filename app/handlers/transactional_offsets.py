@@ -101,7 +101,7 @@ async def _ask(
     identity: ProducerIdentity,
     log: PartitionLog,
 ) -> None:
-    """Ask a coordinator on another broker. When this returns, the offsets may be written at once (ADR 0026, V5).
+    """Ask a coordinator on another broker. When this returns, the offsets may be written at once (ADR 0026, XV5).
 
     Raises: RequestRejected.
     """

@@ -1,4 +1,4 @@
-"""For whom a proxy in front asks, by the header in which it says so (ADR 0034, F). Pure.
+"""For whom a proxy in front asks, by the header in which it says so (ADR 0034, HF). Pure.
 
 Each proxy adds the address of its own peer at the right end of the header, behind whatever a client has written there. So the
 header is read from its right end, and no further than the first address that is no trusted proxy's.

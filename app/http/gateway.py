@@ -69,7 +69,7 @@ class HttpSettings:
     """Networks of proxies whose ``forwarded_header`` says for whom they ask."""
     forwarded_header: str = "x-forwarded-for"
     names_callers: bool = False
-    """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, F)."""
+    """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, HF)."""
     tls: TlsSettings | None = None
     """None for plain HTTP."""
 

@@ -217,7 +217,7 @@ class TransactionCoordinator:
         """Raise if the open transaction may not write to ``target`` now (KIP-890).
 
         ``seen_epoch``: of a coordinator that has ended a transaction of this producer in ``target``. Another broker may coordinate
-        the id by now although this one has not heard of it (V3). Raises: RequestRejected.
+        the id by now although this one has not heard of it (XV3). Raises: RequestRejected.
         """
         partition = self._coordinator.partition_of(transactional_id)
         transaction = self._coordinator.look(partition, lambda shard: shard.get(transactional_id))
@@ -338,7 +338,7 @@ class TransactionCoordinator:
 
 
 def check_coordinator_epoch(epoch: int, seen_epoch: int) -> None:
-    """Whether a coordinator of ``epoch`` has a say where one of ``seen_epoch`` was heard (V3). Raises: RequestRejected."""
+    """Whether a coordinator of ``epoch`` has a say where one of ``seen_epoch`` was heard (XV3). Raises: RequestRejected."""
     if epoch < seen_epoch:
         raise RequestRejected(
             ErrorCode.NOT_COORDINATOR, f"the coordinator of epoch {epoch} was replaced; epoch {seen_epoch} is known"

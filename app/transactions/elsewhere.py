@@ -1,4 +1,4 @@
-"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, V)."""
+"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, XV)."""
 
 from __future__ import annotations
 

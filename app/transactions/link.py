@@ -40,7 +40,7 @@ class AddAnswer(NamedTuple):
 
     codes: Mapping[TopicPartition, ErrorCode]
     coordinator_epoch: int
-    """-1 if the coordinator did not tell (V3)."""
+    """-1 if the coordinator did not tell (XV3)."""
 
 
 class TransactionLink(Protocol):

@@ -75,7 +75,7 @@ class Looker:
                     await asyncio.sleep(0)
         elif not asked.doubts:
             for number, partition in enumerate(led):
-                # What coordinators of before the loss have said of this partition must not begin a transaction now (V2).
+                # What coordinators of before the loss have said of this partition must not begin a transaction now (XV2).
                 partition.log.producers.spend_all()
                 opened += list(_opened(partition))
                 if number % LOOKED_AT_ONCE == 0:

@@ -1,4 +1,4 @@
-"""FirnForwarded: who may say for whom a connection is made, and what comes of it (ADR 0034, F1 and F2)."""
+"""FirnForwarded: who may say for whom a connection is made, and what comes of it (ADR 0034, HF1 and HF2)."""
 
 from __future__ import annotations
 

@@ -465,7 +465,7 @@ async def test_a_late_batch_is_refused_though_the_coordinator_had_agreed(
 
 @pytest.mark.ci
 async def test_a_coordinator_that_was_replaced_has_no_say(tmp_path: Path) -> None:
-    """Its markers are refused (X7), and so is what it lets begin (V3)."""
+    """Its markers are refused (X7), and so is what it lets begin (XV3)."""
     async with cluster(tmp_path) as of:
         producer = Producer(of, name_on(of, TRANSACTION_STATE.name, 1), FIRST_PROTOCOL)
         await producer.init()

@@ -183,7 +183,7 @@ async def test_a_user_that_does_not_exist_looks_like_a_wrong_password(
         elif mechanism == "token":
             mechanism = "SCRAM-SHA-512"
             token, ended = await made(alice), await made(alice, max_lifetime_ms=1)
-            # The first login of a token on a broker hashes its secret (T5 of ADR 0035).
+            # The first login of a token on a broker hashes its secret (DT5 of ADR 0035).
             await (await connect(broker, token_dialer(token.token_id, token.hmac))).close()
             strange = "x" * len(token.token_id)
             attempts = [Attempt(one, wrong, True) for one in (token.token_id, strange)]

@@ -209,7 +209,7 @@ PLANTED: Final[dict[str, Planted]] = {
         ("slow markers",),
         _TRANSACTIONS | {"seconds": 6.0, "pause_s": 1.0, "partitions": 2},
     ),
-    "V1 the coordinator is not asked": Planted(
+    "XV1 the coordinator is not asked": Planted(
         does_not_ask_the_coordinator, "INV-9", 10, ("kill leader",), _TRANSACTIONS
     ),
     "G4 a commit answered before it is committed": Planted(

@@ -1,4 +1,4 @@
-"""Compaction of a log with other replicas (ADR 0025, K): each cleans its own, and a follower copies what its leader left."""
+"""Compaction of a log with other replicas (ADR 0025, CF): each cleans its own, and a follower copies what its leader left."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def all_offsets(log: PartitionLog) -> list[int]:
     return found
 
 
-async def test_k1_a_follower_cleans_nothing_for_a_record_above_the_high_watermark_that_it_knows() -> None:
+async def test_cf1_a_follower_cleans_nothing_for_a_record_above_the_high_watermark_that_it_knows() -> None:
     one, other = await leader(), await follower()
     async with running(one.manager), running(other.manager):
         for number in range(60):
@@ -86,7 +86,7 @@ async def test_k1_a_follower_cleans_nothing_for_a_record_above_the_high_watermar
         }
 
 
-async def test_k1_a_leader_cleans_nothing_that_its_followers_may_not_have() -> None:
+async def test_cf1_a_leader_cleans_nothing_that_its_followers_may_not_have() -> None:
     one = await leader()
     async with running(one.manager):
         for number in range(60):
@@ -98,7 +98,7 @@ async def test_k1_a_leader_cleans_nothing_that_its_followers_may_not_have() -> N
 
 
 @pytest.mark.parametrize("before", [0, 37, 120])
-async def test_k2_a_follower_copies_a_compacted_log_with_its_offsets(before: int) -> None:
+async def test_cf2_a_follower_copies_a_compacted_log_with_its_offsets(before: int) -> None:
     """``before``: what it had when the leader compacted."""
     rng = random.Random(before)
     one, other = await leader(), await follower()
@@ -136,7 +136,7 @@ async def test_k2_a_follower_copies_a_compacted_log_with_its_offsets(before: int
         assert (await all_offsets(other.log))[-1] == 150
 
 
-async def test_k2_a_follower_reaches_the_end_although_all_records_before_it_were_removed() -> None:
+async def test_cf2_a_follower_reaches_the_end_although_all_records_before_it_were_removed() -> None:
     one, other = await leader(), await follower()
     async with running(one.manager), running(other.manager):
         for number in range(40):

@@ -1,4 +1,4 @@
-"""Guards between the question to a transaction's coordinator and the append (ADR 0026, V2)."""
+"""Guards between the question to a transaction's coordinator and the append (ADR 0026, XV2)."""
 
 from __future__ import annotations
 

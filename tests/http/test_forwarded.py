@@ -1,4 +1,4 @@
-"""Who a request comes from, by what proxies say: only the entries that trusted proxies have added count (ADR 0034, F)."""
+"""Who a request comes from, by what proxies say: only the entries that trusted proxies have added count (ADR 0034, HF)."""
 
 from __future__ import annotations
 
