@@ -11,6 +11,12 @@ Spark finds this package by its name: where ``firn-broker[spark]`` is installed,
 - ``counting``: counts from manifests; ``tour``: ``make spark-demo``
 - ``shadowing``, ``spark_version``: checks at the import
 - ``jobs/``: archive, audit, compact, replay
+
+The driver reads the cluster log and manifests and turns options into offset ranges. ``planning`` cuts the ranges into splits of
+whole chunks. A task runs several ranged GETs at a time, checks every chunk, and turns batches into Arrow. The position of a
+stream is the next offset of each partition; between two positions a stream always reads the same records. A write leaves one
+open transaction per task, and a record that names these transactions commits the micro-batch. A compaction job uploads
+segments, and the leader swaps them in one manifest entry.
 """
 
 from __future__ import annotations

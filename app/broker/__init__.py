@@ -30,4 +30,17 @@ Security, quotas and costs:
 - ``doors``, ``connection_limits``, ``first_users``, ``log_keys``, ``token_keys``, ``token_sweep``: listeners, users and keys
 - ``broker_audit``, ``audit_log``, ``audit_topic``: the audit log
 - ``quota_tokens``: leases of cluster-wide quotas; ``spending``: the measured bill
+
+After a clean stop there is a marker, one file with the state of all logs, and the last position of every manifest. The next
+start of the node id serves from its local copies of manifests, and checks the store afterwards. After any other stop manifests
+are listed while logs are opened and the cluster log is read.
+
+A partition goes offline alone if its manifest or last segment is damaged or missing, if segment objects exist but the manifest
+is empty, or if segment objects above the tiered end are not in the manifest. The local log is set aside. The broker retries at
+least every two minutes. A restored producer state may contain an open transaction: its outcome was decided before, and the new
+leader writes the marker that was lost.
+
+A change of durability is two entries of the cluster log. On the way to ``object`` the leader tiers everything, and takes no
+records while the last piece is tiered. On the way back it waits until the replicas in sync have everything. Ended write-ahead
+logs are deleted by the controller, living ones are trimmed by their owner.
 """

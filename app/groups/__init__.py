@@ -26,4 +26,13 @@ Share groups (KIP-932):
 - ``share``: ``ShareGroup``, the members; ``share_records``: their records; ``share_sessions``: sessions
 - ``share_leader``, ``share_partitions``, ``share_window``: the leader of a partition, which hands records out
 - ``share_coordinator``, ``share_state``, ``share_states``, ``share_state_wire``: stored progress, and the way to it
+
+In the classic protocol a rebalance is a barrier, and one member computes the assignment. In the consumer protocol there is no
+barrier: a changed subscription raises the group epoch, an assignor computes the target of that epoch, and each member moves
+towards it with its own heartbeats. It revokes partitions, confirms this, and then gets partitions that no other member holds.
+The first member of the consumer protocol converts a classic group; the last one to leave converts it back (ADR 0008).
+
+In a share group several members may read one partition. The leader of the topic's partition keeps a window of offset runs with
+the state of the records, and stores it at the leader of a partition of ``__share_group_state``. Acquisitions are not stored:
+they end with the leadership (ADR 0013, ADR 0027).
 """

@@ -50,4 +50,16 @@ Firn's own:
 - ``firn_api``: metrics, the tier's status and drains; ``draining``: a drain
 - ``controlling``: requests between brokers and the controller; ``manifests``: manifest entries for followers
 - ``copy_holds``: held copies
+
+How a Produce goes: a request of the usual form is read by two structs. ``ProduceShape`` remembers its constant bytes, so that
+the next request of that shape costs one comparison. A shape belongs to the ``Rights`` of its caller: other principals, and the
+same principal under new rules, do not find it. Requests that came together are appended together: those of one client, and
+those of all clients of one turn of the loop if several clients send. Until then they count as not arrived. If the shared write
+fails, nothing was appended, and each request is served by itself. A first batch, a roll or a retry takes the general way at its
+place. A request of one client never waits for others. Batches that must be decompressed, checked or recompressed queue for
+memory (``firn.preparation.bytes.max``).
+
+How a Fetch goes: a request without a session that differs from the connection's previous one only in the offset is not decoded
+again. If many consumers ask for the same offset, only the first two requests look up the range. A parked request costs no task.
+It is woken by an append, a chunk, its timer, or a change of access rules.
 """

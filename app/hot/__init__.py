@@ -21,4 +21,7 @@ Start, stop and files:
 - ``descriptors``: open files; ``freeing``: frees the bytes of deleted files
 
 ``cleaning/`` compacts logs.
+
+An append has no await between check and write, so it needs no lock. The first append of a log makes its directory and files;
+the next sync makes their names durable. A log without appends for ten minutes is synced, and its unused files are closed.
 """

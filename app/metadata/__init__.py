@@ -43,4 +43,13 @@ The membership of one broker:
 - ``member``: ``ClusterMember``, the life of one of several brokers; ``control``: requests between brokers
 - ``registration``, ``node_ids``, ``place``, ``liveness``, ``redis_liveness``: node ids, and which directory may use one
 - ``isolation``, ``pace``: when a broker may no longer trust its own view
+
+The cluster log binds a node id to a directory id. The bound directory starts at once. Another directory may start only with
+``--take-over``, or if the bound broker has been silent for 30 s and does not respond at its address. The new broker binds its
+directory by an append, and notifies the old one before it serves (ADR 0018).
+
+In a cluster of several brokers a member registers, sends heartbeats, reads entries, and becomes a candidate when the controller
+is gone. The controller fences brokers that it does not hear, lets preferred leaders lead again, and gives internal topics more
+replicas as brokers join. Loops of a cluster at rest wait for events and deadlines; waits that need not be exact end at shared
+moments.
 """

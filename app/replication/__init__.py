@@ -9,4 +9,7 @@ disk.
 - ``following``: a follower's decision about a leader's response, pure; ``followed_tier``: its view of the tier
 - ``reading``: ``PartitionReads``, reads across the local log and the object store
 - ``selecting``: the replica for a consumer (KIP-392), pure; ``throttle``: replication throttles (KIP-73), pure
+
+The record of a partition keeps the leader epoch of its last unclean election. Only that lets a follower truncate below its high
+watermark. ``Partition.followed`` says as of which image a partition is settled.
 """

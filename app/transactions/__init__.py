@@ -6,4 +6,8 @@
 - ``elsewhere``, ``link``: questions to other brokers
 - ``looking``, ``deciding``, ``decisions``, ``recovery``: transactions after a loss of their coordinator's log (ADR 0037, J46)
 - ``counters``, ``metrics``: metrics
+
+A transaction ends in three steps: a Prepare record, a marker in every partition, a Complete record. Each is stored before the
+next one begins. The client gets its response after the first. After a crash the next leader of the partition finds the Prepare
+record and continues. With ``memory`` all three happen in one turn of the loop.
 """
