@@ -4,7 +4,8 @@ Nothing is imported here: ``process`` starts the store process before it imports
 only need a clock load no broker.
 
 - ``process``: ``Broker``, the process; ``node``: ``Node``, a broker inside one event loop; ``children``: child processes
-- ``running``, ``service``, ``health``, ``loop_watch``, ``spot_notice``: the process seen from outside, and its watch over itself
+- ``running``, ``service``, ``health``, ``http_address``, ``spot_notice``: the process seen from outside
+- ``loop_watch``, ``late_tls``: watches over the event loop, and over late errors of TLS
 
 Partitions:
 
