@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from traceback import walk_tb
 from typing import Any, Final
 
 from app.faults import place_of
@@ -12,6 +13,9 @@ UVLOOP_TLS_FAILED: Final = frozenset(("Fatal error on SSL protocol", "Error occu
 """How uvloop calls what its TLS raises while a connection is open and while it is closed."""
 UVLOOP_TLS: Final = "(sslproto.pyx:"
 """In ``place_of`` what it raises."""
+UVLOOP_CLOSED: Final = "UVHandle._ensure_alive (handle.pyx:"
+"""In ``place_of`` what an operation on a closed connection raises."""
+UVLOOP_FILES: Final = "uvloop/"
 
 
 def came_too_late(context: Mapping[str, Any]) -> bool:
@@ -20,8 +24,19 @@ def came_too_late(context: Mapping[str, Any]) -> bool:
     It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
     connects has given up. ``context`` is that of an exception handler.
     """
-    error, transport = context.get("exception"), context.get("transport")
+    error = context.get("exception")
     if context.get("message") in UVLOOP_TLS_FAILED:
-        return isinstance(error, RuntimeError) and transport is not None and transport.is_closing()
+        transport = context.get("transport")
+        return isinstance(error, RuntimeError) and transport is not None and (transport.is_closing() or _closed(error))
     nobody_waits = isinstance(context.get("future"), asyncio.Future)
     return nobody_waits and isinstance(error, OSError) and UVLOOP_TLS in place_of(error)
+
+
+def _closed(error: RuntimeError) -> bool:
+    """Whether uvloop itself wrote to a connection that it had closed.
+
+    A busy process may meet the end of a handshake and the time limit of the attempt in one turn of its loop. Then uvloop closes the
+    connection at once, without ever calling it closing, and after that writes the last bytes of the handshake.
+    """
+    ours = any(not frame.f_code.co_filename.startswith(UVLOOP_FILES) for frame, _ in walk_tb(error.__traceback__))
+    return UVLOOP_CLOSED in place_of(error) and not ours

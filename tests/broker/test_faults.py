@@ -257,6 +257,42 @@ async def test_bytes_of_tls_that_are_left_for_a_connection_that_has_ended_are_no
     assert bool(caplog.records) is not ended
 
 
+async def raised_of_closed() -> RuntimeError:
+    """What uvloop raises where it writes to a closed connection, without frames of those who had it write."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+    server.close()
+    transport.abort()
+    error = None
+    while error is None:
+        await asyncio.sleep(0)
+        try:
+            transport.write(b"x")
+        except RuntimeError as found:
+            error = found
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)
+
+
+@pytest.mark.parametrize("ours", [False, True])
+async def test_bytes_of_a_handshake_that_was_given_up_when_it_ended_are_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ours: bool
+) -> None:
+    """A busy process meets both in one turn of its loop: then uvloop never calls the connection closing."""
+    lines: list[str] = []
+    broker = Broker(BrokerConfig(data_dir=str(tmp_path)), log_line=lines.append)
+    error: RuntimeError = await raised_of_closed()
+    if ours:
+        with pytest.raises(RuntimeError) as raised:
+            raise error
+        error = raised.value
+    context = left_over("Fatal error on SSL protocol", ended=False) | {"exception": error}
+    broker.tell_bug(asyncio.get_running_loop(), context)
+    assert bool(lines) is ours
+    assert bool(caplog.records) is ours
+
+
 @pytest.mark.parametrize("ended", [False, True])
 async def test_broker_processes_of_tests_print_no_traceback_of_such_bytes_from_their_start_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ended: bool
