@@ -3,14 +3,14 @@
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
 manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
-transactions, and holds of copies. A connection
-that failed is opened again by the next request. Nothing is sent twice (F1).
+transactions, holds of copies, and ends of partitions. A connection that failed is opened again by the next request. Nothing is sent
+twice (F1).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
@@ -49,6 +49,7 @@ from app.metadata.control import (
     encode_ranges,
 )
 from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
+from app.units import Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -59,6 +60,12 @@ from app.wire.apis.alter_partition import (
 )
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from app.wire.apis.envelope import EnvelopeRequest, EnvelopeResponse
+from app.wire.apis.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
 from app.wire.versions import BETWEEN_BROKERS, SERVED
@@ -69,6 +76,11 @@ CONNECT_MS: Final = 1_000
 """A broker that does not accept within it counts as not answering, for now."""
 BEAT_MS: Final = 2_000
 CHANGE_MS: Final = 30_000
+ENDS_MS: Final = 5_000
+ENDS_VERSION: Final = 7
+"""Of ListOffsets: every version of Firn serves it."""
+CONSUMER: Final = -1
+LATEST: Final = -1
 PROPOSAL_MS: Final = 5_000
 """A proposed in-sync set without an answer stays pending, and is sent again, maybe to the next controller."""
 REGISTER_MS: Final = 20_000
@@ -97,6 +109,7 @@ LANES: Final = (
     "transactions",
     "looks",
     "holds",
+    "ends",
 )
 
 
@@ -237,6 +250,25 @@ class KafkaControlLink:
 
     async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:
         return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookResponse, LOOK_MS)
+
+    async def ends(self, to: BrokerImage, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for one in asked:
+            topic = topics.setdefault(one.topic, ListOffsetsTopic(one.topic))
+            topic.partitions.append(ListOffsetsPartition(one.partition, timestamp=LATEST))
+        connection = await self.connection(to, "ends")
+        answer: ListOffsetsResponse = await connection.request(
+            ApiKey.LIST_OFFSETS,
+            ListOffsetsRequest(replica_id=CONSUMER, topics=list(topics.values())),
+            version=ENDS_VERSION,
+            timeout_ms=ENDS_MS,
+        )
+        return {
+            TopicPartition(topic.name, PartitionIndex(one.partition_index)): Offset(one.offset)
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code
+        }
 
     async def hold_copies(self, to: BrokerImage, asked: HoldRequest) -> HoldResponse:
         return await self._ask(to, "holds", ApiKey.FIRN_HOLD, asked, HoldResponse, HOLD_MS)

@@ -33,8 +33,7 @@ from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
-from app.groups.share_coordinator import ShareCoordinator
-from app.groups.share_states import StateLink
+from app.groups.share_coordinator import CoordinatorLink, ShareCoordinator
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.authorising import new_authorizer
 from app.handlers.callers import KnownRights, OpenDoor
@@ -111,7 +110,7 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, StateLink, TransactionLink, HoldLink, Protocol):
+class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, TransactionLink, HoldLink, Protocol):
     """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as coordinators."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
@@ -17,6 +17,7 @@ from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
 from app.groups.counters import ShareCounters
+from app.groups.leader_ends import EndsLink, LeaderEnds
 from app.groups.share_leader import ShareLeader
 from app.groups.share_partitions import SharePartition
 from app.groups.share_sessions import ShareSession
@@ -63,6 +64,10 @@ AT_ONCE: Final = 100
 """States that are created or deleted before the event loop serves other work."""
 
 
+class CoordinatorLink(StateLink, EndsLink, Protocol):
+    """Connections to other brokers."""
+
+
 class ShareCoordinator:
     """States of the partitions of ``__share_group_state`` that this broker leads, and records of the partitions that it leads. Keep
     ``run`` running."""
@@ -79,10 +84,9 @@ class ShareCoordinator:
         registry: Registry,
         log_line: Callable[[str], None],
         faults: Faults | None = None,
-        link: StateLink | None = None,
+        link: CoordinatorLink | None = None,
     ) -> None:
-        """``config`` returns the broker's present settings. ``link`` reaches other share coordinators; without it this broker is
-        alone."""
+        """``config`` returns the broker's present settings. ``link`` reaches other brokers; without it this broker is alone."""
         self.config = config
         self._cluster, self._controller, self._partitions = cluster, controller, partitions
         self._log_line = Limited(log_line)
@@ -97,6 +101,7 @@ class ShareCoordinator:
             faults=faults,
         )
         self.states = ShareStates(cluster, broker_id, self.answer, link)
+        self.ends = LeaderEnds(cluster, broker_id, link)
         self.leader = ShareLeader(
             config=config,
             broker_id=broker_id,

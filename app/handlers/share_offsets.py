@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
 from app.groups.shard import GroupShard
@@ -18,7 +18,8 @@ from app.metadata.cluster import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.turns import Portion
+from app.turns import Portion, each
+from app.units import Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -62,19 +63,37 @@ async def describe(
 
     groups = []
     portion = Portion()
+    unknown: list[_Unknown] = []
     for asked in message.groups:
         await portion.rest_if_spent()
         try:
             # Whoever leads the group answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
-            groups.append(await _described(context, request, asked, shared, sees))
+            groups.append(await _described(context, request, asked, shared, sees, unknown))
         except FirnError as error:
             groups.append(
                 DescribeShareGroupOffsetsResponseGroup(
                     group_id=asked.group_id, error_code=kafka_code(error), error_message=str(error)
                 )
             )
+    if unknown:
+        ends = await context.shares.ends.of([one.partition for one in unknown])
+        await each(partial(_tell_lag, ends), unknown)
     return DescribeShareGroupOffsetsResponse(groups=groups)
+
+
+class _Unknown(NamedTuple):
+    """A partition without a replica here: its leader is asked for its end."""
+
+    partition: TopicPartition
+    answer: DescribeShareGroupOffsetsResponsePartition
+    done_count: int
+
+
+def _tell_lag(ends: Mapping[TopicPartition, Offset], one: _Unknown) -> None:
+    end = ends.get(one.partition)
+    if end is not None:
+        one.answer.lag = max(end - one.answer.start_offset - one.done_count, 0)
 
 
 async def _described(
@@ -83,6 +102,7 @@ async def _described(
     asked: DescribeShareGroupOffsetsRequestGroup,
     shared: SharedTopics,
     sees: Callable[[str], bool],
+    unknown: list[_Unknown],
 ) -> DescribeShareGroupOffsetsResponseGroup:
     image = context.image
     topics: list[tuple[str, Sequence[int]]]
@@ -107,7 +127,7 @@ async def _described(
             DescribeShareGroupOffsetsResponseTopic(
                 name,
                 ZERO_UUID if topic is None else topic.topic_id,
-                await _described_partitions(context, asked.group_id, topic, partitions),
+                await _described_partitions(context, asked.group_id, topic, partitions, unknown),
             )
         )
     return answer
@@ -123,7 +143,7 @@ def _unseen(name: str, indexes: Sequence[int]) -> DescribeShareGroupOffsetsRespo
 
 
 async def _described_partitions(
-    context: Context, group_id: str, topic: TopicImage | None, indexes: Sequence[int]
+    context: Context, group_id: str, topic: TopicImage | None, indexes: Sequence[int], unknown: list[_Unknown]
 ) -> list[DescribeShareGroupOffsetsResponsePartition]:
     known = [index for index in indexes if topic is not None and 0 <= index < len(topic.partitions)]
     if topic is None or not known:
@@ -131,7 +151,7 @@ async def _described_partitions(
     keys = [ShareKey(group_id, topic.topic_id, index) for index in known]
     found = dict(zip(known, await context.shares.summaries(keys), strict=True))
     return [
-        _described_partition(context, topic, index, found[index])
+        _described_partition(context, topic, index, found[index], unknown)
         if index in found
         else DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
         for index in indexes
@@ -139,7 +159,7 @@ async def _described_partitions(
 
 
 def _described_partition(
-    context: Context, topic: TopicImage, index: int, found: Answered
+    context: Context, topic: TopicImage, index: int, found: Answered, unknown: list[_Unknown]
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
     if found.state is None:
@@ -154,6 +174,8 @@ def _described_partition(
             # What a follower knows of the high watermark is a moment old.
             end = partition.log.high_watermark
             answer.lag = (end if partition.leads else max(end, start + found.done_count)) - start - found.done_count
+        else:
+            unknown.append(_Unknown(TopicPartition(topic.name, PartitionIndex(index)), answer, found.done_count))
     return answer
 
 

@@ -470,3 +470,18 @@ async def test_operators_set_and_delete_progress_that_another_broker_keeps(tmp_p
         )
         assert answer.results[0].error_code == 0
         assert kept_by(made, 2) is None
+
+
+async def test_the_lag_is_told_by_a_coordinator_that_has_no_replica_of_the_partition(tmp_path: Path) -> None:
+    """As Kafka's, it asks the leader."""
+    async with cluster(tmp_path) as made, workers(made, "a") as (worker,):
+        controller = made.brokers[0].node.membership.controller
+        await controller.alter_reassignments([ReassignmentAsked("t", 0, (BrokerId(1),))])
+        for broker in made.brokers:
+            image = broker.node.cluster
+            await until(lambda image=image: image.image.topics_by_name["t"].partitions[0].replicas == (1,))
+        assert made.brokers[2].node.context.partitions.get("t", 0) is None
+        await made.produce(10)
+        assert await worker.wait_for(max_records=4)
+        assert await worker.say(0, 3, ACCEPT) == ErrorCode.NONE
+        await made.until_start_is(4, lag=6)
