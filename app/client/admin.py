@@ -16,6 +16,7 @@ from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
+from app.turns import run
 from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
@@ -489,7 +490,7 @@ class AdminClient:
     async def metrics(self, connection: KafkaConnection) -> firn_api.MetricsResponse:
         """Every sample of one broker's processes. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
         answer = await connection.request(ApiKey.FIRN_METRICS, firn_api.pack(firn_api.MetricsRequest()))
-        return firn_api.unpack(firn_api.MetricsResponse, answer)
+        return await run(firn_api.unpack_metrics_steps(answer))
 
     async def drain(self, connection: KafkaConnection, step: str) -> firn_api.DrainResponse:
         """One step of a drain of one broker, and how far that is. Raises: BrokerUnavailable, ProtocolError."""

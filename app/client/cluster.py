@@ -21,10 +21,16 @@ from app import __version__
 from app.client.connection import REQUEST_TIMEOUT_MS, Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.retry import retrying
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
+from app.turns import Portion
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from app.wire.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 
 MAIN_LANE: Final = "main"
 RETRY_BUDGET_MS: Final = 30_000
@@ -274,38 +280,46 @@ class ClusterClient:
         )
         if answer.error_code:
             raise RequestRejected(ErrorCode(answer.error_code))
-        self._apply(answer, complete=topics is None)
+        await self._apply(answer, complete=topics is None)
 
-    def _apply(self, answer: MetadataResponse, *, complete: bool) -> None:
+    async def _apply(self, answer: MetadataResponse, *, complete: bool) -> None:
+        """Put an answer into the view. Topics that a newer answer has told of meanwhile stay as they are."""
         now = asyncio.get_running_loop().time()
+        described: dict[str, TopicView] = {}
+        portion = Portion()
+        for topic in answer.topics:
+            if not topic.error_code:
+                described[topic.name or ""] = TopicView(
+                    topic.name or "",
+                    TopicId(topic.topic_id),
+                    topic.is_internal,
+                    await _views(topic.partitions, portion),
+                )
+            if portion.spent_by():
+                await portion.rest()
         brokers = {
             BrokerId(broker.node_id): BrokerAddress(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
             for broker in answer.brokers
         }
-        topics: dict[str, TopicView] = {} if complete else dict(self.view.topics)
+        known = self.view.topics
+        newer = {name: known[name] for name, time in self._view_time.items() if time > now and name in known}
+        topics: dict[str, TopicView] = {} if complete else dict(known)
         refused: RequestRejected | None = None
         for topic in answer.topics:
             name = topic.name or ""
+            if name in newer:
+                continue
             if topic.error_code:
                 topics.pop(name, None)
                 self._view_time.pop(name, None)
                 unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 refused = refused or refusal(topic.error_code, name, f"There is no topic {name}." if unknown else None)
                 continue
-            partitions = tuple(
-                PartitionView(
-                    PartitionIndex(partition.partition_index),
-                    BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
-                    LeaderEpoch(partition.leader_epoch),
-                    tuple(BrokerId(node) for node in partition.replica_nodes),
-                    tuple(BrokerId(node) for node in partition.isr_nodes),
-                )
-                for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
-            )
-            topics[name] = TopicView(name, TopicId(topic.topic_id), topic.is_internal, partitions)
+            topics[name] = described[name]
             self._view_time[name] = now
         if complete:
-            self._view_time = dict.fromkeys(topics, now)
+            topics |= newer
+            self._view_time = dict.fromkeys(topics, now) | {name: self._view_time[name] for name in newer}
         controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
         self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
         if refused is not None:
@@ -365,6 +379,24 @@ class ClusterClient:
                     found[partition] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
         if refused is not None:
             raise copy_of(refused)
+
+
+async def _views(partitions: Sequence[MetadataResponsePartition], portion: Portion) -> tuple[PartitionView, ...]:
+    """Partitions as views, by index."""
+    found = []
+    for partition in sorted(partitions, key=lambda partition: partition.partition_index):
+        found.append(
+            PartitionView(
+                PartitionIndex(partition.partition_index),
+                BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
+                LeaderEpoch(partition.leader_epoch),
+                tuple(BrokerId(node) for node in partition.replica_nodes),
+                tuple(BrokerId(node) for node in partition.isr_nodes),
+            )
+        )
+        if portion.spent_by():
+            await portion.rest()
+    return tuple(found)
 
 
 def check_code(code: int, message: str | None, what: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from app.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected
 from app.limits import KIB, MIB
+from app.turns import run
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -34,6 +35,8 @@ _SIZE: Final = Struct(">i")
 _RECEIVE_BYTES: Final = 64 * KIB
 RESPONSE_BYTES_MAX: Final = 256 * MIB
 """Largest answer that is accepted. A Fetch may exceed the size asked for by one batch."""
+LONG_ANSWER_BYTES: Final = 16 * KIB
+"""A longer answer is decoded in portions, so that those of other requests are not held up."""
 IN_FLIGHT_MAX: Final = 64
 CLOSE_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -148,14 +151,31 @@ class KafkaConnection:
             body = codec.encode_request(key, version, message)
         except ValueError as error:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, str(error)) from error
-        return await self.exchange(
-            key, version, body, lambda view: codec.decode_response(key, version, view), timeout_ms=timeout_ms
-        )
+        payload = await self._answer_to(key, version, body, timeout_ms)
+        try:
+            if len(payload) <= LONG_ANSWER_BYTES:
+                return codec.decode_response(key, version, payload)
+            return await run(codec.decode_response_steps(key, version, payload))
+        except ProtocolError as error:
+            self._unreadable(key, error)
+            raise
 
     async def exchange(
         self, key: int, version: int, body: bytes, decode: Callable[[memoryview], T], *, timeout_ms: int
     ) -> T:
         """Send an encoded request body and return its decoded answer. Raises: as ``request``."""
+        payload = await self._answer_to(key, version, body, timeout_ms)
+        try:
+            return decode(payload)
+        except ProtocolError as error:
+            self._unreadable(key, error)
+            raise
+
+    def _unreadable(self, key: int, error: ProtocolError) -> None:
+        self._fail(BrokerUnavailable(f"{self} sent an answer to {_name(key)} that cannot be read: {error}"))
+
+    async def _answer_to(self, key: int, version: int, body: bytes, timeout_ms: int) -> memoryview:
+        """The answer to an encoded request body. Raises: BrokerUnavailable."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         try:
@@ -170,20 +190,15 @@ class KafkaConnection:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wire.drained()
-                payload = await entry.answer
+                return await entry.answer
         except TimeoutError:
             failure = BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms.")
             self._fail(failure)
             if entry.answer.cancelled():
                 raise BrokerUnavailable(str(failure)) from None
-            payload = entry.answer.result()  # it came in this very turn
+            return entry.answer.result()  # it came in this very turn
         finally:
             del entry  # An error holds this frame and the request's body, and the future in it holds the error.
-        try:
-            return decode(payload)
-        except ProtocolError as error:
-            self._fail(BrokerUnavailable(f"{self} sent an answer to {_name(key)} that cannot be read: {error}"))
-            raise
 
     async def send_only(self, key: int, version: int, body: bytes) -> None:
         """Send a request that is never answered (Produce with acks=0). Raises: BrokerUnavailable."""

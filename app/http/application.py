@@ -31,6 +31,7 @@ from app.http.serving import caller_of, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
 from app.seams import Clock
+from app.turns import run
 
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers
@@ -160,7 +161,8 @@ async def _readyz(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    return Response(metrics.render(await gateway_of(request).samples()), media_type=metrics.CONTENT_TYPE)
+    pieces = await run(metrics.render_steps(await gateway_of(request).samples()))
+    return Response(b"".join(pieces), media_type=metrics.CONTENT_TYPE)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

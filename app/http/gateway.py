@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -22,13 +22,14 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 from app.metrics import Registry, Sample
 from app.seams import Clock
 from app.security.acls import Operation
+from app.turns import each
 
 if TYPE_CHECKING:
     from app.client.firn_api import DrainResponse
     from app.machine.certificates import TlsSettings
 
-RECORD_BYTES_MAX: Final = 16 * MIB
-"""Largest JSON object of one record: a record of 10 MB fits in it as base64."""
+RECORD_BYTES_MAX: Final = 14 * MIB
+"""Largest JSON object of one record: a record of 10 MB fits in it as base64. The decoder reads one at once, in up to 50 ms."""
 ADMIN_BODY_BYTES_MAX: Final = 1 * MIB
 BUFFER_BYTES_MAX: Final = 64 * MIB
 RETRY_BUDGET_MS: Final = 10_000
@@ -160,17 +161,17 @@ class Gateway:
         """
         if self._of_caller:
             await self.admin.check_may(Operation.DESCRIBE)
-        samples = labelled(self.registry.samples(), process="http")
+        samples = [*labelled(self.registry.samples(), process="http")]
         up: list[Sample] = []
         text = "Whether the broker responds to the HTTP process."
         for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
             address, node_id, broker_samples = answer
             labels = (("address", address), *((("node_id", node_id),) if node_id else ()))
             up.append(Sample("firn_broker_up", "gauge", text, "firn_broker_up", labels, float(bool(node_id))))
-            samples.extend(broker_samples)
+            await each(samples.append, broker_samples)
         return [*samples, *up]
 
-    async def _broker_samples(self, address: tuple[str, int]) -> tuple[str, str, list[Sample]]:
+    async def _broker_samples(self, address: tuple[str, int]) -> tuple[str, str, Iterable[Sample]]:
         shown = f"{address[0]}:{address[1]}"
         try:
             async with asyncio.timeout(METRICS_TIMEOUT_S):
@@ -180,10 +181,10 @@ class Gateway:
             self._faults.met("metrics of", f"the broker at {shown}", f"no metrics of the broker at {shown}: {why}")
             return shown, "", []
         node_id = str(answer.node_id)
-        samples = [
+        samples = (
             Sample(s.family, _kind(s.kind), s.help, s.name, tuple((name, value) for name, value in s.labels), s.value)
             for s in answer.samples
-        ]
+        )
         return shown, node_id, labelled(samples, node_id=node_id)
 
     async def begin_drain(self) -> DrainResponse:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from app.metrics import Labels, Sample
+from app.turns import slices
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+GATHERED_A_STEP: Final = 100
+WRITTEN_A_STEP: Final = 50
+"""Samples in some 0.1 ms."""
 
 
-def render(samples: Iterable[Sample]) -> str:
-    """The samples as text, families together, each with one HELP and one TYPE line."""
+def render_steps(samples: Iterable[Sample]) -> Generator[None, None, list[bytes]]:
+    """The samples as text, families together, each with one HELP and one TYPE line: by a generator that yields after every few
+    samples, and returns pieces of UTF-8."""
     families: dict[str, list[Sample]] = {}
-    for sample in samples:
+    for place, sample in enumerate(samples):
         families.setdefault(sample.family, []).append(sample)
-    lines: list[str] = []
+        if not place % GATHERED_A_STEP:
+            yield
+    pieces: list[bytes] = []
     for family, members in sorted(families.items()):
         first = members[0]
-        lines.append(f"# HELP {family} {_escaped_help(first.help)}")
-        lines.append(f"# TYPE {family} {first.kind}")
-        lines.extend(f"{member.name}{_labels(member.labels)} {_number(member.value)}" for member in members)
-    return "\n".join([*lines, ""])
+        pieces.append(f"# HELP {family} {_escaped_help(first.help)}\n# TYPE {family} {first.kind}\n".encode())
+        for some in slices(members, WRITTEN_A_STEP):
+            lines = [f"{member.name}{_labels(member.labels)} {_number(member.value)}\n" for member in some]
+            pieces.append("".join(lines).encode())
+            yield
+    return pieces
 
 
-def labelled(samples: Iterable[Sample], **labels: str) -> list[Sample]:
+def labelled(samples: Iterable[Sample], **labels: str) -> Iterator[Sample]:
     """The samples with further labels, which say where they come from."""
     more = tuple(labels.items())
-    return [sample._replace(labels=(*more, *sample.labels)) for sample in samples]
+    return (sample._replace(labels=(*more, *sample.labels)) for sample in samples)
 
 
 def _labels(labels: Labels) -> str:

@@ -23,11 +23,12 @@ from app.http.record_json import (
     PartReceipt,
     batch_receipts,
     batch_success,
-    decode_entry,
     decode_entry_id,
     part_receipt,
+    record_of_entry,
 )
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
+from app.turns import Portion
 
 router = APIRouter(tags=["Records (v3)"])
 
@@ -108,9 +109,11 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
         answer = answer_of(error)
         failures.append(BatchFailure(id, answer.error_code, answer.message))
 
+    portion = Portion()
     for id, data in entries.items():
+        await portion.rest_if_spent()
         try:
-            record = decode_entry(data)
+            record = await record_of_entry(data)
             stored = await gateway.producer.send(
                 topic_name,
                 record.value.content,
@@ -166,7 +169,9 @@ async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int) -
     if not splitter.entries:
         raise RestError(422, "The batch has no entries.")
     entries: dict[str, bytes] = {}
+    portion = Portion()
     for data in splitter.entries:
+        await portion.rest_if_spent()
         try:
             id = decode_entry_id(data)
         except ProtocolError as error:

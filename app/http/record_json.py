@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -12,6 +13,8 @@ import msgspec
 from app.client.producer import Acknowledged
 from app.errors import ProtocolError
 from app.http.errors import RestAnswer
+from app.limits import KIB, MIB
+from app.turns import Portion, run, whole
 from app.units import TimestampMs
 
 Request = TypeVar("Request", bound="RecordRequest")
@@ -19,6 +22,15 @@ Request = TypeVar("Request", bound="RecordRequest")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NULL: Final = b"null"
+_NO_HEADERS: Final = b"[]"
+LONG_BYTES: Final = 64 * KIB
+"""A longer record is read in portions."""
+OWN_TURN_BYTES: Final = MIB
+"""The decoder takes up to 4 ns a byte, and cannot rest: a record of more bytes is decoded in a turn of its own."""
+BASE64_A_STEP: Final = MIB
+HEADERS_A_STEP: Final = 100
+HEADERS_MAX: Final = 10_000
+"""Headers of a record, and braces in them. Reading 100,000 headers, which Kafka allows, would hold up other requests."""
 
 
 class Data(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,7 +49,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
 class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
-    headers: list[Header] = []
+    headers: msgspec.Raw = msgspec.Raw(_NO_HEADERS)
+    """A list of ``Header``."""
     key: Data | None = None
     value: Data | None = None
     timestamp: str | int | None = None
@@ -115,17 +128,32 @@ _decoder: Final = msgspec.json.Decoder(RecordRequest)
 _entry_decoder: Final = msgspec.json.Decoder(BatchEntry)
 _id_decoder: Final = msgspec.json.Decoder(_EntryId)
 _text_decoder: Final = msgspec.json.Decoder(str)
+_headers_decoder: Final = msgspec.json.Decoder(list[Header])
 _encoder: Final = msgspec.json.Encoder()
 
 
 def decode_record(data: bytes) -> NewRecord:
     """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
-    return _record_of(_decode(_decoder, data))
+    return whole(_record_steps(_decoder, data))
 
 
-def decode_entry(data: bytes) -> NewRecord:
-    """The record that an entry of a batch describes. Raises: ProtocolError, whose text is for the sender."""
-    return _record_of(_decode(_entry_decoder, data))
+async def record_of(data: bytes) -> NewRecord:
+    """As ``decode_record``; a long object is read in portions."""
+    return await _read(_record_steps(_decoder, data), data)
+
+
+async def record_of_entry(data: bytes) -> NewRecord:
+    """The record that an entry of a batch describes, as ``record_of``."""
+    return await _read(_record_steps(_entry_decoder, data), data)
+
+
+async def _read(steps: Generator[None, None, NewRecord], data: bytes) -> NewRecord:
+    if len(data) <= LONG_BYTES:
+        return whole(steps)
+    portion = Portion()
+    if len(data) > OWN_TURN_BYTES:
+        await portion.rest()
+    return await run(steps, portion)
 
 
 def decode_entry_id(data: bytes) -> str:
@@ -143,15 +171,13 @@ def _decode(decoder: msgspec.json.Decoder[Request], data: bytes) -> Request:
         raise ProtocolError(f"The record cannot be read: {error}.") from None
 
 
-def _record_of(request: RecordRequest) -> NewRecord:
-    headers = tuple((header.name, _header_value(header)) for header in request.headers)
-    return NewRecord(
-        request.partition_id,
-        headers,
-        _part(request.key, "key"),
-        _part(request.value, "value"),
-        _timestamp(request.timestamp),
-    )
+def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Generator[None, None, NewRecord]:
+    request = _decode(decoder, data)
+    yield
+    headers = yield from _headers(request.headers)
+    key = yield from _part(request.key, "key")
+    value = yield from _part(request.value, "value")
+    return NewRecord(request.partition_id, headers, key, value, _timestamp(request.timestamp))
 
 
 def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
@@ -205,7 +231,7 @@ def format_timestamp(timestamp: TimestampMs) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _part(data: Data | None, what: str) -> Part:
+def _part(data: Data | None, what: str) -> Generator[None, None, Part]:
     if data is None:
         return Part("JSON", None)
     kind = "JSON" if data.type is None else data.type.upper()
@@ -221,7 +247,8 @@ def _part(data: Data | None, what: str) -> Part:
             raise ProtocolError(f"The {what}'s data is not valid UTF-8.") from None
         except msgspec.MsgspecError:
             raise ProtocolError(f"The {what}'s data must be a JSON string, since its type is {kind}.") from None
-        content = text.encode() if kind == "STRING" else _from_base64(text, f"The {what}'s data")
+        yield
+        content = text.encode() if kind == "STRING" else (yield from _base64_steps(text, f"The {what}'s data"))
     else:
         raise ProtocolError(f"The {what}'s type {data.type!r} is not served: use BINARY, JSON or STRING.")
     return Part(kind, content)
@@ -236,15 +263,40 @@ def _checked_json(raw: bytes, what: str) -> bytes:
     return raw
 
 
-def _header_value(header: Header) -> bytes | None:
-    return None if header.value is None else _from_base64(header.value, f"The value of header {header.name!r}")
-
-
-def _from_base64(text: str, what: str) -> bytes:
+def _headers(raw: msgspec.Raw) -> Generator[None, None, tuple[tuple[str, bytes | None], ...]]:
+    data = bytes(raw)
+    if data == _NO_HEADERS:
+        return ()
+    if data.count(b"{") > HEADERS_MAX:
+        raise ProtocolError(f"The record has more than {HEADERS_MAX} headers. Send fewer headers.")
     try:
-        return b64decode(text, validate=True)
+        headers = _headers_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"The record's headers cannot be read: {error}.") from None
+    found: list[tuple[str, bytes | None]] = []
+    for header in headers:
+        value = header.value
+        if value is not None:
+            found.append((header.name, (yield from _base64_steps(value, f"The value of header {header.name!r}"))))
+        else:
+            found.append((header.name, None))
+        if not len(found) % HEADERS_A_STEP:
+            yield
+    return tuple(found)
+
+
+def _base64_steps(text: str, what: str) -> Generator[None, None, bytes]:
+    if text.find("=", 0, max(0, len(text) - 2)) >= 0:  # padding within the text would end a piece of it
+        raise ProtocolError(f"{what} is not base64.")
+    pieces = []
+    try:
+        for start in range(0, len(text), BASE64_A_STEP):
+            pieces.append(b64decode(text[start : start + BASE64_A_STEP], validate=True))
+            if len(text) > BASE64_A_STEP:
+                yield
     except (binascii.Error, ValueError):
         raise ProtocolError(f"{what} is not base64.") from None
+    return b"".join(pieces)
 
 
 def _timestamp(text: str | int | None) -> TimestampMs | None:

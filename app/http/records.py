@@ -26,8 +26,9 @@ from app.http.bodies import HELD_BYTES_MAX, ClientLeft, Duplex, DuplexAnswer, Id
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.record_json import PartReceipt, decode_record, error_receipt, part_receipt, receipt
+from app.http.record_json import PartReceipt, error_receipt, part_receipt, receipt, record_of
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
+from app.turns import Portion
 
 if TYPE_CHECKING:
     from app.http.callers import Caller
@@ -168,12 +169,14 @@ class _Conversation:
         await self._outcomes.put(None)
 
     async def _accept_all(self, objects: list[bytes]) -> None:
+        portion = Portion()
         for data in objects:
             await self._outcomes.put(await self._accept(data))
+            await portion.rest_if_spent()
 
     async def _accept(self, data: bytes) -> _Outcome:
         try:
-            record = decode_record(data)
+            record = await record_of(data)
             stored = await self._gateway.producer.send(
                 self._topic,
                 record.value.content,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -12,14 +12,17 @@ from starlette.responses import Response
 from app.client.admin import ConfigEntry, ConfigOperation, ResourceType
 from app.client.cluster import BrokerAddress, PartitionView, TopicView
 from app.errors import ErrorCode, RequestRejected
-from app.http.bodies import json_response, small_body
+from app.http.bodies import JSON_TYPE, json_response, small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
 from app.http.serving import gateway_of
+from app.turns import each
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 
 _NO_CONTENT: Final = 204
+SETTINGS_MAX: Final = 1_000
+"""Changes of settings in one request: a topic has fewer than a hundred."""
 
 T = TypeVar("T")
 
@@ -39,7 +42,7 @@ class _TopicIn(msgspec.Struct, forbid_unknown_fields=True):
     topic_name: str
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     replication_factor: Annotated[int, msgspec.Meta(ge=1, le=2**15 - 1)] | None = None
-    configs: list[_InitialConfigIn] = []
+    configs: Annotated[list[_InitialConfigIn], msgspec.Meta(max_length=SETTINGS_MAX)] = []
     validate_only: bool = False
 
 
@@ -52,7 +55,7 @@ class _ValueIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _ChangesIn(msgspec.Struct, forbid_unknown_fields=True):
-    data: list[_ConfigIn]
+    data: Annotated[list[_ConfigIn], msgspec.Meta(max_length=SETTINGS_MAX)]
     validate_only: bool = False
 
 
@@ -124,8 +127,8 @@ async def _broker_configs(request: Request, cluster_id: str, broker_id: int) -> 
 async def list_topics(cluster_id: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
     view = await gateway.admin.describe_cluster()
-    topics = [_topic(request, cluster_id, topic) for _, topic in sorted(view.topics.items())]
-    return json_response(_list(request, "KafkaTopicList", f"clusters/{cluster_id}/topics", topics))
+    topics = (_topic(request, cluster_id, topic) for _, topic in sorted(view.topics.items()))
+    return await _long_list(request, "KafkaTopicList", f"clusters/{cluster_id}/topics", topics)
 
 
 @router.post(
@@ -195,9 +198,9 @@ async def add_partitions(cluster_id: str, topic_name: str, request: Request) -> 
 async def list_partitions(cluster_id: str, topic_name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
     topic = await gateway.admin.describe_topic(topic_name)
-    partitions = [_partition(request, cluster_id, topic_name, partition) for partition in topic.partitions]
+    partitions = (_partition(request, cluster_id, topic_name, partition) for partition in topic.partitions)
     path = f"clusters/{cluster_id}/topics/{topic_name}/partitions"
-    return json_response(_list(request, "KafkaPartitionList", path, partitions))
+    return await _long_list(request, "KafkaPartitionList", path, partitions)
 
 
 @router.get(
@@ -342,6 +345,15 @@ def _metadata(request: Request, path: str, resource: str) -> dict[str, str]:
 
 def _list(request: Request, kind: str, path: str, data: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"self": _url(request, path), "next": None}, "data": data}
+
+
+async def _long_list(request: Request, kind: str, path: str, data: Iterable[dict[str, Any]]) -> Response:
+    """The response of a list whose length the cluster decides: it is made in portions."""
+    pieces: list[bytes] = []
+    await each(lambda one: pieces.append(msgspec.json.encode(one)), data)
+    empty = msgspec.json.encode(_list(request, kind, path, []))
+    assert empty.endswith(b"[]}")
+    return Response(b"".join((empty[:-2], b",".join(pieces), empty[-2:])), media_type=JSON_TYPE)
 
 
 async def _cluster(request: Request, gateway: Gateway) -> dict[str, Any]:

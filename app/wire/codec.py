@@ -57,8 +57,8 @@ _encoders: Final[dict[tuple[int, int, bool], tuple[Encoder, str]]] = {}
 StepDecoder = Callable[[Buffer], Generator[None, None, Any]]
 StepEncoder = Callable[[Any], Generator[int, None, list[bytes]]]
 
-_step_decoders: Final[dict[tuple[int, int], tuple[StepDecoder, bool, str]]] = {}
-"""(key, version) of a request → (decoder, whether it wants a view instead of plain bytes, name for errors)."""
+_step_decoders: Final[dict[tuple[int, int, bool], tuple[StepDecoder, bool, str]]] = {}
+"""(key, version, whether it is a request) → (decoder, whether it wants a view instead of plain bytes, name for errors)."""
 
 _step_encoders: Final[dict[tuple[int, int], tuple[StepEncoder, str]]] = {}
 """(key, version) of a response → (encoder, name for errors)."""
@@ -83,15 +83,12 @@ def decode_request_steps(key: int, version: int, view: Buffer) -> Generator[None
 
     ``view`` must not change meanwhile. The first step raises for an unknown schema, any step for what is wrong with the bytes.
     """
-    found = _step_decoders.get((key, version))
-    if found is None:
-        decoder, has_records, name = _compile_step_decoder(key, version)
-    else:
-        decoder, has_records, name = found
-    try:
-        return (yield from decoder(view if has_records else bytes(view)))
-    except TROUBLES as trouble:
-        raise explain(trouble, name) from None
+    return _decode_steps(key, version, view, True)
+
+
+def decode_response_steps(key: int, version: int, view: Buffer) -> Generator[None, None, Any]:
+    """As ``decode_response``, by a generator; see ``decode_request_steps``."""
+    return _decode_steps(key, version, view, False)
 
 
 def encode_response_steps(key: int, version: int, message: Any) -> Generator[int, None, list[bytes]]:
@@ -138,6 +135,17 @@ def _decode(key: int, version: int, view: Buffer, is_request: bool) -> Any:
     decoder, wants_bytes, name = found
     try:
         return decoder(bytes(view) if wants_bytes else view)
+    except TROUBLES as trouble:
+        raise explain(trouble, name) from None
+
+
+def _decode_steps(key: int, version: int, view: Buffer, is_request: bool) -> Generator[None, None, Any]:
+    found = _step_decoders.get((key, version, is_request))
+    if found is None:
+        found = _compile_step_decoder(key, version, is_request)
+    decoder, has_records, name = found
+    try:
+        return (yield from decoder(view if has_records else bytes(view)))
     except TROUBLES as trouble:
         raise explain(trouble, name) from None
 
@@ -189,8 +197,8 @@ def _compile_encoder(key: int, version: int, is_request: bool) -> tuple[Encoder,
     return made
 
 
-def _compile_step_decoder(key: int, version: int) -> tuple[StepDecoder, bool, str]:
-    name = message_name(key, version, True)
+def _compile_step_decoder(key: int, version: int, is_request: bool) -> tuple[StepDecoder, bool, str]:
+    name = message_name(key, version, is_request)
     made: tuple[StepDecoder, bool, str]
     if key in OPAQUE and version == 0:
         made = (_opaque_steps, False, name)
@@ -200,10 +208,14 @@ def _compile_step_decoder(key: int, version: int) -> tuple[StepDecoder, bool, st
             raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
         writer = DecoderSource(
-            shape, from_bytes=not has_records, is_request=True, in_steps=True, elements_max=elements_max(key)
+            shape,
+            from_bytes=not has_records,
+            is_request=is_request,
+            in_steps=True,
+            elements_max=elements_max(key) if is_request else MESSAGE_ELEMENTS_MAX,
         )
-        made = (writer.compile(struct_name(key, True)), has_records, name)
-    _step_decoders[key, version] = made
+        made = (writer.compile(struct_name(key, is_request)), has_records, name)
+    _step_decoders[key, version, is_request] = made
     return made
 
 

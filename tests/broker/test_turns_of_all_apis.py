@@ -114,39 +114,45 @@ def test_no_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
     walk.check()
 
 
+@pytest.fixture(name="on", scope="module")
+def _on(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
+    """A broker for all APIs, because it takes minutes to fill it."""
+    with crowded(tmp_path_factory.mktemp("crowded"), request.param) as on:
+        yield on
+
+
 @pytest.mark.slow
-def test_no_long_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
-    with crowded(tmp_path, MODERATE) as on:
-        walk = Walk(on)
-        for key in in_order():
-            for asked in requests_of(on, key, min(ELEMENTS, elements_max(key)), newest_only=True):
-                walk.ask(asked)
+@pytest.mark.parametrize("on", [pytest.param(MODERATE, id="moderate")], indirect=True)
+@pytest.mark.parametrize("key", in_order(), ids=lambda key: key.name)
+def test_no_long_request_of_any_api_holds_the_loop(on: Crowded, key: ApiKey) -> None:
+    walk = Walk(on)
+    for asked in requests_of(on, key, min(ELEMENTS, elements_max(key)), newest_only=True):
+        walk.ask(asked)
     walk.check()
 
 
 @pytest.mark.slow
-def test_what_must_be_served_is_served(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", [pytest.param(FULL, id="full")], indirect=True)
+@pytest.mark.parametrize("key", [key for key in in_order() if WALKED[key].floors], ids=lambda key: key.name)
+def test_what_must_be_served_is_served(on: Crowded, key: ApiKey) -> None:
     """Bounds may not be lowered below the floors of each entry."""
     refused: dict[str, object] = {}
-    with crowded(tmp_path, FULL) as on:
-        walk = Walk(on)
-        for key in in_order():
-            for floor in WALKED[key].floors:
-                asked = floor_request(on, key, floor)
-                codes = codes_of(asked, walk.ask(asked))
-                if codes is None or not codes.keys() <= {0, *floor.refused_with}:
-                    refused[str(asked)] = codes or "closed"
+    walk = Walk(on)
+    for floor in WALKED[key].floors:
+        asked = floor_request(on, key, floor)
+        codes = codes_of(asked, walk.ask(asked))
+        if codes is None or not codes.keys() <= {0, *floor.refused_with}:
+            refused[str(asked)] = codes or "closed"
     assert refused == {}
     walk.check()
 
 
 @pytest.mark.slow
-def test_no_longest_request_of_any_version_holds_the_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", [pytest.param(FULL, id="full")], indirect=True)
+@pytest.mark.parametrize("key", in_order(), ids=lambda key: key.name)
+def test_no_longest_request_of_any_version_holds_the_loop(on: Crowded, key: ApiKey) -> None:
     """All versions whose shapes differ, as many elements as a request may have, on a broker with much of everything."""
-    with crowded(tmp_path, FULL) as on:
-        walk = Walk(on)
-        for key in in_order():
-            count = elements_max(key)
-            for asked in requests_of(on, key, count):
-                walk.ask(asked)
+    walk = Walk(on)
+    for asked in requests_of(on, key, elements_max(key)):
+        walk.ask(asked)
     walk.check()

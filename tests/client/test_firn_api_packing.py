@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from app.client.firn_api import MetricSample, MetricsResponse, pack_metrics, pack_sample, unpack
+import pytest
+
+from app.client.firn_api import MetricSample, MetricsResponse, pack_metrics, pack_sample, unpack, unpack_metrics_steps
+from app.errors import ProtocolError
+from app.turns import whole
 
 
 def test_metrics_packed_one_by_one_are_read_as_if_packed_at_once() -> None:
@@ -14,3 +18,14 @@ def test_metrics_packed_one_by_one_are_read_as_if_packed_at_once() -> None:
     for count in (0, 1, 15, 16, 70_000):
         response = unpack(MetricsResponse, pack_metrics(7, "cluster", packed[:count], process_id=9))
         assert response == MetricsResponse(7, "cluster", samples[:count], 9)
+        assert whole(unpack_metrics_steps(pack_metrics(7, "cluster", packed[:count], process_id=9))) == response
+
+
+def test_metrics_are_read_in_many_steps_and_checked() -> None:
+    packed = [pack_sample("f", "gauge", "Help.", "f", [], 1.0)] * 10_000
+    whole_answer = pack_metrics(7, "cluster", packed, process_id=9)
+    assert len(list(unpack_metrics_steps(whole_answer))) >= 100
+    wrong = pack_metrics(7, "cluster", [*packed, b"\x01"], process_id=9)
+    for bad in (whole_answer[:-5], wrong, b"\x91" * 100_000):
+        with pytest.raises(ProtocolError, match=r"MetricsResponse|PackedMetrics"):
+            whole(unpack_metrics_steps(bad))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.http.metrics import labelled, render
-from app.metrics import Registry
+from app.http.metrics import labelled, render_steps
+from app.metrics import Registry, Sample
+from app.turns import whole
+
+
+def render(samples: Iterable[Sample]) -> str:
+    return b"".join(whole(render_steps(samples))).decode()
 
 
 def test_samples_of_every_kind_are_read_back_by_prometheus() -> None:
@@ -31,3 +38,11 @@ def test_a_family_of_several_processes_has_one_head() -> None:
     text = render([*labelled(registry.samples(), node_id="1"), *labelled(registry.samples(), node_id="2")])
     assert text.count("# TYPE firn_x_total counter") == 1
     assert 'firn_x_total{node_id="1"} 1\nfirn_x_total{node_id="2"} 1\n' in text
+
+
+def test_metrics_of_many_partitions_are_written_in_many_steps() -> None:
+    registry = Registry()
+    registry.gauge("firn_size_bytes", "Sizes.", lambda: [((("partition", str(n)),), 1.0) for n in range(10_000)])
+    samples = registry.samples()
+    assert len(list(render_steps(samples))) > 10_000 / 200
+    assert render(samples).count("firn_size_bytes{") == 10_000

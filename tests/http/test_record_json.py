@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from app.client.producer import Acknowledged
 from app.errors import ProtocolError
-from app.http.record_json import PartReceipt, decode_record, format_timestamp, receipt
+from app.http.record_json import (
+    BASE64_A_STEP,
+    HEADERS_MAX,
+    PartReceipt,
+    decode_record,
+    format_timestamp,
+    receipt,
+)
 from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 
 
@@ -113,3 +121,21 @@ def test_a_receipt_is_one_line() -> None:
 
 def test_times_past_the_calendar_are_shown_as_numbers() -> None:
     assert format_timestamp(TimestampMs(1 << 60)) == str(1 << 60)
+
+
+def test_more_headers_than_one_turn_can_read_are_refused() -> None:
+    most = b'{"headers":[' + b",".join([b'{"name":"h","value":"AAAA"}'] * HEADERS_MAX) + b"]}"
+    assert decode_record(most).headers == (("h", b"\0\0\0"),) * HEADERS_MAX
+    with pytest.raises(ProtocolError, match=f"more than {HEADERS_MAX} headers"):
+        decode_record(most.replace(b"]", b',{"name":"h"}]'))
+
+
+def test_long_base64_is_read_in_pieces_as_if_at_once() -> None:
+    content = bytes(range(256)) * 10_000
+    text = b64encode(content)
+    assert len(text) > 2 * BASE64_A_STEP
+    assert decode_record(b'{"value":{"type":"BINARY","data":"' + text + b'"}}').value.content == content
+    at = BASE64_A_STEP - 4
+    for bad in (text[:at] + b"AA==" + text[at:], text[:-1], text[: at + 1] + b"!" + text[at + 2 :], text + b"===="):
+        with pytest.raises(ProtocolError, match="not base64"):
+            decode_record(b'{"value":{"type":"BINARY","data":"' + bad + b'"}}')

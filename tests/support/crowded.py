@@ -42,6 +42,11 @@ LONG = "long"
 """The transactional id with a transaction over many partitions."""
 
 
+LOADING = (14, 15, 16)
+"""The coordinator is not there yet."""
+ASKED_AGAIN = 1_000
+
+
 class Sizes(NamedTuple):
     """How much there is of everything."""
 
@@ -215,7 +220,10 @@ def fill(on: Crowded) -> None:
             offsets = [OffsetCommitRequestPartition(index, 1, -1, "") for index in range(2)]
             topic = OffsetCommitRequestTopic(name=WIDE, partitions=offsets)
             commit = OffsetCommitRequest(group_id=name, topics=[topic])
-            answer = ask(ApiKey.OFFSET_COMMIT, 9, commit)
+            for _ in range(ASKED_AGAIN):
+                answer = ask(ApiKey.OFFSET_COMMIT, 9, commit)
+                if answer.topics[0].partitions[0].error_code not in LOADING:
+                    break
             assert not answer.topics[0].partitions[0].error_code, answer
         members = fill_members(ask, on.sizes.members)
         fill_regular_expressions(ask, on.sizes.regular_expressions)
@@ -272,7 +280,7 @@ def await_coordinator(ask: Any, name: str, key_type: int = 0) -> None:
 def fill_members(ask: Any, count: int) -> list[str]:
     members = [str(UUID(int=index + 1)) for index in range(count)]
     for member in members:
-        for _ in range(1000):
+        for _ in range(ASKED_AGAIN):
             answer = ask(
                 ApiKey.CONSUMER_GROUP_HEARTBEAT,
                 1,
@@ -285,7 +293,7 @@ def fill_members(ask: Any, count: int) -> list[str]:
                     topic_partitions=[],
                 ),
             )
-            if answer.error_code not in (14, 15, 16):
+            if answer.error_code not in LOADING:
                 break
         assert not answer.error_code, answer
     return members

@@ -50,6 +50,12 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         self._collection_began_ns = 0
         self._thread = 0
         self._idle: threading.Event | None = None
+        self._ahead_s = 0.0
+        self._hurries_until_s = 0.0
+        self._arrived: threading.Event | None = None
+
+    def time(self) -> float:
+        return super().time() + self._ahead_s
 
     def run_forever(self) -> None:
         self._thread = threading.get_ident()
@@ -59,7 +65,24 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         finally:
             gc.callbacks.remove(self._collected)
 
+    def _hurry(self) -> None:
+        """Let time pass to the next timer, if there is nothing else to do."""
+        if self._ready or self.pool_jobs:  # type: ignore[attr-defined]
+            return
+        self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        if self._ready or not scheduled:  # type: ignore[attr-defined]
+            return
+        if self.time() >= self._hurries_until_s:
+            assert self._arrived is not None
+            self._arrived.set()
+            self._arrived = None
+        else:
+            self._ahead_s += max(0.0, min(scheduled[0].when(), self._hurries_until_s) - self.time())
+
     def _run_once(self) -> None:
+        if self._arrived is not None:
+            self._hurry()
         if self._idle is not None and not self._ready and not self.pool_jobs:  # type: ignore[attr-defined]
             self._idle.set()
             self._idle = None
@@ -88,6 +111,11 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
     def settle(self, event: threading.Event) -> None:
         """Set ``event`` once nothing is ready and no job of the pool runs."""
         self._idle = event
+
+    def hurry(self, seconds: float, event: threading.Event) -> None:
+        """Let so many seconds pass as fast as the work of their timers allows, and set ``event``."""
+        self._hurries_until_s = self.time() + seconds
+        self._arrived = event
 
     def count_job(self, work: Callable[[], T]) -> T:
         """Run a job of the pool."""
@@ -169,6 +197,13 @@ class Measured:
         idle = threading.Event()
         self.loop.call_soon_threadsafe(self.loop.settle, idle)
         assert idle.wait(RESPONSE_WAIT_S), "the loop does not come to rest"
+
+    def hurry(self, seconds: float) -> None:
+        """Let time pass for the loop, and wait until all timers of it were served. Work of pool threads takes its own time."""
+        assert self.loop is not None
+        arrived = threading.Event()
+        self.loop.call_soon_threadsafe(self.loop.hurry, seconds, arrived)
+        assert arrived.wait(RESPONSE_WAIT_S), "the time does not pass"
 
     @contextmanager
     def profiled(self) -> Iterator[cProfile.Profile]:

@@ -128,6 +128,8 @@ OTHER_TYPE: Final = frozenset({69})
 """The group is of another type than the API is for."""
 MORE_ALREADY: Final = frozenset({37})
 """The topic has more partitions already."""
+UNFIT_VALUE: Final = frozenset({40})
+"""One of the settings that are named does not take the value."""
 UNKNOWN_PRODUCER: Final = frozenset({47, 48, 49, 51, 59, 90})
 
 WALKED: Final[Mapping[ApiKey, Entry]] = {
@@ -188,7 +190,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
             "validate_only": False,
             "CreatableTopicConfig.value": "100000000",
         },
-        [Floor(("topics",), 1_000, Names.UNKNOWN)],
+        [Floor(("topics",), 1_000, Names.UNKNOWN, UNFIT_VALUE)],
     ),
     ApiKey.DELETE_TOPICS: Entry({"timeout_ms": 30_000, "topic_id": NO_ID}, destroys=True),
     ApiKey.DELETE_RECORDS: Entry({"timeout_ms": 30_000}, [Floor(("topics", "partitions"), MANY)], destroys=True),

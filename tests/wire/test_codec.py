@@ -105,6 +105,7 @@ def test_the_forms_in_steps_read_and_write_the_same(key: int, is_request: bool, 
         if is_request:
             assert whole(codec.decode_request_steps(key, subject.version, memoryview(data))) == message
         else:
+            assert whole(codec.decode_response_steps(key, subject.version, memoryview(data))) == message
             assert b"".join(whole(codec.encode_response_steps(key, subject.version, message))) == data
 
 

@@ -1,0 +1,87 @@
+"""INV-15, walked: no request of any HTTP route holds the loop of the HTTP process for more than 50 ms of CPU.
+
+A route without an entry fails. CPU time of the loop's thread is counted, garbage collection included, as in
+``tests/broker/test_turns_of_all_apis.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.machine.runtime import SystemClock
+from tests.support.crowded import WIDE, Crowded, Sizes, crowded
+from tests.support.routes import served_routes
+from tests.support.turns import TURN_MS_MAX, Measured, least_ms
+from tests.support.walked_routes import WALKED_ROUTES, HttpServer, Place, Route, http_server
+
+SMALL = Sizes(1_000, 300, 1, 1, 1, 1, 1)
+FULL = Sizes(10_000, 5_000, 1, 1, 1, 1, 1)
+LONG = ("records", "records:batch")
+"""Ends of routes whose bodies are long."""
+
+
+def test_every_route_has_an_entry() -> None:
+    app = create_app(HttpSettings(bootstrap=(("127.0.0.1", 1),)), clock=SystemClock(), rng=random.Random(1))
+    assert served_routes(app) == WALKED_ROUTES.keys()
+
+
+class Asked(NamedTuple):
+    """A cluster and the HTTP server in front of it."""
+
+    crowd: Crowded
+    http: Measured
+    place: Place
+
+
+@pytest.fixture(name="asked", scope="module")
+def _asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with crowded(tmp_path_factory.mktemp("crowded"), request.param) as crowd:
+        (broker,) = crowd.broker.node.cluster.image.brokers
+        http = Measured(lambda: http_server(("127.0.0.1", crowd.broker.port)))
+        try:
+            cluster_id = str(crowd.broker.node.cluster.image.cluster_id)
+            yield Asked(crowd, http, Place(cluster_id, WIDE, crowd.sizes.partitions, int(broker)))
+        finally:
+            http.close()
+
+
+def too_long(asked: Asked, *routes: Route) -> dict[str, str]:
+    """The requests to these routes that took too long, or were answered as no request of their kind is."""
+    server: HttpServer = asked.http.made
+    found = {}
+    for method, path in routes:
+        for sent in WALKED_ROUTES[method, path](asked.place):
+            answers: list[tuple[int, bytes]] = []
+
+            def once(method: str = method, sent=sent, answers=answers) -> None:  # type: ignore[no-untyped-def]
+                answers.append(server.ask(method, sent))
+
+            took_ms = least_ms(asked.http, once)
+            status, body = answers[0]
+            if took_ms > TURN_MS_MAX:
+                found[f"{method} {path} {sent.label}"] = f"{took_ms:.0f} ms"
+            if status not in sent.statuses:
+                found[f"{method} {path} {sent.label}, status"] = f"{status} {body[:200]!r}"
+    return found
+
+
+SHORT_ROUTES = [route for route in WALKED_ROUTES if not route[1].endswith(LONG)]
+LONG_ROUTES = [route for route in WALKED_ROUTES if route[1].endswith(LONG)]
+
+
+@pytest.mark.parametrize("asked", [pytest.param(SMALL, id="small")], indirect=True)
+def test_no_request_holds_the_loop(asked: Asked) -> None:
+    assert too_long(asked, *SHORT_ROUTES) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [pytest.param(FULL, id="full")], indirect=True)
+@pytest.mark.parametrize("route", [*LONG_ROUTES, *SHORT_ROUTES], ids=lambda route: f"{route[0]} {route[1]}")
+def test_no_request_to_a_large_cluster_holds_the_loop(asked: Asked, route: Route) -> None:
+    assert too_long(asked, route) == {}

@@ -1,0 +1,286 @@
+"""What the walk through all routes asks: an entry for each route of the HTTP application, with the worst that its limits allow."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import uvicorn
+
+from app.http.application import create_app
+from app.http.connections import ConnectionLimits, Door, connection_class
+from app.http.gateway import ADMIN_BODY_BYTES_MAX, RECORD_BYTES_MAX, HttpSettings
+from app.http.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
+from app.limits import MIB
+from app.machine.runtime import SystemClock
+from app.metrics import Registry
+from tests.support.turns import RESPONSE_WAIT_S
+
+STREAM_BYTES: Final = 2 * MIB
+"""Of a stream of records, which has no end of its own."""
+SMALL_BYTES: Final = 100_000
+"""Of a stream of small records, of which a thousand are under way at a time."""
+
+
+class Place(NamedTuple):
+    """Where routes are asked."""
+
+    cluster_id: str
+    topic: str
+    """With many partitions."""
+    partitions: int
+    broker: int
+
+
+class Sent(NamedTuple):
+    """One request."""
+
+    label: str
+    path: str
+    body: Callable[[], bytes] | None = None
+    headers: Mapping[str, str] = {}
+    statuses: frozenset[int] = frozenset({200})
+
+
+Route = tuple[str, str]
+Entry = Callable[[Place], Iterator[Sent]]
+
+
+def _get(path: str, *statuses: int) -> Entry:
+    def made(on: Place) -> Iterator[Sent]:
+        filled = path.format(cluster_id=on.cluster_id, topic=on.topic, partition=on.partitions - 1, broker=on.broker)
+        yield Sent("as it is", filled, statuses=frozenset(statuses or (200,)))
+        long = "x" * 40_000
+        yield Sent("a long query", f"{filled}?q={long}", statuses=frozenset(statuses or (200,)))
+        if "{topic}" in path:
+            yield Sent(
+                "a long name",
+                path.format(cluster_id=on.cluster_id, topic=long, partition=0, broker=on.broker),
+                statuses=BAD | NOT_FOUND,
+            )
+
+    return made
+
+
+BAD: Final = frozenset({400, 413, 422})
+NOT_FOUND: Final = frozenset({404})
+ANY: Final = frozenset(range(200, 500))
+JSON: Final = {"Content-Type": "application/json"}
+GZIP: Final = {**JSON, "Content-Encoding": "gzip"}
+
+
+def _fill(piece: bytes, size: int, start: bytes = b"", end: bytes = b"") -> Callable[[], bytes]:
+    return lambda: start + (piece * (size // len(piece) + 1))[: size - len(start) - len(end)] + end
+
+
+def _whole(piece: bytes, size: int, start: bytes, end: bytes) -> Callable[[], bytes]:
+    """As many whole pieces as fit."""
+    return lambda: start + piece * ((size - len(start) - len(end)) // len(piece)) + end
+
+
+def _bad_json(size: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Bodies that are hard to read, whatever they are for."""
+    yield "nested arrays", _fill(b"[", size, b'{"a":')
+    yield "nested objects", _fill(b'{"a":', size)
+    yield "escapes", _fill(b"\\u00e4", size, b'{"a":"', b'"}')
+    yield "members", _whole(b'"a":1,', size, b"{", b'"b":1}')
+    yield "empty objects", _whole(b"{},", size, b'{"a":[', b"{}]}")
+    yield "a number", _fill(b"9", size, b'{"a":', b"}")
+    yield "white space", _fill(b" ", size)
+    yield "zeros", lambda: bytes(size)
+
+
+def _admin(path: str, *good: tuple[str, Callable[[], bytes]]) -> Entry:
+    def made(on: Place) -> Iterator[Sent]:
+        filled = path.format(cluster_id=on.cluster_id, topic=on.topic)
+        for label, body in (*good, *_bad_json(ADMIN_BODY_BYTES_MAX)):
+            yield Sent(label, filled, body, JSON, ANY)
+        yield Sent("in gzip", filled, lambda: gzip.compress(bytes(50 * MIB)), GZIP, ANY)
+
+    return made
+
+
+def _new_topic(name: Callable[[int], str]) -> Callable[[], bytes]:
+    configs = [{"name": name(index), "value": "1"} for index in range(20_000)]
+    return lambda: json.dumps({"topic_name": "new", "configs": configs}).encode()
+
+
+def _configs(count: int, member: str = "data") -> Callable[[], bytes]:
+    return lambda: json.dumps(
+        {member: [{"name": "retention.ms", "value": str(index)} for index in range(count)]}
+    ).encode()
+
+
+def _records(on: Place) -> Iterator[Sent]:
+    path = f"/v3/clusters/{on.cluster_id}/topics/{on.topic}/records"
+    small = b'{"partition_id":%d,"value":{"data":1}}'
+    streams: list[tuple[str, Callable[[], bytes]]] = [
+        ("empty records", _whole(b"{}", SMALL_BYTES, b"", b"")),
+        ("small records", _whole(b'{"value":{"data":1}}', SMALL_BYTES, b"", b"")),
+        ("one of each partition", lambda: b"".join(small % (index % on.partitions) for index in range(3_000))),
+        ("records that are refused", _whole(b'{"a":1}', SMALL_BYTES, b"", b"")),
+        ("records of unknown partitions", lambda: (small % 2_000_000_000) * 3_000),
+        ("keys", lambda: b"".join(b'{"key":{"data":%d}}' % index for index in range(3_000))),
+        ("a long value", _fill(b"v", RECORD_BYTES_MAX, b'{"value":{"type":"STRING","data":"', b'"}}')),
+        ("a long value in base64", _whole(b"AAAA", RECORD_BYTES_MAX, b'{"value":{"type":"BINARY","data":"', b'"}}')),
+        ("a long value of escapes", _whole(b"\\u00e4", RECORD_BYTES_MAX, b'{"value":{"type":"STRING","data":"', b'"}}')),
+        ("a long value of JSON", _whole(b"{},", RECORD_BYTES_MAX, b'{"value":{"data":[', b"{}]}}")),
+        ("headers", _whole(b'{"name":""},', RECORD_BYTES_MAX, b'{"headers":[', b'{"name":""}]}')),
+        ("headers with values", _whole(b'{"name":"","value":"AAAA"},', RECORD_BYTES_MAX, b'{"headers":[', b'{"name":""}]}')),
+        ("a long timestamp", _fill(b"2", STREAM_BYTES, b'{"timestamp":"', b'"}')),
+        ("a long number", _fill(b"9", STREAM_BYTES, b'{"timestamp":', b"}")),
+        *_bad_json(STREAM_BYTES),
+    ]  # fmt: skip
+    for label, body in streams:
+        yield Sent(label, path, body, JSON, ANY)
+    for label, body in streams[:3]:
+        yield Sent(f"{label}, in gzip", path, lambda body=body: gzip.compress(body(), 1), GZIP, ANY)
+
+
+def _batches(on: Place) -> Iterator[Sent]:
+    path = f"/v3/clusters/{on.cluster_id}/topics/{on.topic}/records:batch"
+    room = BATCH_BYTES_MAX // ENTRIES_MAX - 100
+
+    def entries(count: int, part: Callable[[int], bytes]) -> Callable[[], bytes]:
+        return lambda: (
+            b'{"entries":[' + b",".join(b'{"id":"%d",' % index + part(index) + b"}" for index in range(count)) + b"]}"
+        )
+
+    heads = b'{"name":""},' * (room // 12 - 10)
+    headers = b'"headers":[' + heads + b'{"name":""}]'
+    value = b'"value":{"type":"STRING","data":"' + b"v" * (room - 100) + b'"}'
+    escaped = b'"value":{"type":"STRING","data":"' + b"\\u00e4" * (room // 6 - 20) + b'"}'
+    coded = b'"value":{"type":"BINARY","data":"' + b"AAAA" * (room // 4 - 20) + b'"}'
+    listed = b'"value":{"data":[' + b"{}," * (room // 3 - 20) + b"{}]}"
+    bodies: list[tuple[str, Callable[[], bytes]]] = [
+        ("small entries", entries(ENTRIES_MAX, lambda index: b'"value":{"data":1}')),
+        ("one of each partition", entries(ENTRIES_MAX, lambda index: b'"partition_id":%d' % (index % on.partitions))),
+        ("headers", entries(ENTRIES_MAX, lambda index: headers)),
+        ("long values", entries(ENTRIES_MAX, lambda index: value)),
+        ("long values of escapes", entries(ENTRIES_MAX, lambda index: escaped)),
+        ("long values in base64", entries(ENTRIES_MAX, lambda index: coded)),
+        ("long values of JSON", entries(ENTRIES_MAX, lambda index: listed)),
+        ("entries that are refused", entries(ENTRIES_MAX, lambda index: b'"a":1')),
+        ("many headers", _whole(b'{"name":""},', 16 * MIB, b'{"entries":[{"id":"1","headers":[', b'{"name":""}]}]}')),
+        ("too many entries", _whole(b'{"id":"1"},', STREAM_BYTES, b'{"entries":[', b'{"id":"2"}]}')),
+        ("nested", _fill(b"[", BATCH_BYTES_MAX, b'{"entries":[{"id":"1","a":')),
+        ("white space", _fill(b" ", BATCH_BYTES_MAX, b'{"entries":[')),
+        ("white space first", _fill(b" ", BATCH_BYTES_MAX)),
+    ]  # fmt: skip
+    for label, body in bodies:
+        yield Sent(label, path, body, JSON, ANY)
+
+
+def _replacement(count: int) -> Callable[[], bytes]:
+    ids = [str(UUID(int=index + 1)) for index in range(count)]
+    return lambda: json.dumps(
+        {"step": "begin", "inputs": ids, "segment_id": str(UUID(int=1 << 100)), "end_offset": 5}
+    ).encode()
+
+
+TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}"
+_TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic}"
+
+WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
+    ("GET", "/"): _get("/"),
+    ("GET", "/docs"): _get("/docs"),
+    ("GET", "/openapi.json"): _get("/openapi.json"),
+    ("GET", "/healthz"): _get("/healthz"),
+    ("GET", "/readyz"): _get("/readyz"),
+    ("GET", "/metrics"): _get("/metrics"),
+    ("GET", "/v1/cost"): _get("/v1/cost", 200, 503),
+    ("POST", "/firn/v1/topics/{topic_name}/partitions/{partition_id}/replacements"): _admin(
+        "/firn/v1/topics/{topic}/partitions/0/replacements", ("inputs", _replacement(9_999)), ("more", _replacement(25_000))
+    ),
+    ("GET", "/v3/clusters"): _get("/v3/clusters"),
+    ("GET", "/v3/clusters/{cluster_id}"): _get("/v3/clusters/{cluster_id}"),
+    ("GET", "/v3/clusters/{cluster_id}/brokers"): _get("/v3/clusters/{cluster_id}/brokers"),
+    ("GET", "/v3/clusters/{cluster_id}/brokers/{broker_id}"): _get("/v3/clusters/{cluster_id}/brokers/{broker}"),
+    ("GET", "/v3/clusters/{cluster_id}/brokers/{broker_id}/configs"): _get(
+        "/v3/clusters/{cluster_id}/brokers/{broker}/configs"
+    ),
+    ("GET", "/v3/clusters/{cluster_id}/brokers/{broker_id}/configs/{name}"): _get(
+        "/v3/clusters/{cluster_id}/brokers/{broker}/configs/retention.ms", 200, 404
+    ),
+    ("GET", "/v3/clusters/{cluster_id}/topics"): _get("/v3/clusters/{cluster_id}/topics"),
+    ("POST", "/v3/clusters/{cluster_id}/topics"): _admin(
+        "/v3/clusters/{cluster_id}/topics",
+        ("settings", _new_topic(lambda index: "retention.ms")),
+        ("names of settings", _new_topic(lambda index: f"x{index}")),
+        ("a long name", lambda: json.dumps({"topic_name": "n" * 1_000_000}).encode()),
+    ),
+    ("GET", TOPIC): _get(_TOPIC),
+    ("PATCH", TOPIC): _admin(_TOPIC, ("fewer", lambda: b'{"partitions_count":1}')),
+    ("DELETE", TOPIC): lambda on: iter((Sent("absent", f"/v3/clusters/{on.cluster_id}/topics/absent", None, {}, ANY),)),
+    ("GET", f"{TOPIC}/configs"): _get(_TOPIC + "/configs"),
+    ("GET", f"{TOPIC}/configs/{{name}}"): _get(_TOPIC + "/configs/retention.ms"),
+    ("PUT", f"{TOPIC}/configs/{{name}}"): _admin(
+        _TOPIC + "/configs/retention.ms", ("a value", lambda: b'{"value":"-1"}'),
+        ("a long value", _fill(b"9", ADMIN_BODY_BYTES_MAX, b'{"value":"', b'"}')),
+    ),
+    ("DELETE", f"{TOPIC}/configs/{{name}}"): _get(_TOPIC + "/configs/retention.ms", *ANY),
+    ("POST", f"{TOPIC}/configs:alter"): _admin(
+        _TOPIC + "/configs:alter", ("changes", _configs(1_000)), ("more changes", _configs(20_000)),
+        ("wrong member", _configs(20_000, "x"))
+    ),
+    ("GET", f"{TOPIC}/partitions"): _get(_TOPIC + "/partitions"),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}"): _get(_TOPIC + "/partitions/{partition}"),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}/replicas"): _get(_TOPIC + "/partitions/{partition}/replicas"),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}/replicas/{{broker_id}}"): _get(
+        _TOPIC + "/partitions/{partition}/replicas/{broker}", 200, 404
+    ),
+    ("POST", f"{TOPIC}/records"): _records,
+    ("POST", f"{TOPIC}/records:batch"): _batches,
+    # The broker ends by it.
+    ("POST", "/v1/drain"): lambda on: iter((Sent("as it is", "/v1/drain?x=" + "x" * 40_000, None, {}, ANY),)),
+}  # fmt: skip
+
+
+class HttpServer(NamedTuple):
+    """The application behind its own server."""
+
+    port: int
+
+    def ask(self, method: str, sent: Sent) -> tuple[int, bytes]:
+        """A request, answered. Returns: status and body; 0 if the connection was closed before an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=RESPONSE_WAIT_S)
+        try:
+            connection.request(method, sent.path, None if sent.body is None else sent.body(), dict(sent.headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (ConnectionError, http.client.HTTPException):
+            return 0, b""
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def http_server(bootstrap: tuple[str, int], **settings: Any) -> AsyncIterator[HttpServer]:
+    """The HTTP application on uvicorn, in the running loop."""
+    made = HttpSettings(bootstrap=(bootstrap,), **settings)
+    registry = Registry()
+    app = create_app(made, clock=SystemClock(), rng=random.Random(1), registry=registry)
+    limits = ConnectionLimits(
+        connections_max=100, header_timeout_ms=made.header_timeout_ms, transfer_timeout_ms=made.body_idle_timeout_ms
+    )
+    protocol: Any = connection_class(Door(limits, registry))
+    config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, log_level="error", access_log=False)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            while not server.started:
+                assert not serving.done(), serving
+                await asyncio.sleep(0)
+            yield HttpServer(listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await serving
