@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tools.prose import STEP, Sentence, Share, ceilings, package_of, sentences, shares, split
+from tools.prose import STEP, Sentence, Share, ceilings, package_of, shares, split
 
 SLACK = 2 * STEP
 """So far a ceiling may lie above the share: then it is to be lowered (``python tools/prose.py --write``)."""
@@ -75,6 +75,6 @@ def test_a_file_counts_for_its_package(file: str, package: str) -> None:
 
 
 def test_comments_docstrings_and_documents_are_read() -> None:
-    files = {one.file for one in sentences()}
+    files = {one.file for share in found().values() for one in share.all}
     assert {"tools/prose.py", "docs/map.md", "README.md"} <= files
     assert not any(file.startswith("app/wire/apis/") for file in files)

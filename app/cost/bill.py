@@ -1,11 +1,11 @@
 """From a workload to the bills of systems: Firn, Kafka with three replicas on EBS, Kafka with tiered storage.
 
-With ``firn.durability=memory`` or ``disk`` Firn's brokers keep what is not tiered yet, in one copy or several. With ``object`` what
-is acknowledged is in the bucket, by the write-ahead log, and no broker sends records to another.
+With ``firn.durability=memory`` or ``disk`` Firn's brokers keep the untiered records, in one copy or several. With ``object``
+acknowledged records are in the bucket, by the write-ahead log, and no broker sends records to another.
 
-What the model leaves out is the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that leaves
-the region, discounts. Consumers of Kafka read from a replica in their own zone (KIP-392), which is the better case for it, and so
-do consumers of Firn where every zone has a replica.
+The model leaves out costs that are the same for all: the monitoring, the people, snapshots, the clients' machines, traffic that
+leaves the region, discounts. Consumers of Kafka read from a replica in their own zone (KIP-392), which is the better case for it,
+and so do consumers of Firn where every zone has a replica.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Work:
 
 FIRN_WORK: Final = Work(2.4, 0.3, 1.8, 1.3)
 FIRN_OBJECT_WORK: Final = replace(FIRN_WORK, upload_s_per_gb=2 * FIRN_WORK.upload_s_per_gb)
-"""An estimate: what goes through the write-ahead log is uploaded once more."""
+"""An estimate: records of the write-ahead log are uploaded once more."""
 KAFKA_WORK: Final = Work(13.2, 0.3, 2.7, 1.3)
 
 # Kafka's tier is assumed, not measured: a remote storage manager that puts a segment in parts, and its indexes and metadata
@@ -84,7 +84,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What stands around a broker that ``infra/terraform`` deploys: how many of each.
+    """The resources around a broker that ``infra/terraform`` deploys, by number.
 
     Kafka's bill has none of it: its brokers are reached directly, and its way to AWS's APIs is not modelled."""
 
@@ -98,7 +98,7 @@ class Around:
     alarm: int = 0
     http_machine: int = 0
     http_load_balancer: int = 0
-    """Application load balancers, without what goes through them: nothing is known of its amount."""
+    """Application load balancers, without their traffic, whose amount is not known."""
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
@@ -117,9 +117,9 @@ class Avoidable:
     and for another object."""
 
     producers_dollars: float
-    """What producers' bytes between zones cost now."""
+    """The present cost of producers' bytes between zones."""
     requests_dollars: float
-    """What it would cost instead: each record is put twice, and the objects of other zones' brokers are read."""
+    """The cost of the other way: each record is put twice, and the objects of other zones' brokers are read."""
 
     @property
     def saved_dollars(self) -> float:
@@ -139,7 +139,7 @@ class Bill:
     replayed_gib: float
     """Dollars to read one GiB of records again: requests, and traffic between zones. Machines are not in it."""
     avoidable: Avoidable | None = None
-    """What another way of producers to brokers would save; only of ``object`` topics."""
+    """The saving by another way of producers to brokers; only of ``object`` topics."""
 
     @property
     def dollars(self) -> float:
@@ -196,9 +196,9 @@ def firn(
     volume_gib: float | None = None,
     around: Around = NOTHING_AROUND,
 ) -> Bill:
-    """As many brokers as carry the load, ``replicas`` at least. ``replicas`` of the hot tier; what is tiered is in the bucket
-    once, whatever they are. ``volume_gib``: the data directory of each broker lies on a gp3 volume of this size, which outlives the
-    machine; None: on the machine's NVMe. Raises: as ``bills``."""
+    """As many brokers as carry the load, ``replicas`` at least. ``replicas`` of the hot tier; tiered records are in the bucket
+    once for any number of replicas. ``volume_gib``: the data directory of each broker lies on a gp3 volume of this size, which
+    outlives the machine; None: on the machine's NVMe. Raises: as ``bills``."""
     machines = _machines(workload, FIRN_WORK, replicas, volume_gib)
     operations = firn_operations(workload, machines.count)
     stored_gib = workload.retained_gib * workload.stored_share
@@ -230,12 +230,12 @@ def firn_object(
 ) -> Bill:
     """Topics with ``firn.durability=object``: one broker has each partition, and its acknowledged records are in the bucket.
 
-    Local disks are caches, of the same size as with one replica. Producers and consumers reach the leader in whatever zone it is.
+    Local disks are caches, of the same size as with one replica. Producers and consumers reach the leader in any zone.
     Raises: as ``bills``.
     """
     machines = _machines(workload, FIRN_OBJECT_WORK, 1, volume_gib, uploads=2)
     count = machines.count
-    # What is not tiered holds the log back, so partitions are rolled when that is too long (J38).
+    # Untiered records hold the log back, so partitions are rolled when that is too long (J38).
     objects = write_ahead_objects(workload, write_ahead, count)["put_if_absent"] / SECONDS_PER_MONTH
     rolled_bytes = min(
         workload.segment_bytes,
@@ -280,7 +280,7 @@ def firn_object(
 
 
 def write_ahead_operations(workload: Workload, write_ahead: WriteAhead, brokers: int) -> dict[str, dict[str, float]]:
-    """Requests of a month for the write-ahead logs of all brokers, by what they are for.
+    """Requests of a month for the write-ahead logs of all brokers, by their purpose.
 
     Sealing and reading is reckoned for as many objects as a log holds.
     """
@@ -311,7 +311,7 @@ def write_ahead_objects(workload: Workload, write_ahead: WriteAhead, brokers: in
 
 
 def write_ahead_gib(workload: Workload, write_ahead: WriteAhead, brokers: int) -> float:
-    """GiB that the logs of all brokers hold: what was written since the partition began its segment that rolls next."""
+    """GiB that the logs of all brokers hold: the records since the partition began its segment that rolls next."""
     seconds = workload.rolled_bytes / workload.partition_bytes_per_s
     held = min(workload.write_mb_per_s * 1e6 * seconds, write_ahead.retention_bytes * brokers)
     return held / GIB
@@ -509,7 +509,7 @@ def _s3_requests(operations: Mapping[str, float], prices: Prices) -> Line:
 
 
 def request_dollars(operations: Mapping[str, float], prices: Prices) -> float:
-    """What these requests cost."""
+    """The cost of these requests."""
     puts, gets = requests.billed(operations)
     return puts / 1000 * prices.s3_put_per_1000 + gets / 1000 * prices.s3_get_per_1000
 
@@ -528,5 +528,5 @@ def _between_zones(
 
 
 def zone_line(whose: str, gib: float, prices: Prices) -> Line:
-    """What crosses from one zone to another is billed to both."""
+    """Bytes from one zone to another are billed to both."""
     return Line(f"between zones: {whose}", gib * 2 * prices.zone_gib_each_way, f"{gib:,.0f} GiB, billed on both sides")

@@ -1,12 +1,12 @@
-"""From what brokers counted in the last hour to what that costs a month, and which topics cause it.
+"""From the counts of brokers in the last hour to a cost a month, and the topics that cause it.
 
 A broker takes a reading of its counters once a minute (``Hour``), and shows the sums of the last hour with its metrics
-(``firn_hour_*``). Whoever adds brokers up reads them from there (``spent_of``). What is bought by the hour is in nobody's counters:
+(``firn_hour_*``). The sum over brokers is read from there (``spent_of``). Resources that are paid by the hour are in no counter:
 machines, disks, load balancers.
 
 Topics share the cost of requests and bytes of the write-ahead log by their bytes in it, of requests for segments and manifests by
-the bytes of their copied segments, of storage by what is stored, and of bytes between zones by what their producers wrote and their
-consumers read. No topic has the rest: heartbeats and the cluster's log.
+the bytes of their copied segments, of storage by their stored bytes, and of bytes between zones by the bytes that their producers
+wrote and their consumers read. No topic has the rest: heartbeats and the cluster's log.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one broker has counted in the last hour, or since its start."""
+    """The counts of one broker in the last hour, or since its start."""
 
     seconds: float
     requests: Mapping[tuple[str, str], float] = field(default_factory=dict)
     zones: Mapping[tuple[str, str], float] = field(default_factory=dict)
     topics: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Bytes by (of what, topic)."""
+    """Bytes by (kind of bytes, topic)."""
     wal_kept_bytes: float = 0.0
     """Of the write-ahead log, as of now."""
     wal_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 
 
 class Hour:
-    """What counters rose by in the last hour, from readings at any times."""
+    """The increase of counters in the last hour, from readings at any times."""
 
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque()
@@ -104,7 +104,7 @@ class Hour:
         self._read_s = 0.0
 
     def note(self, reading: Reading, now_s: float, led: Iterable[tuple[str, int]]) -> None:
-        """A reading. ``led``: partitions that the broker leads; what it copies from others is not counted for their topics.
+        """A reading. ``led``: partitions that the broker leads; bytes that it copies from others are not counted for their topics.
 
         A counter that fell began anew from 0: its process was started again, or its log was opened again.
         """
@@ -228,7 +228,7 @@ def samples_of(spent: Spent) -> Iterator[tuple[str, Labels, float]]:
 
 
 def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent | None:
-    """What one broker shows. Returns: None if it has not counted for long enough, or is of an older version."""
+    """The counts that one broker shows. Returns: None if it has not counted for long enough, or is of an older version."""
     seconds = wal_kept_bytes = 0.0
     requests_: dict[tuple[str, str], float] = {}
     zones: dict[tuple[str, str], float] = {}
@@ -254,7 +254,7 @@ def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent |
 
 
 class TopicBill(NamedTuple):
-    """What one topic causes."""
+    """The cost that one topic causes."""
 
     topic: str
     dollars: float
@@ -281,7 +281,7 @@ class MeasuredBill:
 
     @property
     def nobodys_dollars(self) -> float:
-        """What no topic causes."""
+        """The cost that no topic causes."""
         return self.dollars - sum(topic.dollars for topic in self.topics)
 
 
@@ -387,7 +387,7 @@ def _requests_line(position: _Position, operations: Mapping[str, float], dollars
 
 
 def _share(shares: dict[str, dict[str, float]], what: str, spent: Spent, by: str, dollars: float) -> None:
-    """Give each topic its share of ``dollars``; nobody any if no topic has such bytes."""
+    """Give each topic its share of ``dollars``; no share if no topic has such bytes."""
     weights = {topic: value for (of, topic), value in spent.topics.items() if of == by and value > 0}
     total = sum(weights.values())
     if dollars and total:

@@ -47,17 +47,17 @@ class Prices:
     ebs_mib_per_s_month: float = 0.04
     """Throughput of a gp3 volume above 125 MiB/s."""
     load_balancer_hour: float = 0.0225
-    """A network load balancer, without what goes through it."""
+    """A network load balancer, without its traffic."""
     load_balancer_gib: float = 0.006
     """Through it: a capacity unit is a GB an hour of TCP."""
     endpoint_zone_hour: float = 0.01
     """An interface endpoint, in each zone."""
     nat_hour: float = 0.045
-    """A NAT gateway, without what goes through it: API calls, not records."""
+    """A NAT gateway, without its traffic: API calls, not records."""
     http_machine_hour: float = 0.0168
     """t4g.small, for HTTP processes."""
     http_load_balancer_hour: float = 0.0225
-    """An application load balancer, without what goes through it."""
+    """An application load balancer, without its traffic."""
     kms_key_month: float = 1.0
     metric_month: float = 0.30
     """A metric of one's own in CloudWatch, the first 10,000."""
@@ -66,7 +66,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One type, with what bounds a broker on it: what DescribeInstanceTypes says (``tests/cost/test_prices.py``). Network and EBS
+    """One type, with its limits for a broker, as DescribeInstanceTypes gives them (``tests/cost/test_prices.py``). Network and EBS
     are the baselines, which do not run out of credits."""
 
     name: str
@@ -93,7 +93,7 @@ WITH_EBS: Final = (
 
 
 class StoreKind(StrEnum):
-    """What kind of store write-ahead logs have of their own."""
+    """The kind of the store of write-ahead logs."""
 
     S3 = "s3"
     """A bucket of S3 Standard."""
@@ -114,7 +114,7 @@ class StorePrices:
     gib_month: float
 
     def of(self, puts: float, gets: float, up_gib: float = 0.0, down_gib: float = 0.0) -> float:
-        """What requests and their bytes cost."""
+        """The cost of requests and their bytes."""
         requests = puts / 1000 * self.put_per_1000 + gets / 1000 * self.get_per_1000
         return requests + up_gib * self.put_gib + down_gib * self.get_gib
 

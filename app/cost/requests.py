@@ -52,7 +52,7 @@ def expire_segments(count: float, *, together: float = 1) -> dict[str, float]:
 
 
 def replay_segment(raw_bytes: float, batch_bytes: int = 1) -> dict[str, float]:
-    """A sequential read of a whole segment that nobody has cached: its footer and each of its chunks, which are of whole batches;
+    """A sequential read of a whole segment that is not cached: its footer and each of its chunks, which are of whole batches;
     only small ones fill a chunk."""
     chunk_bytes = max(batch_bytes, CHUNK_BYTES // batch_bytes * batch_bytes)
     return {"get_range": 1 + ceil(raw_bytes / chunk_bytes)}
@@ -66,8 +66,8 @@ def take_over() -> dict[str, float]:
 def write_ahead(
     seconds: float, bytes_per_s: float, *, linger_ms: float, object_bytes: int, appends_per_s: float = inf
 ) -> dict[str, float]:
-    """What one broker puts into its write-ahead log (ADR 0037): an object when it is full, or when its first batch has waited for
-    the linger. The number of partitions does not matter, and who appends nothing puts nothing.
+    """The objects that one broker puts into its write-ahead log (ADR 0037): one when it is full, or when its first batch has
+    waited for the linger. The number of partitions does not matter, and who appends nothing puts nothing.
 
     ``appends_per_s``: how often anything is appended. After an object was cut, the next one begins with the next append.
     """
@@ -101,7 +101,7 @@ def sweep_write_ahead(months: float, objects: float) -> dict[str, float]:
 
 
 def snapshots(entries: float, live_segments: float) -> dict[str, float]:
-    """What compacting a manifest costs over so many entries, with so many live segments."""
+    """Requests to compact a manifest over so many entries, with so many live segments."""
     due = entries / max(SNAPSHOT_ENTRIES_MIN, live_segments / SNAPSHOT_LIVE_SHARE)
     return {"put_if_absent": due, "list_objects": due, "delete_many": due}
 

@@ -1,4 +1,4 @@
-"""A workload in the terms of whoever runs it, and the sizes that follow from it."""
+"""A workload in the terms of its operator, and the sizes that follow from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Raises: ConfigError."""
-        # Asked so that what is no number at all is refused too.
+        # Asked so that a value that is no number is refused too.
         for name, value in {
             "What is written": self.write_mb_per_s,
             "The retention": self.retention_days,
@@ -106,7 +106,7 @@ class WriteAhead:
     """Produce requests of all producers. Where they are few, an object waits for the first of them. The default is the most that
     objects can come to."""
     store: StoreKind = StoreKind.S3
-    """What kind of store the log is in."""
+    """The kind of the store of the log."""
     take_overs: float = 1.0
     """How often a month the partitions of each broker go on somewhere else, or on itself after a restart."""
 

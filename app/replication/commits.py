@@ -17,7 +17,7 @@ NEVER_S: Final = math.inf
 
 
 class Waiter:
-    """Somebody who waits until everything below ``offset_end`` is committed. Exactly one of the three methods is called, at most
+    """A wait until everything below ``offset_end`` is committed. Exactly one of the three methods is called, at most
     once, synchronously; it must neither raise nor change the log or the queue."""
 
     __slots__ = ()  # those of its fields are its subclasses', so that one of them may be something else as well
@@ -30,7 +30,7 @@ class Waiter:
         raise NotImplementedError
 
     def failed(self, error: FirnError) -> None:
-        """The records may never be committed, or nobody here will know. Whoever raises ``error`` makes a copy of it."""
+        """The records may never be committed, or this broker will not know. Raise a copy of ``error``."""
         raise NotImplementedError
 
     def out_of_time(self) -> None:
@@ -93,7 +93,7 @@ class CommitQueue:
             waiting.popleft().committed()
 
     def fail(self, error: FirnError) -> None:
-        """Nobody may wait any longer."""
+        """End all waits."""
         waiting = tuple(self._waiting)
         self._waiting.clear()
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""What a follower knows of the tier of a partition."""
+"""The tier of a partition, as its follower knows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class FollowedTier(NamedTuple):
-    """What this broker knows of the tier of a partition that it follows."""
+    """The tier of a followed partition, as this broker knows it."""
 
     partition: Partition
     manifest: SegmentManifest | None

@@ -1,6 +1,6 @@
-"""What a follower does with the leader's answer about one partition (ADR 0024, A1 to A4, T5). Pure: nothing is done here.
+"""The decision of a follower about the leader's response for one partition (ADR 0024, A1 to A4, T5). Pure.
 
-The owner takes an ``Asked`` when it sends a fetch, and decides by what the log is when the answer has come.
+The owner takes an ``Asked`` when it sends a fetch, and decides by the log as it is when the response comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What the leader says of the partition."""
+    """The leader's response for the partition."""
 
     error: ErrorCode
     high_watermark: int
@@ -51,14 +51,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Begin anew at the leader's log start: what lies before it is deleted everywhere."""
+    """Begin anew at the leader's log start: earlier records are deleted everywhere."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAtTier:
-    """Begin anew at the tiered end: the leader has what is before it in the store only (T5)."""
+    """Begin anew at the tiered end: the leader has earlier records in the store only (T5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def step(
     last_epoch: int,
     unclean_epoch: int,
 ) -> Step:
-    """What to do. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch that is not
-    above the given one, -1 for none, and where it ends. ``last_epoch``: of the last own record, -1 for none. ``unclean_epoch``: the
-    leader epoch of the last unclean election that is known, -1 for none."""
+    """Decide the next step. ``now``: the log as it is. ``high_watermark``: of this replica. ``epoch_end``: greatest own epoch
+    that is not above the given one, -1 for none, and where it ends. ``last_epoch``: of the last own record, -1 for none.
+    ``unclean_epoch``: the leader epoch of the last unclean election that is known, -1 for none."""
     if asked != now:
         return Ignore()
     match answered.error:

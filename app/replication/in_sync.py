@@ -1,7 +1,7 @@
-"""What the replicas of one partition have stored, as its leader counts it (ADR 0024, R1 to R11). Pure; time is an argument.
+"""How far the replicas of one partition have stored, as its leader counts it (ADR 0024, R1 to R11). Pure; time is an argument.
 
-The *committed* set is the in-sync set of the newest image. A *proposal* is what the leader asked the controller for and has no
-decision on. Everything counts over the *maximal* set, which is both together and this broker.
+The *committed* set is the in-sync set of the newest image. A *proposal* is a set that the leader asked the controller for and has
+no decision on. Everything counts over the *maximal* set, which is both together and this broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ride(Protocol):
 
 
 class Replica:
-    """What is known of one follower in this leadership."""
+    """The state of one follower in this leadership."""
 
     __slots__ = (
         "asked_end",
@@ -132,7 +132,7 @@ class InSync:
         lag_ms_max: int = LAG_MS_MAX,
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``epoch_start``: the log end at which this leadership began. ``high_watermark``: what is known to be committed.
+        """``epoch_start``: the log end at which this leadership began. ``high_watermark``: the known committed end.
         ``on_look`` is called whenever ``proposal`` may have something to say before ``next_look_ms``, also in a new leadership."""
         self._broker_id = broker_id
         self._leader_epoch = leader_epoch
@@ -157,7 +157,7 @@ class InSync:
         self._settle()
         self._want_look()
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- the present state --------------------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> int:
@@ -203,7 +203,7 @@ class InSync:
         )
 
     def replica(self, broker_id: int) -> Replica | None:
-        """What is known of a follower."""
+        """The state of a follower; None for a broker that is none."""
         return self._followers.get(broker_id)
 
     def wants_look(self, now_ms: int) -> bool:
@@ -213,14 +213,14 @@ class InSync:
     @property
     def next_look_ms(self) -> int:
         """When ``proposal`` may have something to say though nothing happens; ``NEVER_MS`` if then it never has. As of its last
-        call: what has happened since may have moved it to a later time."""
+        call: later events may have moved it to a later time."""
         return self._deadline_ms
 
     def _want_look(self) -> None:
         self._looks = True
         self._on_look()
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def note_own(self, stored_end: int, log_end: int) -> None:
         """This broker has stored everything below ``stored_end``."""
@@ -241,7 +241,7 @@ class InSync:
         log_start: int = -1,
     ) -> None:
         """A fetch of a follower whose history was found to be this log's, in this leader epoch: it has everything from
-        ``log_start`` to ``fetch_offset``, and has stored what is below ``stored_end``. ``log_end``: of this log now."""
+        ``log_start`` to ``fetch_offset``, and has stored the records below ``stored_end``. ``log_end``: of this log now."""
         follower = self._followers.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return
@@ -282,7 +282,7 @@ class InSync:
         min_in_sync: int,
         now_ms: int,
     ) -> None:
-        """A newer image. A higher partition epoch decides what was proposed, whatever it was (R4)."""
+        """A newer image. A higher partition epoch decides the proposal, whether or not it was accepted (R4)."""
         self._min_in_sync = min_in_sync
         if partition_epoch > self._partition_epoch:
             self._partition_epoch = partition_epoch
@@ -302,11 +302,11 @@ class InSync:
     def proposal(
         self, now_ms: int, *, may_join: Callable[[int], bool], broker_epochs: Mapping[int, int]
     ) -> Proposal | None:
-        """What to ask the controller for now: a new proposal, or the pending one again after a pause; None if there is nothing.
+        """The request to the controller now: a new proposal, or the pending one again after a pause; None if there is nothing.
 
         It counts from here on, before the request leaves (R3). A proposal that the controller will refuse, because a member was
         fenced or has another broker epoch, is replaced by one without it. That may be the committed set: an accepted proposal
-        raises the partition epoch in any case, and so ends what was pending. Until then all that was proposed counts (R4).
+        raises the partition epoch in any case, and so ends a pending one. Until then all that was proposed counts (R4).
 
         ``may_join``: whether a broker is unfenced and not stopping. ``broker_epochs``: as the image has them.
         """

@@ -62,7 +62,7 @@ class Looks(Generic[T]):
 
     @property
     def wanted(self) -> bool:
-        """Whether one is to be looked at now, for whatever but a time."""
+        """Whether one is to be looked at now, for another reason than a time."""
         return bool(self._now)
 
     def next_ms(self) -> int | None:

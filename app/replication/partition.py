@@ -1,12 +1,11 @@
-"""One partition as this broker has it: the log on its disk, its role, who leads, who is in sync, and what counts as stored.
+"""One partition as this broker has it: the log on its disk, its role, its leader, its in-sync set, and its stored end.
 
-Handlers and coordinators ask a ``PartitionTable``. It gives a ``Partition`` to whoever wants to read or write only while this
+Handlers and coordinators ask a ``PartitionTable``. It returns a ``Partition`` for reads and writes only while this
 broker leads; a log that is on the disk is not a reason to serve it.
 
 A record is committed when all replicas that may count as in sync have stored it (ADR 0024). Consumers see the committed
-records, which are those below the high watermark. A partition with one replica commits what this broker has stored. With
-several, the leader counts
-(``in_sync.py``), and a follower learns from it.
+records, which are those below the high watermark. A partition with one replica commits the records that this broker has stored.
+With several, the leader counts (``in_sync.py``), and a follower learns from it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 NOBODY: Final = BrokerId(-1)
 WHY_SHUT: Final = "it hears neither the controller, nor the object store, nor most of the other hosts"
 LEVEL_OF_FOLLOWERS: Final = 1
-"""Below this level of ``firn.version`` there is one broker, and nobody is a follower."""
+"""Below this level of ``firn.version`` there is one broker, and no follower."""
 
 
 class Partition:
@@ -89,9 +88,9 @@ class Partition:
         """Whether a Produce with acks=all may be appended now: this broker leads, and ``enough_in_sync``. After a change of the
         topic's settings it is right once ``refresh`` was called."""
         self.counting: InSync | None = None
-        """Counts what the replicas have stored while this broker leads and there are others."""
+        """Counts how far the replicas have stored while this broker leads and there are others."""
         self.leadership = 0
-        """Rises whenever this broker stops to lead: what was begun in an older one must not be called stored."""
+        """Rises whenever this broker stops to lead: a wait of an older leadership must not end as stored."""
         self.shut = False
         """Whether clients are refused because this broker is isolated, and other brokers may serve them (ADR 0040, IS4)."""
         self.start_waiters: list[asyncio.Event] = []
@@ -128,7 +127,7 @@ class Partition:
         now_ms: int,
         log_start: int = -1,
     ) -> None:
-        """Count what a follower has, as its fetch tells, and commit what all have stored."""
+        """Count how far a follower is, by its fetch, and commit the records that all have stored."""
         counting = self.counting
         if counting is not None:
             log = self.log
@@ -171,7 +170,7 @@ class Partition:
             waiter.set()
 
     def note_stored(self) -> None:
-        """This broker has stored more, as leader of several replicas: count it, and commit what all have stored.
+        """This broker has stored more, as leader of several replicas: count it, and commit the records that all have stored.
 
         Appends in memory need it only while no other replica counts: else those decide, and each of their fetches counts this
         broker's end too.
@@ -237,11 +236,11 @@ class Partition:
             )
 
     def wait_stored(self, offset_end: int, *, in_sync: bool = True) -> Awaitable[None] | None:
-        """None if everything below ``offset_end`` is stored as the topic's durability asks; otherwise what to await for that.
+        """None if everything below ``offset_end`` is stored as the topic's durability asks; else an awaitable of that.
 
-        Stored by all replicas in sync, which is committed; or (``in_sync=False``) by this broker, whatever the others have. Whoever
-        waited compares ``leadership`` with what it was before: if it rose, nothing is said about the records. The awaitable raises
-        StorageUnavailable if they can no longer be stored.
+        Stored by all replicas in sync, which is committed; or (``in_sync=False``) by this broker alone. After
+        the wait compare ``leadership`` with its value before: if it rose, the records may or may not be stored. The awaitable
+        raises StorageUnavailable if they can no longer be stored.
         """
         log = self.log
         if self.commits_alone or not in_sync:
@@ -274,7 +273,7 @@ class Partition:
             log.remove_waiter(self._log_moved)
 
     def end_waits(self) -> None:
-        """Whoever waits for a commit, or for something to read, looks for another broker. Called by ``PartitionTable`` alone."""
+        """End waits for commits and for reads: their clients look for another broker. Called by ``PartitionTable`` alone."""
         error = self.lost_leadership()
         if not self._waiting.empty:
             self._waiting.fail(error)
@@ -283,7 +282,7 @@ class Partition:
         self.wake_start_waiters()
 
     def leave_leadership(self) -> None:
-        """Whoever waits for a commit has to ask the next leader. Called by ``PartitionTable`` alone."""
+        """End waits for commits: their clients ask the next leader. Called by ``PartitionTable`` alone."""
         self.leadership += 1
         if not self._waiting.empty:
             self._waiting.fail(self.lost_leadership())
@@ -295,11 +294,11 @@ class Partition:
         return None if stored is None else _StoredAsLeader(self, stored)
 
     def request_stored(self, offset_end: int) -> None:
-        """Have everything below ``offset_end`` stored as the topic asks, soon, though nobody waits for it."""
+        """Have everything below ``offset_end`` stored as the topic asks, soon, without a wait."""
         self.log.request_stored(offset_end)
 
     def lost_leadership(self) -> NotLeader:
-        """What to answer about records of a leadership that is over, or that this broker cannot speak for while it is isolated:
+        """The refusal for records of a leadership that is over, or that this broker cannot speak for while it is isolated:
         whether they count is for the next leader to say."""
         if self.shut:
             return NotLeader(f"this broker is isolated: {WHY_SHUT}", NOBODY, self.leader_epoch)
@@ -356,10 +355,10 @@ class PartitionTable:
         self._looks: Looks[Partition] = Looks()
         """At the partitions whose replicas this broker counts: their in-sync set may have to be proposed anew."""
         self.on_look: Callable[[], None] | None = None
-        """Called when a partition wants a look, and none did before. Whoever proposes in-sync sets sets it."""
+        """Called when a partition wants a look, and none did before. ``InSyncSets`` sets it."""
         self.on_touched: Callable[[], None] | None = None
         """Called when the first partition was touched since ``take_touched``: its leader, its epoch or its role here may be
-        another. Whoever fetches from leaders sets it."""
+        another. ``Followers`` sets it."""
         self._touched: dict[Partition, None] = {}
         self.on_lead: Callable[[], None] | None = None
         """Called whenever this broker begins to lead a partition that others follow, or leads it under another epoch."""
@@ -368,7 +367,7 @@ class PartitionTable:
         self.given_up = 0
         """Committed offsets that followers cut away after unclean elections (A3)."""
         self.make_missing: Callable[[str, int], None] | None = None
-        """Makes the log of a partition that somebody asks for, if it is still missing. The owner of the logs sets it."""
+        """Makes the log of a partition that a request names, if it is still missing. The owner of the logs sets it."""
         self._watchers: dict[str, list[Callable[[Partition], None]]] = {}
 
     # --- asking -------------------------------------------------------------------------------------------------------
@@ -426,7 +425,7 @@ class PartitionTable:
         return found
 
     def _is_followed(self, partition: Partition) -> bool:
-        """Whether its topic is the one of that name, and brokers follow one another: else nobody tells what is committed."""
+        """Whether its topic is the one of that name, and brokers follow one another: else the committed end is not known."""
         image = self._image()
         of_topic = image.topics_by_name.get(partition.topic)
         return image.level >= LEVEL_OF_FOLLOWERS and of_topic is not None and of_topic.topic_id == partition.topic_id
@@ -452,7 +451,7 @@ class PartitionTable:
             f"the log of {topic}-{index} is not available" if why is None else f"{topic}-{index} is offline: {why}",
         )
 
-    # --- what clients are served ---------------------------------------------------------------------------------------
+    # --- partitions for clients ----------------------------------------------------------------------------------------
 
     def served(self, topic: str, index: int) -> Partition | None:
         """As ``led``, for a client's request. None also for a partition that the gate of isolation shuts."""
@@ -547,7 +546,7 @@ class PartitionTable:
         return partition
 
     def note(self, partition: Partition, image: PartitionImage) -> None:
-        """Who leads by now, whoever that is, and who is in sync. If this broker goes on leading in its epoch, and no other replica
+        """Note the present leader and in-sync set. If this broker goes on leading in its epoch, and no other replica
         is in sync any more, all that is stored is committed."""
         if partition.leader != image.leader or partition.leader_epoch != image.leader_epoch:
             self._touch(partition)
@@ -565,7 +564,7 @@ class PartitionTable:
         if not partition.leads or image.leader != self._broker_id:
             return
         if counting is not None and image.leader_epoch != counting.leader_epoch:
-            return  # what is known of the others is of a leadership that is over: they may have cut it away since (R11)
+            return  # the states of the others are of a leadership that is over: they may have cut records away since (R11)
         partition.log.commit_alone(partition.commits_alone)
         if partition.commits_alone:
             self._stop_counting(partition)
@@ -582,7 +581,7 @@ class PartitionTable:
             partition.note_stored()
         partition.refresh()
         if sets_changed:
-            partition.log.wake_followers()  # whoever is not in sync has to be counted with each request (W3)
+            partition.log.wake_followers()  # a follower out of sync has to be counted with each request (W3)
         partition.wake_start_waiters()
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
@@ -655,7 +654,7 @@ class PartitionTable:
             self._looks.forget(partition)
 
     def follow(self, partition: Partition, high_watermark: int) -> None:
-        """Fetch from whoever leads. ``high_watermark``: what is known to be committed from before (A4)."""
+        """Fetch from the leader. ``high_watermark``: the committed end that is known from before (A4)."""
         partition.followed = None
         partition.log.resign()
         partition.log.commit_alone(False)
@@ -663,17 +662,17 @@ class PartitionTable:
         self._touch(partition)
 
     def resign(self, partition: Partition) -> None:
-        """Take no more records; whoever waits for something of the log looks again, and finds that another broker leads."""
+        """Take no more records. Waits for the log end, and find that another broker leads."""
         self._leave(partition)
         partition.role = Role.FOLLOWER
-        partition.log.commit_alone(False)  # what is committed is for the next leader to say
+        partition.log.commit_alone(False)  # the next leader decides the committed end
         partition.log.resign()
         self._tell(partition)
 
     def put_offline(self, partition: Partition, why: str) -> None:
-        """The partition cannot be opened, for ``why``; nobody reads or writes it. Also with another reason than before."""
+        """The partition cannot be opened, for ``why``; it is not read or written. Also with another reason than before."""
         if partition.leads:
-            partition.log.resign()  # what was learnt of it must not go on writing
+            partition.log.resign()  # shapes that were learnt of it must not go on writing
         self._leave(partition)
         partition.role, partition.why_offline = Role.OFFLINE, why
         self._offline[partition.key] = why

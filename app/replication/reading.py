@@ -1,6 +1,6 @@
 """Reads of a partition in both of its tiers: the local log, and the object store below the local log start.
 
-``read`` takes what is at hand and does not wait. If more is wanted than is at hand, the result says what it lacks: bytes of this
+``read`` takes the bytes at hand and does not wait. If more are wanted, the result names the missing part: bytes of this
 disk, bytes of the object store, or the reader's turn to read there. All other code that has to know in which tier an offset is asks
 ``PartitionReads`` as well: searches by time, and the ends of leader epochs.
 """
@@ -93,8 +93,8 @@ class PartitionReads:
         ``offset`` is not below the log start, and below ``end_offset``, which is the high watermark or the last stable offset. With
         ``min_one_batch`` the first batch comes even if it is larger (KIP-74). Reads continue across segments, and from the object
         store into the local log, because a reader that wants many bytes should not wait at every seam. After ``enough_bytes`` the
-        object store is not asked for more. ``turn`` returns None if this reader may read from the object store now, or what it has
-        to wait for.
+        object store is not asked for more. ``turn`` returns None if this reader may read from the object store now, or else
+        its turn to wait for.
 
         Raises: FirnError, if it prevents the first range. RequestRejected: the offset is in neither tier (OFFSET_OUT_OF_RANGE),
         or the tier is not served here.

@@ -1,4 +1,4 @@
-"""What a new image of the cluster makes of this broker's role in a partition. Pure: one table, and nothing is done here."""
+"""The change of this broker's role in a partition by a new image of the cluster. Pure: one table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.units import BrokerId
 
 
 class Role(Enum):
-    """What this broker is to a partition that it has a log of."""
+    """The role of this broker in a partition that it has a log of."""
 
     LEADER = "leader"
     """It takes records and answers readers."""
@@ -21,33 +21,33 @@ class Role(Enum):
 
 
 class Wanted(Enum):
-    """What an image says of a partition, as seen by this broker."""
+    """The role that an image gives this broker in a partition."""
 
     NOTHING = "nothing"
     """There is no such partition."""
     LEADER = "leader"
     """This broker leads it."""
     FOLLOWER = "follower"
-    """This broker is one of its replicas, and another leads, or nobody does."""
+    """This broker is one of its replicas, and another leads, or none."""
     ANOTHER = "another"
     """This broker is none of its replicas."""
 
 
 class Transition(Enum):
-    """What there is to do."""
+    """The work of a change of role."""
 
     STAY = "stay"
     """Nothing, but to note epochs and settings."""
     MAKE = "make"
     """Make a log and lead it. A partition without a log here was never led here, or is new."""
     FOLLOW = "follow"
-    """Make a log, and fetch from whoever leads."""
+    """Make a log, and fetch from the leader."""
     OPEN = "open"
     """Hold the log against its manifest, and lead once they agree."""
     RAISE = "raise"
     """Lead on, from the image's leader epoch on."""
     RESIGN = "resign"
-    """Take no more records, give up the tier, and have whoever waits ask the new leader. Follow it."""
+    """Take no more records, give up the tier, and end waits, so that clients ask the new leader. Follow it."""
     DROP = "drop"
     """Delete the log."""
 
@@ -70,11 +70,11 @@ TRANSITIONS: Final[dict[tuple[Role | None, Wanted], Transition]] = {
     (Role.OFFLINE, Wanted.FOLLOWER): Transition.RESIGN,
     (Role.OFFLINE, Wanted.ANOTHER): Transition.DROP,
 }
-"""By the role now (None: no log here) and what the image wants."""
+"""By the role now (None: no log here) and the role that the image wants."""
 
 
 def wanted_by(partition: PartitionImage | None, broker_id: BrokerId) -> Wanted:
-    """What an image that has ``partition``, or does not, wants of a broker."""
+    """The role that an image wants of a broker; ``partition`` is None if the image lacks it."""
     if partition is None:
         return Wanted.NOTHING
     if partition.leader == broker_id:

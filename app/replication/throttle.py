@@ -1,7 +1,7 @@
 """How much may pass for throttled replicas that are out of sync (KIP-73; ADR 0024, V7). Pure; time is an argument.
 
-A rate is measured over a window of samples, as Kafka's is. What has passed is counted afterwards, so the rate may overshoot by one
-response, and nothing passes until the window has let it go.
+A rate is measured over a window of samples, as Kafka's is. Bytes are counted after they have passed, so the rate may overshoot by
+one response, and nothing passes until the window has let it go.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RateWindow:
 
 
 class Throttle:
-    """One direction of a broker: what it sends as leader, or what it fetches as follower."""
+    """One direction of a broker: its bytes as leader, or as follower."""
 
     __slots__ = ("_broker_id", "_window", "limit")
 
@@ -70,5 +70,5 @@ class Throttle:
         return self.limit != UNLIMITED and self._window.rate(now_ms) > self.limit
 
     def record(self, size_bytes: int, now_ms: int) -> None:
-        """Count what a throttled replica out of sync was sent, or has fetched."""
+        """Count bytes that a throttled replica out of sync was sent, or has fetched."""
         self._window.record(size_bytes, now_ms)

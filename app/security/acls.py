@@ -18,7 +18,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What a rule is about."""
+    """The kinds of resources that rules name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What may be done with a resource."""
+    """The operations on a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -62,7 +62,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What a rule says."""
+    """Whether a rule allows or denies."""
 
     UNKNOWN = 0
     ANY = 1
@@ -98,7 +98,7 @@ class Pattern(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Who may do what, or may not."""
+    """One rule of access: pattern, principal, host, operation and permission."""
 
     principal: str
     """``Type:name``."""

@@ -1,8 +1,8 @@
-"""What the audit log says, and how often it says it (ADR 0033). Pure: the time comes in, lines come out.
+"""The events of the audit log, and how often each gets a line (ADR 0033). Pure: the time comes in, lines come out.
 
-An ``Event`` is what happened, without when. Of identical events the first is a line at once, and those that follow until the window
-is closed are one line with their number (``Tally``). Whoever causes very many different ones is told of with a number alone. So
-memory and lines are bounded by the number of callers and of windows, whatever clients send.
+An ``Event`` has no time. Of identical events the first is a line at once, and those that follow until the window
+is closed are one line with their number (``Tally``). A caller of very many different events gets a line with their number alone. So
+memory and lines are bounded by the number of callers and of windows, not by the requests of clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ C = TypeVar("C")
 RESOURCES_MAX: Final = 8
 """Resources that one line names; of events that are counted also the changes."""
 IDENTIFYING: Final = ("action", "type", "name", "topic", "member", "instance", "error")
-"""What two changes that are counted together have in common."""
+"""The fields that two changes share if they are counted together."""
 CHANGES_PER_LINE_MAX: Final = 50
 CHANGES_BYTES_MAX: Final = 32 * 1024
 """Changes of one request that one line names; further ones have further lines. A single one may be longer."""
@@ -33,11 +33,11 @@ EVENTS_MAX: Final = 4_000
 COARSE_PER_CALLER_MAX: Final = 50
 """Further events of one caller that are counted by request and first resource or change. They count as events of all callers."""
 OTHERS: Final = "various"
-"""In place of what differs between events that are counted together."""
+"""In place of values that differ between events that are counted together."""
 
 
 class Kind(StrEnum):
-    """What an event is about."""
+    """The kind of an event."""
 
     ACCESS = "access"
     """A right was asked for."""
@@ -63,12 +63,12 @@ Details = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened. Two are identical if they are equal. Make them with ``event``, which cuts names."""
+    """One event. Two are identical if they are equal. Make them with ``event``, which cuts names."""
 
     kind: Kind
     outcome: Outcome
     principal: str = ""
-    """``Type:name``; empty if nobody has shown who it is."""
+    """``Type:name``; empty before a login."""
     host: str = ""
     listener: str = ""
     request: str = ""
@@ -92,8 +92,8 @@ def event(
 ) -> Event:
     """An event, with its names cut, and as many of its resources as a line names. ``details`` that are empty are left out.
 
-    ``changes``: those of an event that is counted. It has as many different ones as a line has room for, and of each only what
-    says which thing was to be changed, and how it ended.
+    ``changes``: those of an event that is counted. It has as many different ones as a line has room for. Each of them names only
+    the thing that was to be changed, and the outcome.
     """
     more: list[tuple[str, Any]] = [
         (name, short(value) if isinstance(value, str) else value) for name, value in details.items() if value != ""
@@ -221,7 +221,7 @@ class _Count:
 
 
 def _coarse(what: Event) -> Event:
-    """An event without what a client chooses as it likes: its client id, and all but the first thing that it asked for."""
+    """An event without the values that a client chooses freely: its client id, and all but the first resource that it named."""
     asked = tuple([(name, value[:1]) for name, value in what.details if name in ("resources", "changes")])
     return replace(what, client_id=None if what.client_id is None else OTHERS, details=asked)
 
@@ -248,11 +248,11 @@ class Tally:
         self._events: dict[Event, _Count] = {}
         """Of each event that had a line of its own: those that followed."""
         self._coarse: dict[Event, _Count] = {}
-        """Events of callers that have caused too many different ones: without what a client chooses as it likes."""
+        """Events of callers that have caused too many different ones: without the values that a client chooses freely."""
         self._by_caller: dict[tuple[str, str], int] = {}
         """How many different events each caller has caused, coarse ones too."""
         self._of_callers: dict[Event, _Count] = {}
-        """The same of callers that have caused too many different coarse ones: what all of them have in common."""
+        """The same of callers that have caused too many different coarse ones: the fields that all of them share."""
         self._others: dict[Event, _Count] = {}
         """The same of all callers that came too late: at most one of each kind and outcome."""
 
@@ -272,7 +272,7 @@ class Tally:
         *,
         changes: Sequence[Mapping[str, Any]] = (),
     ) -> bytes | None:
-        """It happened. ``changes``: its changes with all that is known of them, also what identical events may not have in common.
+        """Count an event. ``changes``: its changes with all their fields, also those in which identical events may differ.
 
         Returns: the line that is to be written now, if any.
         """
@@ -304,7 +304,7 @@ class Tally:
         return None
 
     def close(self) -> list[bytes]:
-        """End the window. Returns: the lines of what was counted and not told yet."""
+        """End the window. Returns: the lines of events that were counted and have no line yet."""
         lines = [
             line_of(what, count.last_ms, broker_id=self._broker_id, count=count.number, since_ms=count.first_ms)
             for counts in (self._events, self._coarse, self._of_callers, self._others)
@@ -323,7 +323,7 @@ class Tally:
 
 
 class Lines:
-    """Lines that wait, up to so many bytes; half of them are kept for what is ``important``. Belongs to one loop."""
+    """Lines that wait, up to so many bytes; half of them are kept for ``important`` ones. Belongs to one loop."""
 
     __slots__ = ("_bytes", "_lines", "_max", "lost")
 
@@ -332,7 +332,7 @@ class Lines:
         self._lines: list[bytes] = []
         self._bytes = 0
         self.lost = 0
-        """Lines for which there was no room, since somebody last set it to 0."""
+        """Lines for which there was no room, since this was last set to 0."""
 
     def __len__(self) -> int:
         return len(self._lines)

@@ -1,4 +1,4 @@
-"""Decides what a principal may do, as Kafka's ``StandardAuthorizer`` does (KIP-801).
+"""Decides whether a principal may do an operation, as Kafka's ``StandardAuthorizer`` does (KIP-801).
 
 - Superusers may do everything.
 - A rule counts if its pattern matches the resource: a literal pattern with the same name or ``*``, or a prefixed one.
@@ -135,7 +135,7 @@ def _allow_all(_: str) -> bool:
 
 
 class Authorizer:
-    """The rules of now, and what was decided by them."""
+    """The present rules, and the decisions that they gave."""
 
     __slots__ = (
         "_acls",
@@ -163,7 +163,7 @@ class Authorizer:
 
     @property
     def memory_bytes(self) -> int:
-        """What the decisions that are kept take."""
+        """The memory of the decisions that are kept."""
         return self._bytes
 
     @property
@@ -211,7 +211,7 @@ class Authorizer:
         self._bytes += size
 
     def judge(self, principal: str, host: str, operation: int, kind: int) -> Callable[[str], bool]:
-        """What ``allows`` says, for many names: a look at every rule now, and less than a microsecond for each name. To be used
+        """As ``allows``, for many names: a look at every rule now, and less than a microsecond for each name. To be used
         before the rules can change."""
         if principal in self._super_users:
             return _allow_all

@@ -1,6 +1,6 @@
-"""Delegation tokens (KIP-48, KIP-373): what is known of one, and the secret that follows from its id. Pure.
+"""Delegation tokens (KIP-48, KIP-373): the record of one, and the secret that follows from its id. Pure.
 
-Nobody stores the secret of a token. It is HMAC-SHA-512 of the token's id under ``delegation.token.secret.key``, as in Kafka. Its
+The secret of a token is not stored. It is HMAC-SHA-512 of the token's id under ``delegation.token.secret.key``, as in Kafka. Its
 base64 is the password with which its holder logs in by SCRAM.
 """
 
@@ -27,16 +27,16 @@ CREDENTIALS_MAX: Final = 20_000
 
 
 class DelegationToken(NamedTuple):
-    """What is known of a token besides its id. Principals are ``Type:name``."""
+    """The fields of a token besides its id. Principals are ``Type:name``."""
 
     owner: str
-    """As whom its holder acts."""
+    """The principal of a login with this token."""
     requester: str
     """Who made it."""
     renewers: tuple[str, ...]
     issued_ms: int
     max_ms: int
-    """It ends then, whoever renews it."""
+    """The token ends then. No renewal moves this time."""
     expires_ms: int
     """It ends then, unless it is renewed."""
 
@@ -69,7 +69,7 @@ class TokenSecrets:
 
     @property
     def salt_secret(self) -> bytes:
-        """What the salts of tokens are made of."""
+        """The secret from which the salts of tokens are derived."""
         return hmac.digest(self._key, b"salt\0", "sha512")
 
     def hmac_of(self, token_id: str) -> bytes:

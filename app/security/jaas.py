@@ -13,14 +13,14 @@ USER_PREFIX: Final = "user_"
 
 
 class JaasEntry(NamedTuple):
-    """What one login module is given."""
+    """The options of one login module."""
 
     module: str
     options: Mapping[str, str]
 
     @property
     def users(self) -> Mapping[str, str]:
-        """Passwords by the names of users whom a broker lets in by PLAIN."""
+        """Passwords by the names of users of PLAIN."""
         return {
             name.removeprefix(USER_PREFIX): value
             for name, value in self.options.items()

@@ -4,8 +4,8 @@
     CHOSEN      → messages of the mechanism … → OPEN, or the login is refused and the connection ends
     OPEN        → a handshake → CHOSEN again: the same mechanism and the same user must come out of it
 
-Before a connection is OPEN, nothing but ApiVersions, SaslHandshake, SaslAuthenticate and FirnForwarded is answered. Whatever is
-refused is refused for good: the connection ends. While it is OPEN, what comes at the wrong time gets ILLEGAL_SASL_STATE and changes
+Before a connection is OPEN, nothing but ApiVersions, SaslHandshake, SaslAuthenticate and FirnForwarded is answered. A refusal
+is final: the connection ends. While it is OPEN, a message at the wrong time gets ILLEGAL_SASL_STATE and changes
 nothing: a handshake within a second of the last one, a handshake of a session without an end, and a message without a handshake.
 """
 
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a message of a mechanism is answered with."""
+    """The reply to a message of a mechanism."""
 
     code: ErrorCode
     token: bytes = b""

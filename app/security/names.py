@@ -76,7 +76,7 @@ class PrincipalRules:
     """``ssl.principal.mapping.rules``."""
 
     def __init__(self, text: str) -> None:
-        """Raises: ValueError, a clause that says what is wrong."""
+        """Raises: ValueError, whose text says the fault."""
         self._rules: list[_Rule] = []
         position = 0
         text = text.strip() or "DEFAULT"
@@ -107,7 +107,7 @@ class PrincipalRules:
 
 
 def _compiled(pattern: str) -> Any:
-    """Raises: ValueError, a clause that says what is wrong."""
+    """Raises: ValueError, whose text says the fault."""
     import re2  # most brokers have no rules, and the library takes long to load
 
     options = re2.Options()
@@ -199,7 +199,7 @@ def subject_of(certificate: bytes) -> list[list[Attribute]]:
 
 
 def _element(data: memoryview) -> tuple[int, memoryview, memoryview]:
-    """Tag, content and what follows of the first element of some DER. Raises: ValueError."""
+    """Tag and content of the first element of some DER, and the bytes behind it. Raises: ValueError."""
     if len(data) < 2:
         raise ValueError("the certificate ends early")
     length, start = data[1], 2

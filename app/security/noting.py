@@ -1,4 +1,4 @@
-"""How handlers note what the audit log may tell (ADR 0033). Small, because a broker without an audit log imports it, too.
+"""How handlers note facts for the audit log (ADR 0033). Small, because a broker without an audit log imports it, too.
 
 A refusal is kept in the request, of which ``handlers/auditing.py`` makes one event once the request has its response.
 """
@@ -14,11 +14,11 @@ AUDIT_TOPIC: Final = "__firn_audit"
 TEXT_CHARS_MAX: Final = 256
 """Of a name that a client chose. Kafka's own names are shorter, those of topics by rule."""
 Change = dict[str, Any]
-"""What was changed, or was to be: ``type`` and ``name``, ``action``, what was asked for, and ``error`` if there is one."""
+"""One change, or one that was refused: ``type`` and ``name``, ``action``, the values of the request, and perhaps ``error``."""
 
 
 class Resource(NamedTuple):
-    """What a right was asked for."""
+    """The resource of a right."""
 
     operation: str
     type: str
@@ -29,7 +29,7 @@ class Refusable(Protocol):
     """A request."""
 
     denied: dict[Resource, None] | None
-    """What it was refused."""
+    """The rights that were refused."""
 
 
 def note(request: Refusable, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
@@ -40,7 +40,7 @@ def note(request: Refusable, operation: Operation, kind: ResourceType, name: str
 
 
 def short(text: str) -> str:
-    """A client's text, cut to what a line has room for."""
+    """A client's text, cut to the room in a line."""
     return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"
 
 
@@ -53,7 +53,7 @@ def named(kind: Any, value: int) -> str:
 
 
 def change(type: str, name: str | None, action: str, error_code: int = 0, **more: Any) -> Change:
-    """One entry of what a request has changed."""
+    """One change of a request."""
     made: Change = {"action": action, "type": type, "name": None if name is None else short(name), **more}
     if error_code:
         made["error"] = named(ErrorCode, error_code)

@@ -1,4 +1,4 @@
-"""What all SASL mechanisms have in common, and PLAIN (RFC 4616). Pure."""
+"""The base of all SASL mechanisms, and PLAIN (RFC 4616). Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 PLAIN_REFUSED: Final = "Authentication failed: Invalid username or password"
-"""As Kafka says it, whatever of the two is wrong."""
+"""Kafka's text, for a wrong user and for a wrong password."""
 
 
-class Refused(Exception):  # it is what happened
+class Refused(Exception):  # the name of the event
     """The login is refused. Its text may be sent to the client: it tells nothing that a stranger may not know."""
 
     def __init__(self, text: str, *, user: str = "") -> None:
-        """``user``: the name that the client gave, for the audit log. Nobody has shown that it is theirs."""
+        """``user``: the name that the client gave, for the audit log. It is not proven."""
         super().__init__(text)
         self.user = user
 
@@ -44,7 +44,7 @@ class Mechanism(Protocol):
     """One login, as the server sees it."""
 
     def evaluate(self, token: bytes) -> bytes | LoggedIn | Invalid:
-        """Take a message of the client. Returns what the client is sent. Raises: Refused; the login is over then."""
+        """Take a message of the client. Returns the message to the client. Raises: Refused; the login is over then."""
         ...
 
 
@@ -74,14 +74,14 @@ class PlainServer:
 
 
 def _digest(password: bytes) -> bytes:
-    """Of one length, whatever the password's."""
+    """A digest: its length says nothing of the password's."""
     return hmac.digest(b"plain", password, "sha256")
 
 
 NOBODY: Final = _digest(b"")
-"""Compared in place of the digest of a user who does not exist. The empty password lets nobody in."""
+"""Compared in place of the digest of a user who does not exist. The empty password is always refused."""
 
 
 def plain_message(user: str, password: str) -> bytes:
-    """What a client sends."""
+    """The message of a client."""
     return b"\0".join((b"", user.encode(), password.encode()))

@@ -26,13 +26,13 @@ ITERATIONS_MAX: Final = 16_384
 SALT_BYTES: Final = 24
 NONCE_BYTES: Final = 24
 SECRET_BYTES: Final = 32
-"""What the salts of users who do not exist are made of."""
+"""The secret from which salts of users who do not exist are derived."""
 MESSAGE_BYTES_MAX: Final = 16_384
 DOUBLED_NONCE: Final = (
     "the client repeats its nonce in front of the server's, as librdkafka before 2.6.1 does, and kcat of Debian 12 with it. "
     "Update the client."
 )
-"""Said to whoever sends such a message, before any credential is looked at. RFC 5802, 5.1 has the nonce as the server sent it."""
+"""The refusal of such a message, before any credential is read. RFC 5802, 5.1 has the nonce as the server sent it."""
 SHAPES_MAX: Final = 64
 """Shapes of salts that are imitated. Each costs a login some microsecond."""
 SHAPE_BYTES_MAX: Final = 1024
@@ -74,7 +74,7 @@ class ScramMechanism(IntEnum):
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password."""
+    """The stored form of a password."""
 
     salt: bytes
     stored_key: bytes
@@ -86,7 +86,7 @@ class ScramCredential(NamedTuple):
 
 
 class TokenCredential(NamedTuple):
-    """What a login with a delegation token is checked by."""
+    """The credential of a delegation token."""
 
     credential: ScramCredential
     user: str
@@ -110,7 +110,7 @@ class Alphabet(IntEnum):
     """The bytes that a salt is made of."""
 
     JAVA = 0
-    """The digits of a number of 130 bits in base 36, 23 to 26: what Kafka's ``ScramFormatter`` makes."""
+    """The digits of a number of 130 bits in base 36, 23 to 26, as Kafka's ``ScramFormatter`` makes them."""
     HEXADECIMAL = 1
     SMALL = 2
     """Digits and small letters."""
@@ -120,7 +120,7 @@ class Alphabet(IntEnum):
 
 
 class SaltShape(NamedTuple):
-    """What everybody sees of a user before a password is proven, but for the bytes of the salt."""
+    """The facts of a user that a server shows before a password is proven, without the bytes of the salt."""
 
     alphabet: Alphabet
     length: int
@@ -143,7 +143,7 @@ DEFAULT_SHAPE: Final = SaltShape(Alphabet.ALL, SALT_BYTES, ITERATIONS_MIN)
 """While there is no user. Delegation tokens always have it."""
 NO_SHAPES: Final[Mapping[SaltShape, int]] = MappingProxyType({})
 NO_IMITATIONS: Final = (DEFAULT_SHAPE,)
-"""Where nobody has a user."""
+"""Where no user exists."""
 
 
 def shape_of(credential: ScramCredential) -> SaltShape:
@@ -192,7 +192,7 @@ def nobody(
     stored_key = hmac.digest(secret, b"stored\0" + known, mechanism.digest)
     server_key = hmac.digest(secret, b"server\0" + known, mechanism.digest)
     shape = max(shapes, key=lambda one: hmac.digest(secret, b"shape\0%d,%d,%d\0" % one + known, "sha256"))
-    # A salt may show all of ``known``: what follows it must not follow from it.
+    # A salt may show all of ``known``: the bytes behind it must not follow from it.
     more = hashlib.shake_256(hmac.digest(secret, b"more\0" + known, "sha512"))
     return ScramCredential(
         _salt(shape, known + more.digest(2 * shape.length)), stored_key, server_key, shape.iterations
@@ -206,7 +206,7 @@ def no_token(mechanism: ScramMechanism, secret: bytes, token_id: str) -> ScramCr
 
 
 def _salt(shape: SaltShape, stream: bytes) -> bytes:
-    """A salt of this shape, of bytes that nobody can guess."""
+    """A salt of this shape, of random bytes."""
     if shape.alphabet is Alphabet.ALL:
         return stream[: shape.length]
     if shape.alphabet is Alphabet.JAVA:
@@ -254,8 +254,8 @@ class ScramServer:
         token_secret: bytes = b"",
     ) -> None:
         """``users`` finds the credential of a name, ``tokens`` that of a delegation token's id. ``nonce`` must never have been used
-        before, and not be guessed. ``secret`` and ``shapes``: see ``nobody``. ``token_secret``: what the salts of tokens are made
-        of; empty if there are none."""
+        before, and not be guessed. ``secret`` and ``shapes``: see ``nobody``. ``token_secret``: derives the salts of
+        tokens; empty if there are none."""
         self._mechanism = mechanism
         self._users = users
         self._tokens = tokens
@@ -272,7 +272,7 @@ class ScramServer:
         self._nonce_full = b""
 
     def evaluate(self, token: bytes) -> bytes | LoggedIn:
-        """Returns: what the client is sent. Raises: Refused."""
+        """Returns: the message to the client. Raises: Refused."""
         if len(token) > MESSAGE_BYTES_MAX:
             raise Refused(self._why())
         return self._first(token) if self._credential is None else self._final(token)
@@ -343,7 +343,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """One login, as the client sees it: send ``first``, then what ``answer`` returns, and ``check`` the last message."""
+    """One login, as the client sees it: send ``first``, then the result of ``answer``, and ``check`` the last message."""
 
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, token: bool = False) -> None:
         """``token``: whether ``user`` is the id of a delegation token, and ``password`` its secret in base64."""

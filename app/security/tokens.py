@@ -1,6 +1,6 @@
-"""OAUTHBEARER (RFC 7628) with signed tokens (RFC 7519): what a token must be to let its bearer in. Pure: keys and time come in.
+"""OAUTHBEARER (RFC 7628) with signed tokens (RFC 7519): the checks of a token. Pure: keys and time come in.
 
-Signatures are PyJWT's business. Which signatures are looked at, and what the claims must say, is decided here. A token names its
+Signatures are PyJWT's business. This module decides which signatures count, and which claims are right. A token names its
 algorithm by itself, so only algorithms of a list with public keys are accepted: never none, and never HS…, where the public key
 would be the secret.
 """
@@ -23,7 +23,7 @@ RSA_BITS_MIN: Final = 2048
 """RFC 7518, 3.3. Kafka refuses shorter keys, too."""
 SECONDS_MAX: Final = 1 << 40
 INVALID: Final = b'{"status":"invalid_token"}'
-"""What a client is told first, as by Kafka; it answers, and then the login fails."""
+"""The first reply to a client, as Kafka's. The client answers, and then the login fails."""
 FAILED: Final = '{"status":"invalid_token"}'
 OTHER: Final = "Authentication failed: Client requested an authorization id that is different from the token's user"
 _START: Final = re.compile(rb"n,(?:a=([^,]*))?,\x01", re.IGNORECASE)
@@ -50,13 +50,13 @@ def read_message(message: bytes) -> tuple[bytes, str] | None:
     return None
 
 
-class NotValid(Exception):  # it is what was found
+class NotValid(Exception):  # the name of the finding
     """A token does not let its bearer in. The text is for the operator, never for the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What the claims of a token must say."""
+    """The rules for the claims of a token."""
 
     algorithms: Sequence[str] = ALGORITHMS
     audiences: Sequence[str] = ()
@@ -98,7 +98,7 @@ def read_keys(document: Any) -> Keys:
 
 
 def user_of(token: str, keys: Keys, rules: TokenRules, now_ms: int) -> LoggedIn:
-    """The user whom a token names, and until when. Raises: NotValid."""
+    """The user in a token, and the end of its validity. Raises: NotValid."""
     import jwt
 
     if len(token) > TOKEN_CHARS_MAX:

@@ -1,7 +1,7 @@
 """How many connections there may be, and how many a second. Pure; time is an argument.
 
-As in Apache Kafka (KIP-402, 612): a listener at a limit accepts nobody until one leaves, or until its rate allows another, and
-clients wait in the kernel's queue. The listener between brokers is protected from the clients of others: it accepts when the
+As in Apache Kafka (KIP-402, 612): a listener at a limit accepts no connection until one leaves, or until its rate allows another,
+and clients wait in the kernel's queue. The listener between brokers is protected from the clients of others: it accepts when the
 broker is full, and the connection of another listener that was used least recently has to go. An address that has all
 the connections that it may have is turned away.
 """
@@ -20,14 +20,14 @@ NO_LIMIT: Final = 2**31 - 1
 
 
 class AdmissionLimits(NamedTuple):
-    """What an operator has set."""
+    """The limits that an operator has set."""
 
     connections_max: int
     """Of all listeners together. The protected one is not held to it."""
     protected: str | None = None
     """The listener between brokers; None if there is only one listener."""
     protected_max: int = NO_LIMIT
-    """Connections of the protected listener, whatever is set: what the process can bear."""
+    """Connections of the protected listener: the number that the process can bear, also if more are set."""
     of_listener: Mapping[str, int] = MappingProxyType({})
     of_address: int = NO_LIMIT
     of_addresses: Mapping[str, int] = MappingProxyType({})
@@ -37,7 +37,7 @@ class AdmissionLimits(NamedTuple):
     rates: Mapping[str, int] = MappingProxyType({})
     """By listener, the protected one, too."""
     window_s: float = 1.0
-    """So many seconds' worth of a rate may come at once. Nobody waits longer for a rate."""
+    """So many seconds' worth of a rate may come at once. No connection waits longer for a rate."""
 
 
 def pace(rate: int, window_s: float, now_s: float) -> Bucket:
@@ -73,7 +73,7 @@ class Admission:
             self._pace = pace(limits.rate, limits.window_s, now_s)
 
     def wait_s(self, listener: str, now_s: float) -> float:
-        """How long a listener accepts nobody: 0 if it may accept, and infinity if a connection has to leave first."""
+        """How long a listener accepts no connection: 0 if it may accept, and infinity if a connection has to leave first."""
         limits = self.limits
         own = self.by_listener.get(listener, 0)
         if own >= limits.of_listener.get(listener, NO_LIMIT):
@@ -99,7 +99,7 @@ class Admission:
         return True
 
     def turned_back(self, listener: str, now_s: float) -> None:
-        """Who entered last is turned away by the rate of its address: it has not been counted, and takes nobody's turn."""
+        """The last connection is refused by the rate of its address: it is not counted, and takes no turn of others."""
         for one in self._paces_of(listener):
             one.take(-1, now_s)
 

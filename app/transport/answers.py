@@ -20,7 +20,7 @@ class Answers:
         self._due: dict[ConnectionCore, None] = {}
 
     def due(self, connection: ConnectionCore) -> None:
-        """Let the connection hand over what is done, soon."""
+        """Let the connection hand over its finished responses, soon."""
         if not self._due:
             self._loop.call_soon(self._tell)
         self._due[connection] = None

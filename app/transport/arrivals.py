@@ -1,8 +1,8 @@
 """Connections whose client is not known yet: how many there may be, and for how long.
 
 A TLS handshake or a login that is never finished costs memory and a descriptor, and anybody can begin one. So each has a deadline,
-and beyond the limit a new one takes the place of the oldest. Then a flood of unfinished ones keeps nobody out who finishes soon,
-and clients that are known are not touched.
+and beyond the limit a new one takes the place of the oldest. Then a flood of unfinished ones does not keep out clients that
+finish soon, and clients that are known are not touched.
 """
 
 from __future__ import annotations

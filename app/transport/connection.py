@@ -45,7 +45,7 @@ class Gate(Protocol):
 
 
 class Surroundings(Protocol):
-    """What the connections of a server share, and what they tell it."""
+    """The parts that the connections of a server share, and their reports to it."""
 
     loop: asyncio.AbstractEventLoop
     buffers: BufferPool
@@ -159,10 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self.room_made()
 
-    # --- what the core has for it --------------------------------------------------------------------------------
+    # --- output of the core --------------------------------------------------------------------------------------
 
     def _settle(self, left: bool) -> None:
-        """Hand over what is ready, let the core go on with what is ``left``, and do what it has decided."""
+        """Hand over ready responses, let the core serve the bytes that are ``left``, and carry out its decision."""
         core = self.core
         while self._flush() and left:
             left = core.go_on()
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _flush(self) -> bool:
-        """Hand to the transport what is ready, unless it has not taken the last. False if the connection has ended."""
+        """Hand ready responses to the transport, unless it has not taken the last. False if the connection has ended."""
         core = self.core
         if core.closed:
             return False
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         self.send_on()
 
     def room_made(self) -> None:
-        """The client has read: there is room for what is to be sent."""
+        """The client has read: there is room for more."""
         if not self.core.closed:
             self.active_s = self.server.loop.time()
             self.send_on()
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._write_paused or sending.full or not (waits_for_answers or sending.reading)
 
     def fail(self, line: str) -> None:
-        """Say why in one line, and close once the transport has written what it was given."""
+        """Say why in one line, and close once the transport has written everything."""
         self._end(Ending(line, at_once=False))
 
     def abort(self) -> None:
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(Ending(None, at_once=True))
 
     def close(self) -> None:
-        """Close once the transport has written what it was given."""
+        """Close once the transport has written everything."""
         if not self.core.closed:
             self._transport.close()
             self.connection_lost(None)
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if ending.line is not None:
             self.server.connection_metrics.broken.value += 1
-            # One that sends what nobody understands sends it again and again.
+            # A client of malformed requests sends them again and again.
             host = core.peer.rpartition(":")[0] or core.peer
             self.server.faults.met(BROKEN, host, ending.line, burst=BROKEN_TOLD)
         if ending.at_once:

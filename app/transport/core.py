@@ -1,4 +1,4 @@
-"""One client's connection without its socket: what came in goes to whoever serves it, what is to leave comes out, in order.
+"""One client's connection without its socket: bytes go in and are served, responses come out in order.
 
 Pure: it does no input or output, has no event loop, and is told the time. Its owner, the shell (``connection.py``), reads bytes
 into ``get_buffer``, says how many came (``received``), hands ``out`` and ``pieces`` to the client when it may, and obeys ``reads``
@@ -11,9 +11,9 @@ reads fill directly, so that a frame of 100 MiB is received without a copy. It c
 and no read brings more than was claimed. Record bytes are passed on as slices of the receive buffer. The next read overwrites it,
 so code that works past the callback makes a copy.
 
-**Served at once.** ``serve`` is the subclass's: it is given the bytes that are here and answers what it can within the call. A
-request that has to wait takes a ``Slot``, which holds its place in the order of responses. It says whether requests behind it may
-be served meanwhile; if not, the parsing of this connection stops until it is answered.
+**Served at once.** ``serve`` is the subclass's: it gets the bytes that are here and serves as many requests as it can within the
+call. A request that has to wait takes a ``Slot``, which holds its place in the order of responses. It says whether requests
+behind it may be served meanwhile; if not, the parsing of this connection stops until it is answered.
 
 **Out.** The responses of one call leave in one write, those with file ranges piece by piece (``sending.py``). While a client does
 not read its answers, its requests are not read either.
@@ -58,7 +58,7 @@ class Meter(Protocol):
 
 
 class Shared(Protocol):
-    """What the connections of a server share, as far as the core needs it."""
+    """The shared parts of a server's connections that the core needs."""
 
     scratch: memoryview
     buffers: BufferPool
@@ -117,9 +117,9 @@ class Ending:
 
     def __init__(self, line: str | None, *, at_once: bool) -> None:
         self.line = line
-        """What its client did wrong; None if nothing."""
+        """The fault of its client; None if there is none."""
         self.at_once = at_once
-        """Without writing what is ready."""
+        """Without writing ready responses."""
 
 
 def nobody() -> None:
@@ -210,7 +210,7 @@ class ConnectionCore(ABC):
         self.closed = False
 
     def lost(self) -> None:
-        """The connection has ended: nothing leaves any more, and what waits for it is told."""
+        """The connection has ended: nothing leaves any more, and its waits are told."""
         if self.closed:
             return
         self.closed = True
@@ -244,14 +244,14 @@ class ConnectionCore(ABC):
     def received(self, nbytes: int, now_s: float) -> bool:
         """So many bytes are in ``get_buffer``: serve the whole frames.
 
-        Returns whether something is left: then the shell hands over what is ready, and calls ``go_on``.
+        Returns whether something is left: then the shell hands over ready responses, and calls ``go_on``.
         """
         own = self._own
         self.started_s = now_s
         return self._serve(self.server.scratch if own is None else own, 0, self._filled + nbytes)
 
     def go_on(self) -> bool:
-        """The shell has handed over what it could: serve what is left, or keep it. Returns as ``received``."""
+        """The shell has handed over as much as it could: serve the bytes that are left, or keep them. Returns as ``received``."""
         if self._left is None:
             return False
         view, position, end, stopped_for_answers = self._left
@@ -263,7 +263,7 @@ class ConnectionCore(ABC):
         return False
 
     def resume(self, now_s: float) -> bool:
-        """Serve what was held back, and read on, once nothing stands in the way. Returns as ``received``."""
+        """Serve bytes that were held back, and read on, once nothing stands in the way. Returns as ``received``."""
         if self.reads or self.closed or self.ending is not None or self._waits_for_memory:
             return False
         own = self._own
@@ -370,7 +370,7 @@ class ConnectionCore(ABC):
                 self.server.hold(-size)
 
     def is_congested(self) -> bool:
-        """Whether no request may be served now, whatever it is."""
+        """Whether no request of any kind may be served now."""
         return bool(self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX or len(self._slots) >= SLOTS_MAX)
 
     @property
@@ -532,7 +532,7 @@ class ConnectionCore(ABC):
     # --- the end -------------------------------------------------------------------------------------------------
 
     def fail(self, line: str) -> None:
-        """Say why in one line, and close after what was already answered has been written."""
+        """Say why in one line, and close after responses that are ready have been written."""
         self._end(Ending(line, at_once=False))
 
     def abort(self) -> None:

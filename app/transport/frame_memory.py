@@ -1,20 +1,21 @@
 """The memory of request frames that are still arriving, over all connections. Pure: it is told when a second has passed.
 
-A client announces how long its frame is, and may then send nothing. So a frame claims memory as it arrives: ``AHEAD`` times what is
-here, and at least ``CLAIM_BYTES_MIN``, never more than it is long. What a client only announces delays nobody.
+A client announces how long its frame is, and may then send nothing. So a frame claims memory as it arrives: ``AHEAD`` times the
+bytes that are here, and at least ``CLAIM_BYTES_MIN``, never more than it is long. A mere announcement delays no other client.
 
 **If the memory is full**, connections that want more are not read until some is free, in the order in which they asked. The frame
-that has been arriving for longest always gets what it needs. So frames come to their end even if all memory is in unfinished ones.
+that has been arriving for longest always gets the memory that it needs. So frames come to their end even if all memory is in
+unfinished ones.
 
 **A client that stops in the middle of its frame** keeps memory from others. While one waits, ``ended_after_a_second`` names the
 connections that have not received a byte for two seconds, and the longest arriving one if it is slow.
 
-**A connection that is not read**, because it is throttled or its answers have to leave first, may hold back what one read brought.
-That delays nobody either: each connection has one read at most, and many throttled clients would shut out all others. What is held
-back of a longer frame counts as the frame did.
+**A connection that is not read**, because it is throttled or its answers have to leave first, may hold back the bytes of one read.
+That delays no other client either: each connection has one read at most, and many throttled clients would shut out all others.
+What is held back of a longer frame counts as the frame did.
 
-**Before a login** frames have memory of their own, which is small. If it is full, nobody waits: the connection whose frame has been
-arriving for longest is ended, as with too many connections of unknown clients (``arrivals.py``).
+**Before a login** frames have memory of their own, which is small. If it is full, no connection waits: the connection whose frame
+has been arriving for longest is ended, as with too many connections of unknown clients (``arrivals.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLAIM_BYTES_MIN: Final = 64 * KIB
 UNPROVEN_BYTES_MAX: Final = 16 * MIB
 """Of frames before a login, over all connections. A login of up to 16 KiB takes none of it."""
 SECOND_BYTES_MIN: Final = 64 * KIB
-"""What the longest arriving frame has to receive in a second while others wait."""
+"""Bytes that the longest arriving frame has to receive in a second while others wait."""
 SILENT_SECONDS: Final = 2
 WOKEN_AT_ONCE_MAX: Final = 32
 
@@ -59,7 +60,7 @@ C = TypeVar("C", bound=Arriving)
 
 
 def claim_bytes(arrived: int, total: int, claimed: int = 0) -> int:
-    """What a frame of ``total`` bytes claims of which so many are here. It claims more once half of what it has ``claimed`` is."""
+    """The claim of a frame of ``total`` bytes of which so many are here. It claims more once half of what it has ``claimed`` is."""
     return claimed if 2 * arrived < claimed else min(total, max(AHEAD * arrived, CLAIM_BYTES_MIN))
 
 
@@ -71,7 +72,7 @@ class _Claim:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.seen_bytes = -1
-        """What had arrived when the last second ended; -1 if the connection has not been read ever since."""
+        """Bytes that had arrived when the last second ended; -1 if the connection has not been read ever since."""
         self.silent_seconds = 0
 
 
@@ -83,10 +84,10 @@ class FrameMemory(Generic[C]):
         self._max = bytes_max
         self._unproven_max = unproven_bytes_max
         self.bytes = 0
-        """What is claimed, and what requests keep past their frames."""
+        """Claimed bytes, and bytes that requests keep past their frames."""
         self.unproven_bytes = 0
         self.held_bytes = 0
-        """What connections hold back that are not read."""
+        """Bytes that connections hold back which are not read."""
         self._claims: dict[C, _Claim] = {}
         """The longest arriving first."""
         self._unproven: dict[C, int] = {}
@@ -143,7 +144,7 @@ class FrameMemory(Generic[C]):
         assert self.bytes >= 0
 
     def hold(self, size_bytes: int) -> None:
-        """A connection that is not read holds back so many bytes; negative if it no longer does. Nobody waits for them."""
+        """A connection that is not read holds back so many bytes; negative if it no longer does. No frame waits for them."""
         self.held_bytes += size_bytes
         assert self.held_bytes >= 0
 
@@ -168,8 +169,8 @@ class FrameMemory(Generic[C]):
         return bool(waiting)
 
     def ended_after_a_second(self) -> list[C]:
-        """A second has passed in which somebody waited. Returns: connections to be ended, because their clients have stopped or are
-        too slow. A connection that was not read for all of the second is none of them."""
+        """A second has passed in which a connection waited. Returns: connections to be ended, because their clients have stopped
+        or are too slow. A connection that was not read for all of the second is none of them."""
         ended = []
         for place, (connection, claim) in enumerate(self._claims.items()):
             arrived, seen = connection.arrived_bytes, claim.seen_bytes

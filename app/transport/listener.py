@@ -54,11 +54,11 @@ class Listener:
 
     @property
     def paused(self) -> bool:
-        """Whether it accepts nobody until ``resume``."""
+        """Whether it accepts no connection until ``resume``."""
         return not self._wanted
 
     def pause(self) -> None:
-        """Accept nobody until ``resume``."""
+        """Accept no connection until ``resume``."""
         self._wanted = False
         self._shut()
 

@@ -1,4 +1,4 @@
-"""What is counted of connections."""
+"""Counters of connections."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The two ways for a connection's file ranges: into the socket itself, or through the loop's transport.
 
 A transport takes bytes that are in memory. A socket also takes a range of a file (``sendfile``). The pages then go from the page
-cache to the network and are not copied through this process. A socket takes only what it has room for, so a client that does not
-read costs no buffer.
+cache to the network and are not copied through this process. A socket takes only as many bytes as it has room for, so a client
+that does not read costs no buffer.
 
 The descriptor belongs to the transport, which goes on reading from it and writes the answers that have no ranges. Both ways into
 the socket keep their order because one is used only when the other has nothing left to send.
@@ -30,7 +30,7 @@ PIECE_BYTES: Final = 1 * MIB + 64 * KIB
 """A fetched partition of the usual size and its header in one go."""
 PIECE_BYTES_MIN: Final = 16 * KIB
 KERNELS_CHOICE: Final = -1
-"""In place of the size of a send buffer: whatever the kernel thinks of."""
+"""In place of the size of a send buffer: the kernel's own choice."""
 FEW_READERS: Final = 4
 """So many times the size of each of many has one reader; as many or more are many."""
 EVENTS_MAX: Final = 16
@@ -49,13 +49,13 @@ class Outlet(Protocol):
     def send(self, data: Buffer, more: bool) -> int:
         """Take bytes from the start of ``data``, which is the caller's again afterwards.
 
-        ``more``: the next call follows at once, so what is taken need not leave by itself.
+        ``more``: the next call follows at once, so these bytes need not leave by themselves.
         Returns: how many were taken, or ``FULL``. Raises: OSError if the client has gone.
         """
         ...
 
     def send_file(self, descriptor: int, position: int, length: int) -> int:
-        """Take bytes of a file by reference: what is written over them before they have left may be sent in their place.
+        """Take bytes of a file by reference: bytes that overwrite them before they have left may be sent in their place.
 
         Returns: how many were taken, 0 where the file ends early, or ``FULL``.
         Raises: ConnectionError, TimeoutError if the client has gone; OSError if the file cannot be read.
@@ -63,7 +63,7 @@ class Outlet(Protocol):
         ...
 
     def close(self) -> None:
-        """The connection ends: nothing is sent any more, nobody is called back."""
+        """The connection ends: nothing is sent any more, and no callback is called."""
         ...
 
 
@@ -75,7 +75,7 @@ class TransportOutlet:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._copies = not getattr(transport, "takes_views", False)
-        """Whether the transport may keep what it is given."""
+        """Whether the transport may keep the bytes that it gets."""
         self.takes_files = False
         self.piece_bytes = PIECE_BYTES
 
@@ -109,7 +109,7 @@ class SocketOutlet:
     def __init__(self, descriptor: int, room: RoomWatch, on_room: Callable[[], None], buffers: SendBuffers) -> None:
         """``buffers`` say how large the socket's is to be, from the first file range on.
 
-        Who is sent copies alone has no use for a small one: what there is no room for is copied once more.
+        A client of copies alone has no use for a small one: bytes without room are copied once more.
         """
         self._descriptor = descriptor
         self._socket = socket.socket(fileno=descriptor)
@@ -185,7 +185,7 @@ class SendBuffers:
 class RoomWatch:
     """Calls back when a socket that was full takes bytes again. One for all connections of a loop.
 
-    The loop watches the sockets for reading and lets nobody else register them. So this object has an epoll of its own, which the
+    The loop watches the sockets for reading and lets no other code register them. So this object has an epoll of its own, which the
     loop watches as one more descriptor. It is edge-triggered, so a socket is registered once, however often it is full.
     """
 
@@ -222,7 +222,7 @@ class RoomWatch:
 
 
 def room_watch(loop: asyncio.AbstractEventLoop) -> RoomWatch | None:
-    """What ``SocketOutlet`` needs, where the system has it."""
+    """The system calls of ``SocketOutlet``, where the system has them."""
     return RoomWatch(loop) if sys.platform == "linux" else None
 
 

@@ -1,8 +1,9 @@
 """How much time of the event loop replays may take.
 
 A reader of history (a replay) reads as fast as it is answered. Its answers go through the same event loop, on the same cores, as
-the records of producers. So while others keep the loop busy, replays share a part of what they leave. After each answer a replay
-rests: the longer the answer took and the busier the loop is, the longer it rests. If nobody else is there, replays never wait.
+the records of producers. So while others keep the loop busy, replays share a part of the time that is left. After each answer a
+replay rests: the longer the answer took and the busier the loop is, the longer it rests. If there is no other work, replays never
+wait.
 
 ``ReplayPace`` decides, from times that it is told. ``ReplayTurns`` is the queue, in order of arrival, with one timer. Times are
 wall time within callbacks. On a machine with too few cores the same work takes longer, so replays rest longer. That is intended:
@@ -37,7 +38,7 @@ class ReplayPace:
 
     def __init__(self) -> None:
         self.others_s = 0.0
-        """Time that all other requests have taken so far. Whoever serves them adds to it."""
+        """Time that all other requests have taken so far. Their servers add to it."""
         self._seen_s = 0.0
         self._seen_at_s = -math.inf
         self._busy = 0.0
@@ -76,7 +77,7 @@ class ReplayTurns:
         self.elapsed_s = elapsed_s
         self.pace = ReplayPace()
         self._places: dict[object, Callable[[], None] | None] = {}
-        """By client, what to call when its turn has come; None while it does not wait."""
+        """By client, the callback for its turn; None while it does not wait."""
         self._called: set[object] = set()
         """Whose turn it is, until they take it."""
         self._timer: asyncio.TimerHandle | None = None

@@ -2,8 +2,8 @@
 
 A range that is in the page cache goes from there into the socket by ``sendfile``. Parts that are short, or must not be sent by
 reference, are copied into one pooled buffer with their neighbours, and leave in one write. The buffer is given back at once. Bytes
-for which the socket has no room are read again later. The thread pool reads what the page cache does not have. So a client that
-does not read its responses costs its place in the queue, and no buffer.
+for which the socket has no room are read again later. The thread pool reads bytes that the page cache does not have. So a client
+that does not read its responses costs its place in the queue, and no buffer.
 
 At most ``SEND_BURST_BYTES`` are sent to one connection before the others have their turn.
 """
@@ -45,7 +45,7 @@ class SendableRange(Protocol):
         ...
 
     def read_nowait(self, start: int, into: memoryview) -> int:
-        """Read what the page cache has at ``start`` of the range. Returns the bytes read, or -1 if only the disk has them."""
+        """Read the cached bytes at ``start`` of the range. Returns the bytes read, or -1 if only the disk has them."""
         ...
 
     def read(self, start: int, into: memoryview) -> int:
@@ -63,7 +63,7 @@ Parts: TypeAlias = "bytes | list[Part] | None"
 
 
 class SenderParts(Protocol):
-    """What the connections of a server share, as far as sending needs it."""
+    """The shared parts of a server's connections that sending needs."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -78,7 +78,7 @@ class SenderParts(Protocol):
 
 
 class Closes(Protocol):
-    """What a task needs until its end."""
+    """Resources that a task keeps until its end."""
 
     def close(self) -> None: ...
 
@@ -108,7 +108,7 @@ class Sending:
     __slots__ = ("_connection", "_looked_at", "_outlet", "_start", "full", "parts", "reading")
 
     def __init__(self, connection: Sender, outlet: Outlet, parts: deque[Part]) -> None:
-        """``parts`` are what is to be sent, in order; the connection adds to them, this takes from them.
+        """``parts`` are to be sent in order; the connection adds to them, this takes from them.
 
         ``outlet`` calls the connection's ``room_made`` when a way that was full takes bytes again.
         """
@@ -116,7 +116,7 @@ class Sending:
         self._outlet = outlet
         self.parts = parts
         self._start = 0
-        """What of the first part is sent already."""
+        """Bytes of the first part that are sent already."""
         self._looked_at: tuple[SendableRange, int, int, float] | None = None
         """The last ``reference``: its range, the descriptor, up to where in the range it holds, and until when."""
         self.full = False
@@ -133,7 +133,7 @@ class Sending:
         self._outlet.close()
 
     def push(self) -> None:
-        """Send what can be sent now. The rest follows by itself, through the connection's ``room_made`` or ``send_on``."""
+        """Send as much as possible now. The rest follows by itself, through the connection's ``room_made`` or ``send_on``."""
         if self.reading:
             return
         connection = self._connection
@@ -194,12 +194,12 @@ class Sending:
         if length < SENDFILE_BYTES_MIN:
             return -1
         descriptor = part.reference(start, length)
-        # What is not there is looked for again when some of it was copied, since the disk has been asked for it.
+        # Missing bytes are looked for again when some of it was copied, since the disk has been asked for it.
         self._looked_at = (part, descriptor, start + (length if descriptor >= 0 else 1), now_s + CACHED_FOR_S)
         return descriptor
 
     def _send_by_reference(self, part: SendableRange) -> int | None:
-        """As ``Outlet.send_file``; None if what comes next of this range is to be copied."""
+        """As ``Outlet.send_file``; None if the next bytes of this range are to be copied."""
         start = self._start
         descriptor = self._reference(part, start)
         if descriptor < 0:
@@ -215,7 +215,7 @@ class Sending:
             return None
 
     def _send_copy(self) -> int | None:
-        """As ``Outlet.send``, with what is in memory. 0 if a file ends early; None if only the disk has the bytes."""
+        """As ``Outlet.send``, with the cached bytes. 0 if a file ends early; None if only the disk has the bytes."""
         buffers = self._connection.server.buffers
         buffer = buffers.take(SEND_BYTES)
         filled, piece_bytes = 0, self._outlet.piece_bytes
@@ -262,7 +262,7 @@ class Sending:
         self._start = start
 
     async def _send_from_disk(self, part: SendableRange, start: int) -> None:
-        """Read on a pool thread what the page cache does not have, send as much as there is room for, and go on."""
+        """Read bytes that are not cached on a pool thread, send as much as there is room for, and go on."""
         connection = self._connection
         buffers = connection.server.buffers
         buffer = buffers.take(SEND_BYTES)

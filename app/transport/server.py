@@ -1,4 +1,4 @@
-"""All connections of a broker, of every listener: accepting them, what they share, and their limits."""
+"""All connections of a broker, of every listener: accepting them, their shared parts, and their limits."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class ServerLimits(NamedTuple):
 
 
 class Ends(Protocol):
-    """What can end a connection, from its first byte on."""
+    """A way to end a connection, from its first byte on."""
 
     def abort(self) -> None: ...
 
 
 class Place(NamedTuple):
-    """What a connection is counted as."""
+    """The counts that a connection belongs to."""
 
     listener: str
     address: str
@@ -142,8 +142,8 @@ class Server:
         """Accept connections on a socket that is bound, which is the server's from now on; may be called for several.
 
         Args:
-            make: makes what serves a connection of this socket.
-            name: what the cores of these connections have as ``listener``.
+            make: makes the core of a connection of this socket.
+            name: the ``listener`` of the cores of these connections.
         Returns the port. Raises: OSError if it cannot be listened on.
         """
         if not self._listeners:
@@ -175,7 +175,7 @@ class Server:
         self._turned_away.clear()
 
     async def close(self) -> None:
-        """Stop listening and close every connection. Requests that wait are dropped; what they have appended stays."""
+        """Stop listening and close every connection. Requests that wait are dropped; their appends stay."""
         self._closed = True
         self.stop_listening()
         self.close_connections()
@@ -189,7 +189,7 @@ class Server:
             self.room_watch = None
 
     def close_connections(self) -> None:
-        """Close every connection once its transport has written what it was given."""
+        """Close every connection once its transport has written everything."""
         for connection in tuple(self._connections):
             connection.close()
 
@@ -199,8 +199,8 @@ class Server:
         connection: Connection | ConnectionCore,
         *inner: Closes,
     ) -> None:
-        """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` is what ``work`` awaits or
-        keeps: it is closed when ``work`` has ended, also if that is cancelled before its first step."""
+        """Run a request that waits. A bug in it ends its connection, and nothing else. ``inner`` are the objects that ``work``
+        awaits or keeps: it is closed when ``work`` has ended, also if that is cancelled before its first step."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(done, connection))
@@ -224,7 +224,7 @@ class Server:
         """A client has connected, and nothing of it has been read. Count its connection until ``lost``.
 
         Args:
-            connection: what will serve it; may be asked again for the same one.
+            connection: the protocol that will serve it; may be asked again for the same one.
             ends: ends it, at any time.
         Returns: False if it is turned away. ``transport`` has another protocol then, and ``connection`` is of no use.
         """
@@ -338,7 +338,7 @@ class Server:
 
     @property
     def _waits(self) -> bool:
-        """Whether a listener accepts nobody for now."""
+        """Whether a listener accepts no connection for now."""
         return any(listener.paused for listener in self._listeners)
 
     def _schedule_idle_check(self) -> None:
@@ -359,10 +359,10 @@ class Server:
         for connection in tuple(self._connections):
             connection.doubt_ended()
 
-    # --- memory of what has arrived -------------------------------------------------------------------------------
+    # --- memory of arrived bytes ----------------------------------------------------------------------------------
 
     def set_scratch_aside(self) -> bool:
-        """Keep what is in ``scratch``, which is another buffer from now on. Returns: False if it cannot be kept."""
+        """Keep the bytes in ``scratch``, which is another buffer from now on. Returns: False if it cannot be kept."""
         if len(self._set_aside) >= SET_ASIDE_MAX:
             return False
         self._set_aside.append(self.scratch)
@@ -370,7 +370,7 @@ class Server:
         return True
 
     def take_scratches_back(self) -> None:
-        """What was set aside is needed no more."""
+        """The buffers that were set aside are free again."""
         for scratch in self._set_aside:
             self.buffers.give_back(scratch)
         self._set_aside.clear()
@@ -395,11 +395,12 @@ class Server:
         self._wake_soon()
 
     def hold(self, size_bytes: int) -> None:
-        """Count what a connection holds back of one read; negative if it no longer does. Arriving frames of others do not wait."""
+        """Count bytes that a connection holds back of one read; negative if it no longer does. Arriving frames of others do not
+        wait."""
         self.frames.hold(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Count memory that a request keeps past its frame, until ``unreserve``. Nobody waits here; arriving frames do."""
+        """Count memory that a request keeps past its frame, until ``unreserve``. No call waits here; arriving frames do."""
         self.frames.keep(size_bytes)
 
     def unreserve(self, size_bytes: int) -> None:

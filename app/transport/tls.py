@@ -1,4 +1,4 @@
-"""TLS between a socket and a connection: bytes that came are decrypted into the core's buffer, what leaves is encrypted.
+"""TLS between a socket and a connection: received bytes are decrypted into the core's buffer, sent bytes are encrypted.
 
 ``TlsLink`` is the protocol of the loop's transport, and the transport of a ``Connection``, which is not made before the handshake
 is done. It encrypts in memory (``ssl.MemoryBIO``) and not by the loop's own TLS. So a client is known from its first byte, and
@@ -7,7 +7,7 @@ reads them, and all that is there is handed over in one call.
 
 No file goes out by ``sendfile``. Pieces are encrypted from where they lie in memory, a megabyte at a time.
 
-A client chooses how many records of TLS its bytes are cut into, and what is in them. A change of keys has 27 bytes and costs 50
+A client chooses how many records of TLS its bytes are cut into, and their kinds. A change of keys has 27 bytes and costs 50
 microseconds, so one read could have ten thousand of them, before any login. So OpenSSL is given ``RECORDS_PER_TURN`` records. The
 rest of the read follows in later turns of the loop. The lengths of records can be read in every version of TLS.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SCRATCH_BYTES: Final = 256 * KIB
 """One read of encrypted bytes; the buffer is shared by all connections of a loop."""
 UNSENT_BYTES_MAX: Final = 2 * MIB
-"""Of encrypted bytes that the client does not take: beyond this nothing is read from it, not even what TLS itself answers."""
+"""Of encrypted bytes that the client does not take: beyond this nothing is read from it, not even for replies of TLS itself."""
 
 
 RECORDS_PER_TURN: Final = 256
@@ -41,7 +41,7 @@ LENGTH_AT: Final = 3
 
 
 class Inner(Protocol):
-    """What is served over a link: a ``Connection``, or one of HTTP."""
+    """The protocol over a link: a ``Connection``, or one of HTTP."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -60,7 +60,7 @@ Served_contra = TypeVar("Served_contra", bound=Inner, contravariant=True)
 
 
 class TlsServer(Protocol[Served_contra]):
-    """What the links of a server share."""
+    """The shared parts of the links of a server."""
 
     arrivals: Arrivals
     tls_scratch: memoryview
@@ -112,7 +112,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     )
 
     takes_views: ClassVar = True
-    """``write`` keeps nothing of what it is given."""
+    """``write`` keeps none of its bytes."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         self._record_left = 0
         """Bytes of the last record that OpenSSL was given in part."""
         self._rest = b""
-        """What came and has to wait for the next turn. Nothing is read meanwhile."""
+        """Received bytes that wait for the next turn. Nothing is read meanwhile."""
         self._reads_soon = False
 
     # --- the loop's transport -------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         self._let_go(exc)
 
     def _let_go(self, exc: BaseException | None) -> None:
-        # The connection holds the link as its transport. Cut here, both go at once with what OpenSSL keeps for them, and do not
-        # wait for a garbage collection, which a broker makes rarely.
+        # The connection holds the link as its transport. Cut here, both go at once with the memory that OpenSSL keeps for them,
+        # and do not wait for a garbage collection, which a broker makes rarely.
         inner, self._inner = self._inner, None  # type: ignore[assignment]
         if inner is not None and self._shaken:
             inner.connection_lost(exc)
@@ -249,7 +249,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     # --- in -------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Decrypt what came, as long as the connection wants bytes."""
+        """Decrypt received bytes, as long as the connection wants them."""
         inner = self._inner
         read: Callable[[int, memoryview], int] = self._tls.read  # type: ignore[assignment] # with a buffer it counts
         received = self._received
@@ -275,11 +275,11 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
             if filled:
                 inner.buffer_updated(filled)
             if left:
-                # What came before the break may have ended it for another reason.
+                # Bytes before the break may have ended it for another reason.
                 if self._broken and not (self._closing or self._lost):
                     self._server.tls_broken(self._host, self._broken)
                 self.abort()
-                # At once: what it has not served yet is no further reason to end it.
+                # At once: bytes that it has not served yet are no further reason to end it.
                 self._let_go(None)
                 return
             if filled < room:
@@ -289,7 +289,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
         self._regulate()
 
     def _regulate(self) -> None:
-        """Read from the socket only if somebody wants bytes, and while the client takes what is sent to it."""
+        """Read from the socket only if the connection wants bytes, and while the client reads."""
         if self._closing or self._lost:
             return
         waits = self._paused or bool(self._rest) or self._raw.get_write_buffer_size() > UNSENT_BYTES_MAX
@@ -355,7 +355,7 @@ class TlsLink(asyncio.BufferedProtocol, Generic[Served]):
     def resume_reading(self) -> None:
         if self._paused:
             self._paused = False
-            # What was decrypted but not taken is inside of OpenSSL: no event of the socket will tell of it.
+            # Bytes that were decrypted and not taken are inside of OpenSSL: no event of the socket will tell of it.
             self._read_soon()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@
 
 A section is a run of whole batches of one partition, exactly the bytes of its log. A partition has at most one section in an
 object. The footer has the fields of every batch that a take-over needs, and now and then the state of a partition's producers, so
-nobody has to read a section to know where a partition ends. A **seal** is an object without sections: it ends the log.
+no section has to be read to find the end of a partition. A **seal** is an object without sections: it ends the log.
 
 Numbers are little-endian, in columns at multiples of eight bytes, as in ``.seg`` objects. Every byte is covered: sections follow
 one another from 0 to the footer, each has a CRC-32C, and the footer's CRC covers the footer and its length.
@@ -75,14 +75,14 @@ NO_COORDINATOR: Final = -1
 
 
 class Kind(IntEnum):
-    """What an object is."""
+    """The kinds of objects."""
 
     RECORDS = 0
     SEAL = 1
 
 
 class Marker(IntEnum):
-    """What a batch ends. The numbers of the control types are Kafka's."""
+    """The transaction markers. The numbers of the control types are Kafka's."""
 
     NONE = -1
     ABORT = 0
@@ -90,7 +90,7 @@ class Marker(IntEnum):
 
 
 class BatchFields(NamedTuple):
-    """What a footer says of one batch."""
+    """The fields of one batch in a footer."""
 
     base_offset: Offset
     size_bytes: int
@@ -125,7 +125,7 @@ class OlderBatch(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """What a log knows besides its records, as of one offset."""
+    """The state of a log besides its records, as of one offset."""
 
     offset: Offset
     leader_epochs: tuple[EpochStart, ...]
@@ -210,7 +210,7 @@ class SectionDraft(NamedTuple):
 def batch_fields(
     header: BatchHeader, marker: int = Marker.NONE, coordinator_epoch: int = NO_COORDINATOR
 ) -> BatchFields:
-    """What a footer says of a batch with this header. ``marker``: of a control batch that ends a transaction."""
+    """The footer's fields of a batch with this header. ``marker``: of a control batch that ends a transaction."""
     return BatchFields(
         header.base_offset,
         header.size_bytes,
@@ -230,7 +230,7 @@ def batch_fields(
 def encode_object(
     wal: WalId, number: int, nonce: bytes, created_ms: TimestampMs, drafts: Sequence[SectionDraft]
 ) -> tuple[bytes, WalFooter]:
-    """The bytes of an object with records, and what a reader finds in its footer. ``drafts`` has at least one section."""
+    """The bytes of an object with records, and the footer as a reader decodes it. ``drafts`` has at least one section."""
     data = write_object(wal, number, nonce, created_ms, drafts)
     sections: list[Section] = []
     position = 0
@@ -357,7 +357,7 @@ assert len(_OLDER_COLUMNS) == len(OlderBatch._fields)
 
 BATCH_FOOTER_BYTES: Final = sum(width for _, width in _BATCH_COLUMNS)
 SECTION_FOOTER_BYTES: Final = 16 + sum(width for _, width in _SECTION_COLUMNS)
-"""What a batch and a section add to a footer, but for its state."""
+"""Bytes that a batch and a section add to a footer, without its state."""
 
 
 def _footer_crc(body: bytes | memoryview) -> int:
@@ -489,7 +489,7 @@ class _StateReader(_Columns):
 
 
 def decode_state(data: bytes | memoryview, where: str) -> PartitionState:
-    """What ``encode_state`` made. Raises: CorruptionError."""
+    """Decode the bytes of ``encode_state``. Raises: CorruptionError."""
     return _StateReader(memoryview(data), f"{where}: its state").state()
 
 

@@ -18,13 +18,13 @@ from app.wal.format import TAIL_BYTES, WalFooter, decode_footer, decode_whole, f
 T = TypeVar("T")
 
 REQUEST_S: Final = 10.0
-"""A request that takes longer is undecided. It may still be applied: whoever sent it repeats it."""
+"""A request that takes longer is undecided. It may still be applied: its caller repeats it."""
 
 WHOLE_S: Final = 30.0
 """The same for a whole object, of 8 MiB by default."""
 
 READS: Final = 3
-"""So often bytes are read that are not what was written, before that is taken for damage: the transfer may be damaged, and not the
+"""So often wrong bytes are read before they count as damage: the transfer may be damaged, and not the
 object. One flipped bit on its way would else end a log, or take partitions offline."""
 
 FOOTERS_AT_ONCE: Final = 64
@@ -120,7 +120,7 @@ async def read_footers(
     into: dict[int, WalFooter] | None = None,
     turns: asyncio.Semaphore | None = None,
 ) -> dict[int, WalFooter]:
-    """The footers of these objects, without those that are missing. ``sizes``: what a LIST said. ``into`` gets each that is read,
+    """The footers of these objects, without those that are missing. ``sizes``: from a LIST. ``into`` gets each that is read,
     also if others cannot be. ``turns``: for each request, if others share them.
 
     Raises: StorageUnavailable, CorruptionError.

@@ -1,4 +1,5 @@
-"""The owner of a write-ahead log: puts what the writer cuts, and tells what counts. A thin shell around ``WalWriter``."""
+"""The owner of a write-ahead log: puts the objects that the writer cuts, and reports acknowledged ones. A thin shell around
+``WalWriter``."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class WalOwner:
     async def run(self) -> None:
         """Write until the log has ended, and everything below its end is acknowledged: then another broker epoch goes on (J14).
 
-        Raises: FencedError if somebody else writes the log, CorruptionError. Cancel it to stop; what is on its way stays undecided.
+        Raises: FencedError if another process writes the log, CorruptionError. Cancel it to stop; puts on their way stay undecided.
         """
         loop = asyncio.get_running_loop()
         under_way: set[asyncio.Task[None]] = set()
@@ -75,7 +76,7 @@ class WalOwner:
             self._on_acknowledged(durable)
 
     async def _make_durable(self, action: Action) -> None:
-        """Do what the writer asks for about one number, until nothing is left to do (J3)."""
+        """Carry out the writer's actions for one number, until nothing is left to do (J3)."""
         try:
             while not isinstance(action, Done) and self._writer.wants(action.number):
                 if action.delay_s:

@@ -1,4 +1,4 @@
-"""How a write-ahead log is ended by somebody else, for good (ADR 0037, J9 to J13). Pure.
+"""How a write-ahead log is ended by another process, for good (ADR 0037, J9 to J13). Pure.
 
     List ──► ReadTails ──┬─ a seal ───────────────────► Check
       ▲                  └─ none ──► PutSeal
@@ -23,7 +23,7 @@ NOTHING: Final = -1
 
 
 class Found(Enum):
-    """What a tail that was read belongs to."""
+    """The kind of the object of a tail that was read."""
 
     RECORDS = auto()
     SEAL = auto()
@@ -37,7 +37,7 @@ class List(NamedTuple):
 
 
 class ReadTails(NamedTuple):
-    """Read what kind of objects these are."""
+    """Read the kinds of these objects."""
 
     numbers: tuple[int, ...]
 
@@ -67,7 +67,7 @@ class _Stage(Enum):
 
 
 class Sealing:
-    """One attempt to end one log. Whoever calls it tells the outcome of each action, and does the next one."""
+    """One attempt to end one log. The caller reports the outcome of each action, and does the next one."""
 
     def __init__(self, *, window: int = WINDOW) -> None:
         self._window = window
@@ -99,9 +99,9 @@ class Sealing:
         return self._read_or(range(self._number + 1, self._number + self._window + 1))
 
     def on_tails(self, found: Mapping[int, Found]) -> Action:
-        """What kinds of objects ``ReadTails`` found."""
+        """The kinds of objects that ``ReadTails`` found."""
         if Found.MISSING in found.values():
-            return self.start()  # somebody trims, or has sealed and deletes
+            return self.start()  # another process trims, or has sealed and deletes
         seals = [number for number, kind in found.items() if kind is Found.SEAL]
         match self._stage:
             case _Stage.SCAN_TAILS:

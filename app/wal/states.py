@@ -1,4 +1,4 @@
-"""What a log knows of its producers and leader epochs, as an object of the write-ahead log keeps it (ADR 0037, J28). Pure."""
+"""The producers and leader epochs of a log, as an object of the write-ahead log keeps it (ADR 0037, J28). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.units import Offset
 from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
 
 STATE_BYTES: Final = 8 * MIB
-"""A longer state loses what it can do without: older batches first, then the producers that were silent longest."""
+"""A longer state loses the least needed parts: older batches first, then the producers that were silent longest."""
 
 _ROW_BYTES: Final = 46
 _OLDER_BYTES: Final = 40

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Tiered(NamedTuple):
-    """What the manifest says, read after the ranges were closed and their footers were read."""
+    """The manifest's view, read after the ranges were closed and their footers were read."""
 
     tiered_end: Offset
     log_start: Offset
@@ -59,7 +59,7 @@ class TakeOver:
     producers: ProducerStates | None
     """Producers at the end; None if they are those of the last segment's footer."""
     pieces: tuple[Piece, ...]
-    """What is to be read from sealed ranges, until it is tiered (J30): without a gap up to the end. Once the manifest is known,
+    """The pieces to read from sealed ranges until they are tiered (J30): without a gap up to the end. Once the manifest is known,
     only a part of the first piece is below the tiered end or the log start."""
     aborted: tuple[AbortedTransaction, ...] = ()
     """Transactions whose abort marker is in the pieces, in order of the markers. Those that were aborted below are in the footers
@@ -72,8 +72,8 @@ def continue_from(
     """Where a partition goes on. ``ranges`` are closed, of the partition's record. ``tiered``: None if it was not read yet.
 
     Ask without the manifest first. If it is needed, read it now, and ask again with the same footers: an object that was trimmed
-    before the footers were read was tiered before the manifest was read. So what is missing then is lost: do not try again. A
-    manifest that the next leader has sealed itself (T1) may be read earlier: nobody can append to it any more.
+    before the footers were read was tiered before the manifest was read. So missing records are lost then: do not try again. A
+    manifest that the next leader has sealed itself (T1) may be read earlier: no other leader can append to it any more.
     Raises: CorruptionError with a sentence, if the store has lost an object that counts (J21, J26).
     """
     by_range = _by_range(partition, ranges, objects)
@@ -97,7 +97,7 @@ def continue_from(
             return TakeOver(tiered.floor, None, None, ())
     assert last is not None
     end = last.section.end_offset
-    # What was trimmed is tiered, and a section that is needed keeps its state (J32): those in front that have lost it are tiered.
+    # Trimmed sections are tiered, and a section that is needed keeps its state (J32): those in front that have lost it are tiered.
     while (run := _run_to(partition, pieces[0] if pieces else last, objects)) is None and tiered is None:
         del pieces[:1]
         if not pieces:
@@ -127,7 +127,7 @@ def begins_at_zero(partition: TopicIdPartition, ranges: Sequence[WalRange], obje
 def narrowed(partition: TopicIdPartition, taken: TakeOver, tiered: Tiered) -> TakeOver:
     """The same once the manifest is known, if the partition goes on without it (J26). ``tiered`` was read after the footers.
 
-    Raises: CorruptionError if there is a gap between the tier and what the ranges have.
+    Raises: CorruptionError if there is a gap between the tier and the ranges.
     """
     pieces = [piece for piece in taken.pieces if piece.section.end_offset > tiered.floor]
     _check_covered(partition, pieces, tiered)
@@ -166,7 +166,7 @@ def local_end(start: Offset, end: Offset, epochs: Sequence[EpochStart], taken: T
 def counted_run(each: WalRange, objects: Objects) -> range:
     """J25: the numbers that go down from the range's last one without a gap.
 
-    What lies below was trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or
+    Lower sections were trimmed, and may be there again after a late put. A seal in a range lies at a number that was trimmed, or
     all were trimmed, too (J10).
     """
     there = objects.get(each.wal, {})
@@ -212,7 +212,8 @@ def _check_order(partition: TopicIdPartition, pieces: Sequence[Piece]) -> None:
 
 
 def _unbroken_end(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces that go on to the end without a gap. What is below a gap is tiered (J26): the partition had another durability."""
+    """The pieces that go on to the end without a gap. Records below a gap are tiered (J26): the partition had another
+    durability."""
     first = len(pieces) - 1
     while first > 0 and pieces[first - 1].section.end_offset == pieces[first].section.base_offset:
         first -= 1
@@ -220,7 +221,7 @@ def _unbroken_end(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _check_covered(partition: TopicIdPartition, pieces: Sequence[Piece], tiered: Tiered) -> None:
-    """J26: there is no gap above what is tiered."""
+    """J26: there is no gap above the tiered end."""
     at = int(tiered.floor)
     for piece in pieces:
         if piece.section.base_offset > at:

@@ -19,7 +19,7 @@ from app.wal.sealing import Found, List, PutSeal, ReadTails, Sealed, Sealing
 T = TypeVar("T")
 
 ROUNDS_MAX: Final = 100
-"""A round is lost only to a writer that is alive, is faster, and has not heard that it is to stop, or to somebody who deletes."""
+"""A round is lost only to a writer that is alive, is faster, and has not heard that it is to stop, or to a process that deletes."""
 
 
 async def seal(
@@ -27,7 +27,7 @@ async def seal(
 ) -> int:
     """End a log for good (J9 to J13). Returns: its end; objects below count, and no other ever will.
 
-    A log that has ended already keeps its end. What is undecided is repeated until ``deadline_s`` after the beginning.
+    A log that has ended already keeps its end. Undecided puts are repeated until ``deadline_s`` after the beginning.
     Raises: StorageUnavailable (nothing is known; seal again), CorruptionError.
     """
     loop = asyncio.get_running_loop()

@@ -47,7 +47,8 @@ class _Partition:
 
 
 class WalNeeds:
-    """What partitions need of the living log of this process. Its owner tells what happens, and deletes below ``trim_end``."""
+    """The objects that partitions need of the living log of this process. Its owner reports events, and deletes below
+    ``trim_end``."""
 
     def __init__(self, wal: WalId, *, window: int = WINDOW) -> None:
         self._wal = wal
@@ -58,9 +59,9 @@ class WalNeeds:
         self.held_bytes = 0
 
     def note_led(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """This broker begins to write a partition to this log. Nobody needs sections of partitions that it never told of.
+        """This broker begins to write a partition to this log. No sections are kept of partitions that were never named here.
 
-        Tell the record of the partition by ``note_image``, too: it says what this broker's earlier leaderships still need.
+        Tell the record of the partition by ``note_image``, too: it shows the needs of this broker's earlier leaderships.
         """
         self._partitions.setdefault(partition, _Partition()).leader_epoch = leader_epoch
 
@@ -100,7 +101,7 @@ class WalNeeds:
                 needs.popleft()
 
     def note_image(self, partition: TopicIdPartition, *, leader_epoch: int, ranges: Collection[WalRange]) -> None:
-        """The record of a partition in a newer image (J34). What earlier leaderships wrote is needed while a range covers it.
+        """The record of a partition in a newer image (J34). Objects of earlier leaderships are needed while a range covers them.
 
         If its leader epoch is greater than that of this broker's leadership, that is over, by a release or not.
         """
@@ -164,7 +165,7 @@ class WalNeeds:
 
 
 class Registration(NamedTuple):
-    """What an image says of the broker of a log."""
+    """The registration of the broker of a log in an image."""
 
     sequence: int
     """Of the image: the number of its last entry."""
@@ -189,7 +190,7 @@ def has_ended(wal: WalId, said: Registration) -> bool:
 def deletable(
     wal: WalId, numbers: Iterable[int], end: int, ranges: Collection[WalRange], said: Registration
 ) -> list[int]:
-    """Objects of a sealed log that nobody needs (J11, J12, J36); none if the image does not have the end of the log.
+    """Objects of a sealed log that no partition needs (J11, J12, J36); none if the image does not have the end of the log.
 
     ``numbers``: the objects that are there. ``end``: where the log was sealed. ``ranges``: those of this log in the records of all
     partitions, by the image of ``said``. An open one is of a leadership that has ended, and whose end is not written yet.

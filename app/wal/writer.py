@@ -8,7 +8,7 @@ Batches wait in a buffer. ``cut`` takes the oldest of them into the next numbere
                               │     │                        ├─ a seal ─────► the log has ended there
                               └─────┴─ undecided ◄───────────┴─ missing, undecided
 
-The writer is pure: time is an argument, and outcomes are told. It never gives a number up (J3): the shell repeats what is asked
+The writer is pure: time is an argument, and outcomes are reported. It never gives a number up (J3): the shell repeats what is asked
 until the outcome is known, or the process ends.
 
 An object ends when it has ``wal.bytes`` of records, or as much footer: the states of many partitions with many producers
@@ -62,12 +62,12 @@ FOOTER_BYTES_MAX: Final = 32 * MIB
 """An object takes no further batch that would make its footer longer than wal.bytes, within these limits. A longer state is alone
 in its object."""
 
-# What readers take. A MiB is for the lineage, and for sections and batches beside a long state.
+# The limit of readers. A MiB is for the lineage, and for sections and batches beside a long state.
 assert max(FOOTER_BYTES_MAX, WAL_STATE_BYTES_MAX + MIB) + MIB <= WAL_FOOTER_BYTES_MAX
 assert max(OBJECT_BYTES_MAX, REQUEST_BYTES_MAX) + WAL_FOOTER_BYTES_MAX <= WAL_OBJECT_BYTES_MAX
 
 WAITING_BYTES: Final = 500
-"""What a batch that waits takes in memory besides its bytes. Small batches would else take several times what they count."""
+"""Memory of a waiting batch besides its bytes. Small batches would else take several times as much as they count."""
 
 STATE_EVERY: Final = 32
 """After so many numbers a partition's state is taken again. The batches that wait then take at most
@@ -203,7 +203,7 @@ class WalWriter:
         self.durable_end = 0
         """D: every object below is durable."""
         self.sealed_at: int | None = None
-        """Where somebody has ended this log (J14)."""
+        """The number at which another process has ended this log (J14)."""
         self._new_nonce = new_nonce
         self._object_bytes = object_bytes
         self._buffer_bytes = buffer_bytes
@@ -240,7 +240,7 @@ class WalWriter:
         self._led[partition] = _Led(before.leader_epoch if before is not None and before.waiting else -1)
 
     def stop(self, partition: TopicIdPartition) -> None:
-        """The partition takes no more batches in this leadership, and what waits is cut at once (J18)."""
+        """The partition takes no more batches in this leadership, and waiting batches are cut at once (J18)."""
         led = self._led.get(partition)
         if led is not None and not led.stopped:
             led.stopped = True
@@ -259,7 +259,7 @@ class WalWriter:
         """The partition takes batches again, in the same leadership, and its records are in the same range.
 
         Only if the release was never asked for, as it could not be flushed; or once an image with a higher partition epoch shows
-        that this broker leads on, in the same leader epoch, so that what it asked for is refused for good (J18).
+        that this broker leads on, in the same leader epoch, so that its request is refused for good (J18).
         """
         led = self._led[partition]
         if led.stopped:
@@ -270,7 +270,7 @@ class WalWriter:
         """An image says that the leadership is over, or the partition is gone.
 
         Its batches that wait have no number, so they never were anywhere, and they are dropped (J3). Those on their way stay on
-        their way; ``DurableSection.leader_epoch`` says of whom they are.
+        their way; ``DurableSection.leader_epoch`` names their leadership.
         """
         led = self._led.pop(partition, None)
         if led is not None and led.waiting:
@@ -323,7 +323,7 @@ class WalWriter:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory: of batches that wait, with what Python needs for them and with their states, and of objects that are not
+        """Bytes in memory: of batches that wait, with Python's overhead and their states, and of objects that are not
         acknowledged. One state may come on top of ``wal.buffer.bytes``, as ``check_room`` does not know of it."""
         if self._forgotten:
             self._drop_forgotten()
@@ -391,7 +391,7 @@ class WalWriter:
     def cut(self, now_ms: int, created_ms: TimestampMs = NO_TIMESTAMP) -> Put | None:
         """Begin the next object with the oldest batches, if it is time (J6, J8). ``created_ms``: wall-clock time, for people.
 
-        The work is linear in what the object takes, whatever waits behind it. Nothing has changed if this raises.
+        The work is linear in the size of the object, not of the buffer. Nothing has changed if this raises.
         Returns: its put; None if it is not time.
         """
         cut_ms = self.cut_ms
@@ -460,13 +460,13 @@ class WalWriter:
             self._dues.popleft()
 
     def bytes_of(self, number: int) -> bytes:
-        """What is to be put under that number: the same at every call (J2)."""
+        """The bytes to put under that number: the same at every call (J2)."""
         return self._in_flight[number].data
 
     # --- outcomes -------------------------------------------------------------------------------------------------------
 
     def on_put(self, number: int, outcome: PutOutcome) -> Action:
-        """What to do after a put."""
+        """The action after a put."""
         if outcome is PutOutcome.WRITTEN:
             return self._durable(number)
         if outcome is PutOutcome.EXISTS:
@@ -474,9 +474,9 @@ class WalWriter:
         return Put(number, self._delay_s(number))
 
     def on_read(self, number: int, outcome: WalFooter | ReadOutcome) -> Action:
-        """What to do after an object was read back (J2, J14).
+        """The action after an object was read back (J2, J14).
 
-        Raises: FencedError if somebody else writes this log; CorruptionError if the object is damaged whenever it is read.
+        Raises: FencedError if another process writes this log; CorruptionError if the object is damaged whenever it is read.
         """
         flight = self._in_flight[number]
         flight.corrupt = flight.corrupt + 1 if outcome is ReadOutcome.CORRUPT else 0
@@ -496,7 +496,7 @@ class WalWriter:
         return self._ended(number)
 
     def _ended(self, number: int) -> Action:
-        """Nobody has numbers from here on. Those below may still turn out to be durable: the seal came after them (J9)."""
+        """No number from here on counts. Those below may still turn out to be durable: the seal came after them (J9)."""
         assert number >= self.durable_end, (number, self.durable_end)
         self.sealed_at = number if self.sealed_at is None else min(self.sealed_at, number)
         self._waiting.clear()
@@ -520,7 +520,7 @@ class WalWriter:
         return Done(number)
 
     def begin_trim(self, end: int) -> int:
-        """Up to where objects may be deleted now, if nobody needs those below ``end`` (J32, J37).
+        """Up to where objects may be deleted now, if no partition needs those below ``end`` (J32, J37).
 
         A partition whose batches are on their way may name its state object in them. Others bring their state anew if theirs is
         among the deleted.
