@@ -147,7 +147,7 @@ def ceilings() -> Mapping[str, float]:
 
 def ceiling_of(percent: float) -> float:
     """The lowest ceiling that leaves room for a share."""
-    return math.ceil(percent / STEP) * STEP
+    return max(STEP, math.ceil(percent / STEP) * STEP)
 
 
 def _write(found: Mapping[str, Share]) -> None:
