@@ -3,14 +3,14 @@
 A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
 connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
 manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
-transactions, holds of copies, and ends of partitions. A connection that failed is opened again by the next request. Nothing is sent
-twice (F1).
+transactions, holds of copies, ends of partitions, and pulses, which come from another loop. A connection that failed is opened
+again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
@@ -42,6 +42,8 @@ from app.metadata.control import (
     ManifestsResponse,
     NotSent,
     OfLog,
+    PulseRequest,
+    PulseResponse,
     RegisterRequest,
     RegisterResponse,
     ReleaseAsked,
@@ -110,6 +112,7 @@ LANES: Final = (
     "looks",
     "holds",
     "ends",
+    "pulse",
 )
 
 
@@ -141,6 +144,11 @@ class KafkaControlLink:
 
     async def heard(self, to: BrokerImage, asked: HeardRequest) -> HeardResponse:
         return await self._ask(to, "beat", ApiKey.FIRN_MEMBERS, asked, HeardResponse, BEAT_MS)
+
+    async def pulse(self, to: BrokerImage, asked: Callable[[], PulseRequest]) -> PulseResponse:
+        """As ``PulseLink``."""
+        await self.connection(to, "pulse")
+        return await self._ask(to, "pulse", ApiKey.FIRN_PULSE, asked(), PulseResponse, BEAT_MS)
 
     async def entries(self, to: BrokerImage, asked: EntriesRequest) -> EntriesResponse:
         return await self._ask(to, "entries", ApiKey.FIRN_ENTRIES, asked, EntriesResponse, asked.wait_ms + BEAT_MS)

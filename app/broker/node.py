@@ -63,6 +63,7 @@ from app.metadata.member import ClusterMember
 from app.metadata.membership import Membership
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
+from app.metadata.pulses import StartPulses
 from app.metadata.quotas import TIER_ENTITY, TIER_RATE
 from app.metadata.view import ClusterView
 from app.metadata.wal_ranges import WalId
@@ -148,6 +149,8 @@ class Surroundings:
     """Reaches the other brokers of a cluster. With None, this broker is always alone."""
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None
     """Where limits of the whole cluster are leased from (``firn.quota.scope``); told how to name the cluster."""
+    start_pulses: StartPulses | None = None
+    """Starts what says beside the loop that this broker lives (ADR 0023, L6). With None, this broker sends no pulses."""
     boot_id: str = ""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
@@ -346,6 +349,8 @@ class Node:
             last_runs=self,
             seal_log=self._seal_log,
             new_level=around.new_level,
+            start_pulses=around.start_pulses,
+            elapsed_s=around.elapsed_s,
         )
         member.view.on_fenced(self._on_fenced)
         # Before the registration: who stands still after it may have been replaced.
@@ -516,6 +521,7 @@ class Node:
         if member.member is not None:
             self.context.desk, self.context.passes_on = member.member.desk, member.member
             self.context.hears_controller = member.member.hears_controller
+            self.context.pulsed = member.member.pulsed
             member.member.on_isolated = self._shut_or_open
             self.context.starting = True
             await self._prepare_replication(member.member)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from app.broker.quota_tokens import Tokens
     from app.http.health import Health
     from app.metadata.liveness import Liveness
+    from app.metadata.pulses import Pulses, TurnBoard
     from app.objectstore.proxy import StoreProxy
 
 REDIS_NAMESPACE: Final = "firn"
@@ -248,6 +249,7 @@ class Broker:
                 elapsed_s=time.perf_counter,
                 new_cleaner_work=self._cleaners.new,
                 new_link=lambda: KafkaControlLink(dial=dial),
+                start_pulses=self._start_pulses,
                 new_tokens=self._quota_tokens if self.config.redis_url is not None else None,
                 boot_id=boot_id(),
                 new_level=LEVEL_MAX if needs_newest_level(self.config) else 0,
@@ -309,6 +311,16 @@ class Broker:
         from app.metadata.redis_liveness import RedisLiveness
 
         return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
+
+    def _start_pulses(self, board: TurnBoard) -> Pulses:
+        """Only in a cluster with another broker (ADR 0023, L6)."""
+        from app.broker.control_link import KafkaControlLink
+        from app.broker.doors import inter_broker_dial
+        from app.broker.pulse_thread import PulseThread
+
+        config = self.config
+        # It reads certificates by itself, as often as it connects: nothing of this loop's connections is shared.
+        return PulseThread(board, lambda: KafkaControlLink(dial=inter_broker_dial(config)), now_s=time.perf_counter)
 
     def _quota_tokens(self, cluster_id: Callable[[], str]) -> Tokens:
         """Where limits of the whole cluster are leased from."""

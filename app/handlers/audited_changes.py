@@ -594,6 +594,7 @@ NOT_SAMPLED: Final = frozenset(
         ApiKey.FIRN_FORWARDED,
         ApiKey.FIRN_TRANSACTIONS,
         ApiKey.FIRN_HOLD,
+        ApiKey.FIRN_PULSE,
     }
 )
 """Of brokers among themselves, and of what is asked all the time without any right. Of those none is told."""

@@ -616,6 +616,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_MANIFESTS: _BETWEEN_BROKERS,
     ApiKey.FIRN_TRANSACTIONS: _BETWEEN_BROKERS,
     ApiKey.FIRN_HOLD: _BETWEEN_BROKERS,
+    ApiKey.FIRN_PULSE: _BETWEEN_BROKERS,
     ApiKey.FIRN_PLACE: (Asked(CLUSTER_ACTION, CLUSTER, "to tell a broker that it was replaced"),),
     # Firn's own.
     ApiKey.FIRN_METRICS: _LOOKS,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from app.hot.manager import LogManager
     from app.metadata.cluster import ClusterImage
     from app.metadata.cluster_changes import ClusterChanges
+    from app.metadata.control import PulseRequest
     from app.metadata.desk import Desk
     from app.metadata.manifest_entries import ManifestEntries
     from app.metadata.view import ClusterView
@@ -148,6 +149,8 @@ class Context:
     """Whether users are still to be made that were left for this start: nobody is told that a login is wrong until then."""
     hears_controller: Callable[[], bool] | None = None
     """Whether this broker has just heard the controller of several brokers."""
+    pulsed: Callable[[PulseRequest], ErrorCode] | None = None
+    """Takes the pulse of another broker (ADR 0023, L6); None on a broker that is alone."""
     manifest_entries: ManifestEntries | None = None
     """The newest entries of led manifests, for their followers; None on a broker that is alone."""
     followed_tiers: Callable[[], Iterable[FollowedTier]] | None = None

@@ -38,6 +38,8 @@ from app.metadata.control import (
     NodeIdChange,
     OfLog,
     ProducerIdsChange,
+    PulseRequest,
+    PulseResponse,
     RaiseChange,
     RegisterRequest,
     RegisterResponse,
@@ -233,6 +235,16 @@ def handle_heard(context: Context, request: Request, message: bytes) -> bytes:
     return pack(HeardResponse(heard, context.cluster.log.writer.epoch, context.cluster.log.next_sequence))
 
 
+def handle_pulse(context: Context, request: Request, message: bytes) -> bytes:
+    """The pulse of a broker (L6, C10). Raises: ProtocolError."""
+    asked = unpack(PulseRequest, message)
+    if context.pulsed is None:
+        return pack(PulseResponse(int(ErrorCode.NOT_CONTROLLER)))
+    if asked.cluster_id != context.image.cluster_id:
+        return pack(PulseResponse(int(ErrorCode.INCONSISTENT_CLUSTER_ID)))
+    return pack(PulseResponse(int(context.pulsed(asked))))
+
+
 async def handle_entries(context: Context, request: Request, message: bytes) -> bytes:
     """Entries of the cluster log, from the controller that wrote them. Raises: ProtocolError."""
     asked = unpack(EntriesRequest, message)
@@ -324,6 +336,10 @@ def _refuse_entries(request: Request, message: object, code: ErrorCode, why: str
     return pack(EntriesResponse(int(code))) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
+def _refuse_pulse(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
+    return pack(PulseResponse(int(code))) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
+
+
 def _refuse_change(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
     return pack(ChangeResponse(int(code), why)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
@@ -335,4 +351,5 @@ APIS: ApiTable = {
     ApiKey.FIRN_MEMBERS: Api(handle_heard, _refuse),
     ApiKey.FIRN_REGISTER: Api(handle_register, _refuse_register),
     ApiKey.FIRN_CHANGE: Api(handle_change, _refuse_change),
+    ApiKey.FIRN_PULSE: Api(handle_pulse, _refuse_pulse),
 }

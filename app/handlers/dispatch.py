@@ -90,6 +90,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.FIRN_MEMBERS,
         ApiKey.FIRN_REGISTER,
         ApiKey.FIRN_CHANGE,
+        ApiKey.FIRN_PULSE,
     ),
     "manifests": (ApiKey.FIRN_MANIFESTS,),
     "transaction_looks": (ApiKey.FIRN_TRANSACTIONS,),

@@ -101,6 +101,7 @@ PRIVATE_NAMES = {
     20010: "firn_manifests",
     20011: "firn_transactions",
     20012: "firn_hold",
+    20013: "firn_pulse",
     20020: "firn_cluster",
     20021: "firn_forwarded",
 }

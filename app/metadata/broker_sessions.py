@@ -1,4 +1,4 @@
-"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2, L4).
+"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2, L4 to L6).
 
 Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. Who is to be fenced and
 unfenced comes out. The owner makes the changes, and tells what the image has afterwards (``follow``). A controller makes a new
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from app.errors import ErrorCode
@@ -48,6 +49,8 @@ class _Session:
     broker_epoch: int
     alive_s: float
     """When its session began, or was prolonged."""
+    pulsed_s: float = -inf
+    """When a heartbeat would have come for which its last pulse counts (L6)."""
     fenced: bool = False
     steady_s: float = 0.0
     """Since when it is unfenced without a break, as far as this controller knows."""
@@ -62,6 +65,11 @@ class _Session:
     """The newest, at most ``REFUSALS``."""
     refused_s: float | None = None
     """Since when its address counts as refusing."""
+
+    @property
+    def sign_s(self) -> float:
+        """The last sign of life, by a heartbeat or a pulse."""
+        return max(self.alive_s, self.pulsed_s)
 
     @property
     def may_be_cut_off(self) -> bool:
@@ -101,6 +109,8 @@ class BrokerSessions:
             if session.fenced and not broker.fenced:
                 session.steady_s = now_s
             session.fenced = broker.fenced
+            if broker.fenced:
+                session.pulsed_s = -inf
             session.changed_at = broker.changed_at
 
     def steady_since(self) -> dict[BrokerId, float]:
@@ -141,6 +151,26 @@ class BrokerSessions:
         session.refused_s = None
         return ErrorCode.NONE
 
+    def pulsed(self, broker_id: int, broker_epoch: int, now_s: float, *, turned_ago_s: float) -> ErrorCode:
+        """A pulse of a broker whose loop is late, and turned last ``turned_ago_s`` before (L6).
+
+        It counts for an unfenced broker, until 9 s after the loop turned last and after the last heartbeat, and never for longer
+        than a heartbeat. It is none: it does not unfence, ends no refusal, and names nothing that was applied.
+
+        Returns: as ``heard``.
+        """
+        self._pass_time(now_s)
+        session = self._sessions.get(broker_id)
+        if session is None:
+            return ErrorCode.BROKER_ID_NOT_REGISTERED
+        if session.broker_epoch != broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if not session.fenced:
+            turned_s = now_s - max(turned_ago_s, 0.0)
+            longest_s = min(turned_s, session.alive_s) + STARVED_PATIENCE_S - self._session_timeout_s
+            session.pulsed_s = max(session.pulsed_s, min(now_s, longest_s))
+        return ErrorCode.NONE
+
     def refused(self, broker_id: int, broker_epoch: int, now_s: float) -> None:
         """A connection to the broker's address was refused: nobody listens there (L2).
 
@@ -165,6 +195,7 @@ class BrokerSessions:
             pause_s = now_s - self._now_s - self._tick_interval_s
             for session in self._sessions.values():
                 session.alive_s += pause_s
+                session.pulsed_s += pause_s
         self._now_s = max(self._now_s, now_s)
 
     # --- what follows from it -----------------------------------------------------------------------------------------
@@ -178,15 +209,13 @@ class BrokerSessions:
         self._pass_time(now_s)
         unfenced = [one for one in self._sessions.values() if not one.fenced]
         quiet_s = QUIET_TIMEOUTS * self._session_timeout_s
-        quiet = sum(one.may_be_cut_off and one.alive_s + quiet_s <= now_s for one in unfenced)
+        quiet = sum(one.may_be_cut_off and one.sign_s + quiet_s <= now_s for one in unfenced)
         most_are_quiet = quiet >= len(unfenced) // 2 + 1
         held_s = max(MOST_SILENT_TIMEOUTS * self._session_timeout_s, MOST_SILENT_S_MIN) if most_are_quiet else 0.0
         return [
             broker_id
             for broker_id, one in self._sessions.items()
-            if not one.fenced
-            and self._due_s(one) <= now_s
-            and not (one.may_be_cut_off and now_s < one.alive_s + held_s)
+            if not one.fenced and self._due_s(one) <= now_s and not (one.may_be_cut_off and now_s < one.sign_s + held_s)
         ]
 
     def to_unfence(self) -> list[int]:
@@ -228,6 +257,7 @@ class BrokerSessions:
             return session.alive_s
         if session.refused_s is not None:
             return session.refused_s
+        due_s = session.sign_s + self._session_timeout_s
         if self.starved:
-            return session.alive_s + max(self._session_timeout_s, STARVED_PATIENCE_S)
-        return session.alive_s + self._session_timeout_s
+            return max(due_s, session.alive_s + STARVED_PATIENCE_S)
+        return due_s

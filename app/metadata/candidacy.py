@@ -1,4 +1,4 @@
-"""When a broker tries to become the controller (ADR 0023: C3, C4, C6, C7).
+"""When a broker tries to become the controller (ADR 0023: C3, C4, C6, C7, C10).
 
 Pure: what the broker hears goes in, with the time on its own monotonic clock. ``decide`` returns what to do next. The owner
 does it, reports the outcome, and calls ``decide`` again. It calls only while it is not the controller itself.
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import Final, TypeAlias
 
 from app.metadata.broker_sessions import REFUSALS, REFUSALS_WITHIN_S
@@ -149,6 +150,8 @@ class Candidacy:
         self._unfenced: frozenset[int] = frozenset()
         self._heard_s: float | None = None
         self._unheard_since_s = now_s if self._controller_is_gone else now_s + UNHEARD_S
+        self._pulsed_until_s = -inf
+        """Until when pulses keep the controller from being unheard (C10)."""
         self._refusals_s: list[float] = []
         self._refuses = False
         """Whether the controller's address refuses connections."""
@@ -171,7 +174,9 @@ class Candidacy:
         return self._controller_epoch
 
     def has_heard(self, now_s: float) -> bool:
-        """Whether this broker has heard the controller within the last 2 s: its answer to others that ask."""
+        """Whether this broker has heard the controller within the last 2 s, or a pulse counts for it (C10).
+
+        This is its answer to others that ask."""
         return self._heard_s is not None and now_s < self._unheard_from_s
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -196,6 +201,24 @@ class Candidacy:
         cannot confirm the log (C6)."""
         if confirmed and broker_id == self._controller_id:
             self._seen_alive(now_s)
+
+    def pulsed(
+        self, broker_id: int, controller_epoch: int, now_s: float, *, turned_ago_s: float, confirmed_ago_s: float
+    ) -> None:
+        """A pulse of a broker whose loop is late, and that was the controller of this epoch when it turned last (C10).
+
+        It counts if that is the newest known controller, was heard by other means, and its address does not refuse; until 9 s after
+        the loop turned, after the log was confirmed, and after the controller was heard.
+        """
+        if (broker_id, controller_epoch) != (self._controller_id, self._controller_epoch):
+            return
+        if self._heard_s is None or self._refuses:
+            return
+        turned_s, confirmed_s = now_s - max(turned_ago_s, 0.0), now_s - max(confirmed_ago_s, 0.0)
+        longest_s = min(turned_s, confirmed_s, self._heard_s) + STARVED_PATIENCE_S
+        self._pulsed_until_s = max(self._pulsed_until_s, min(now_s + UNHEARD_S, longest_s))
+        if now_s < self._pulsed_until_s:
+            self._round = None
 
     def controller_refused(self, now_s: float) -> None:
         """The controller's address refused a connection. Three times within 0.5 s make the controller unheard at once."""
@@ -293,9 +316,10 @@ class Candidacy:
     @property
     def _unheard_from_s(self) -> float:
         """From when on the controller counts as unheard. An address that refuses needs no patience."""
-        if self.starved and not self._refuses and not self._controller_is_gone:
-            return self._unheard_since_s + STARVED_PATIENCE_S - UNHEARD_S
-        return self._unheard_since_s
+        if self._refuses or self._controller_is_gone:
+            return self._unheard_since_s
+        patience_s = STARVED_PATIENCE_S - UNHEARD_S if self.starved else 0.0
+        return max(self._unheard_since_s + patience_s, self._pulsed_until_s)
 
     def _turn_s(self) -> float:
         """When this broker may begin, or go on with, an attempt."""
@@ -309,6 +333,7 @@ class Candidacy:
         self._heard_s = now_s
         self._unheard_since_s = now_s if self._controller_is_gone else now_s + UNHEARD_S
         self._sign_due_s = now_s
+        self._pulsed_until_s = -inf
         self._refusals_s.clear()
         self._refuses = False
         self._pause_s = PAUSE_S_MIN

@@ -57,9 +57,11 @@ SECURITY_LEVEL: Final = 2
 """The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
 OBJECT_LEVEL: Final = 3
 """The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges."""
-LEVEL_MAX: Final = 3
+PULSE_LEVEL: Final = 4
+"""The first level at which brokers send pulses to each other: programs of a lower level do not know them."""
+LEVEL_MAX: Final = 4
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
-which is write-ahead logs in the bucket."""
+which is write-ahead logs in the bucket. 4: pulses between brokers."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""

@@ -68,6 +68,27 @@ class HeardResponse(msgspec.Struct, array_like=True, frozen=True):
     next_sequence: int
 
 
+class PulseRequest(msgspec.Struct, array_like=True, frozen=True):
+    """How the loop of a broker gets on, by a thread beside it (L6, C10)."""
+
+    cluster_id: str
+    broker_id: int
+    broker_epoch: int
+    late: bool
+    """Whether the loop missed its last turn, or is starved. Otherwise the pulse only keeps the connection open."""
+    turned_ms: int
+    """Since the loop turned last."""
+    controller_epoch: int = -1
+    """Under which the broker was the controller at that turn; -1 if it was not."""
+    confirmed_ms: int = -1
+    """Since the controller confirmed the log last."""
+
+
+class PulseResponse(msgspec.Struct, array_like=True, frozen=True):
+    error: int = 0
+    """NOT_CONTROLLER: the asked broker cannot prolong a session."""
+
+
 class EntriesRequest(msgspec.Struct, array_like=True, frozen=True):
     """Asks the controller for entries of the cluster log from a number on; waits for the next one."""
 

@@ -32,7 +32,16 @@ from app.metadata.broker_changes import (
 )
 from app.metadata.broker_sessions import TICK_INTERVAL_S, BrokerSessions
 from app.metadata.cluster import BrokerImage, ClusterImage, Endpoint, ImageDelta
-from app.metadata.control import ControlLink, DropAsked, Heartbeat, HeartbeatAnswer, OfLog, ReleaseAsked, SwitchAsked
+from app.metadata.control import (
+    ControlLink,
+    DropAsked,
+    Heartbeat,
+    HeartbeatAnswer,
+    OfLog,
+    PulseRequest,
+    ReleaseAsked,
+    SwitchAsked,
+)
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, Comebacks, preferred_leaders_back
@@ -381,6 +390,20 @@ class Desk:
             self._look.set()  # it may be unfenced now
         caught_up = broker is not None and beat.applied >= broker.changed_at
         return HeartbeatAnswer(ErrorCode.NONE, caught_up, fenced, may_stop)
+
+    def pulsed(self, pulse: PulseRequest) -> ErrorCode:
+        """A pulse of a broker whose loop may be late (L6). Returns: NOT_CONTROLLER, or as ``BrokerSessions.pulsed``."""
+        sessions = self._sessions
+        if sessions is None or not self.controller.active:
+            return ErrorCode.NOT_CONTROLLER
+        if not pulse.late:
+            return ErrorCode.NONE
+        return sessions.pulsed(
+            pulse.broker_id,
+            pulse.broker_epoch,
+            asyncio.get_running_loop().time(),
+            turned_ago_s=pulse.turned_ms / 1000,
+        )
 
     def _has_ended_log(self, broker: BrokerImage) -> bool:
         return log_has_ended(broker, self._orphans.waiting)

@@ -30,7 +30,7 @@ from app.errors import (
 from app.faults import Faults
 from app.metadata.broker_changes import ProposedSet, RegistrationAsked
 from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadLog, Seal, Wait
-from app.metadata.cluster import LEVEL_MAX, BrokerImage, ClusterImage, Endpoint, ImageDelta, TopicImage
+from app.metadata.cluster import LEVEL_MAX, PULSE_LEVEL, BrokerImage, ClusterImage, Endpoint, ImageDelta, TopicImage
 from app.metadata.control import (
     CREATE_TOPIC,
     FIRST_USERS,
@@ -56,6 +56,7 @@ from app.metadata.control import (
     NotSent,
     OfLog,
     ProducerIdsChange,
+    PulseRequest,
     RaiseChange,
     RegisterRequest,
     ReleaseAsked,
@@ -67,6 +68,7 @@ from app.metadata.isolation import ASK_INTERVAL_S, NO_NUMBER, Isolation
 from app.metadata.liveness import BEAT_INTERVAL_MS, Liveness
 from app.metadata.log_ends import LogEnds, OrphanedLogs, SealLog
 from app.metadata.place import Places
+from app.metadata.pulses import TURN_S, Pulses, StartPulses, Turn, TurnBoard
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.replica_changes import Member
 from app.metadata.scram_changes import ScramAnswer, ScramAsked
@@ -89,6 +91,8 @@ CHANGE_S: Final = 30.0
 """How long a change waits for a controller, and for its entry to be applied here."""
 ASK_S: Final = 1.0
 SIGN_S: Final = 10.0
+PULSES_AGAIN_S: Final = 5.0
+"""After the end of the thread for pulses by a fault, until another one is started."""
 PLACE_S: Final = 10.0
 """How long a broker whose node id another directory has waits for the controller to fence that one. Whoever gets here found it
 silent in the bucket; a new controller takes a session time-out to find the same."""
@@ -134,12 +138,14 @@ class ClusterMember(Elsewhere):
         take_over: bool = False,
         seal_log: SealLog | None = None,
         store: ObjectStore | None = None,
+        start_pulses: StartPulses | None = None,
+        elapsed_s: Callable[[], float] | None = None,
         log_line: Callable[[str], None] = _logger.warning,
         faults: Faults | None = None,
     ) -> None:
         """``last_run``: broker epoch, whether it was stopped in order, and boot id of the last run in this data directory.
         ``seal_log`` ends a write-ahead log; without it the controller ends none. ``store``: where the marker of the WAL store
-        is, if the config names one."""
+        is, if the config names one. ``start_pulses``: without it this broker sends no pulses (L6). ``elapsed_s`` is their clock."""
         self._view = view
         self._controller = controller
         self._registration = registration
@@ -179,6 +185,8 @@ class ClusterMember(Elsewhere):
             )
         )
         self._store = store
+        self._start_pulses = start_pulses
+        self._elapsed_s = self._now_s if elapsed_s is None else elapsed_s
         self._wal_store: str | None = None if view.config.wal_store_url else MAIN_STORE
         """The id of this broker's store of write-ahead logs; None until it was read (J62)."""
         self.wal_next: Callable[[], int] = _nothing_begun
@@ -205,6 +213,7 @@ class ClusterMember(Elsewhere):
         self._office_look = asyncio.Event()
         self._entries_look = asyncio.Event()
         self._candidacy_look = asyncio.Event()
+        self._turn_look = asyncio.Event()
         self._known_controller = view.image.controller
         controller.on_office(self._look)
         controller.active = False
@@ -244,6 +253,7 @@ class ClusterMember(Elsewhere):
         self._office_look.set()
         self._entries_look.set()
         self._candidacy_look.set()
+        self._turn_look.set()
 
     def _note_seal(self) -> None:
         writer = self._view.log.writer
@@ -261,6 +271,8 @@ class ClusterMember(Elsewhere):
         if delta.brokers or image.controller != self._known_controller:
             self._known_controller = image.controller
             self._look()
+        if delta.features:
+            self._turn_look.set()
 
     async def _read(self) -> bool:
         """Read the bucket. Returns: whether the log was read up to its end. Raises: FencedError."""
@@ -501,6 +513,8 @@ class ClusterMember(Elsewhere):
                 group.create_task(self._beat())
                 group.create_task(self._give_signs())
                 group.create_task(self._watch_isolation(group))
+                if self._start_pulses is not None:
+                    group.create_task(self._turn(self._start_pulses))
                 if self._log_ends is not None:
                     group.create_task(self._log_ends.run())
         finally:
@@ -564,6 +578,73 @@ class ClusterMember(Elsewhere):
                 async with asyncio.timeout(wait_s):
                     await self._beat_look.wait()
             self.desk.pace.came(due_s, self._now_s())
+
+    async def _turn(self, start: StartPulses) -> None:
+        """Write each turn of this loop down for the sender of pulses, while there is another broker to send them to (L6, C10)."""
+        await self._joined.wait()
+        board = TurnBoard()
+        pulses: Pulses | None = None
+        try:
+            while True:
+                self._turn_look.clear()
+                board.turn = self._this_turn()
+                if board.turn is None:
+                    if pulses is not None:
+                        await pulses.stop()
+                        pulses = None
+                    await self._turn_look.wait()
+                    continue
+                if pulses is not None and pulses.error is not None:
+                    self._faults.met("sending", "pulses", f"the thread for pulses has ended: {pulses.error!r}")
+                    pulses = None
+                    await asyncio.sleep(PULSES_AGAIN_S)
+                    continue
+                if pulses is None:
+                    pulses = start(board)
+                await asyncio.sleep(shared_wait_s(self._now_s(), TURN_S))
+        finally:
+            if pulses is not None:
+                await pulses.stop()
+
+    def _this_turn(self) -> Turn | None:
+        """None while no pulses are sent: there is no other broker, or some program may not know them."""
+        image, mine, now_s = self._image, self._view.identity.broker_id, self._now_s()
+        if image.level < PULSE_LEVEL:
+            return None
+        controller = self._controller_broker()
+        others = tuple(
+            one
+            for broker_id, one in image.brokers.items()
+            if broker_id != mine and (not one.fenced or one is controller)
+        )
+        if not others:
+            return None
+        active = self._controller.active
+        return Turn(
+            self._elapsed_s(),
+            image.cluster_id,
+            mine,
+            self.broker_epoch,
+            self.desk.pace.is_starved(now_s),
+            controller,
+            others,
+            self._view.log.writer.epoch if active else -1,
+            now_s - self._controller.confirmed_s if active else -1.0,
+        )
+
+    def pulsed(self, pulse: PulseRequest) -> ErrorCode:
+        """The pulse of another broker: L6 for the controller, C10 for the others. It is no sign for isolation (ADR 0040)."""
+        if self._controller.active:
+            return self.desk.pulsed(pulse)
+        if pulse.late and pulse.controller_epoch >= 0 and self._candidacy is not None:
+            self._candidacy.pulsed(
+                pulse.broker_id,
+                pulse.controller_epoch,
+                self._now_s(),
+                turned_ago_s=pulse.turned_ms / 1000,
+                confirmed_ago_s=pulse.confirmed_ms / 1000,
+            )
+        return ErrorCode.NOT_CONTROLLER
 
     def _note_refused(self, error: FirnError) -> None:
         if isinstance(error, NotSent) and self._candidacy is not None:

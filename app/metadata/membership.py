@@ -20,6 +20,7 @@ from app.metadata.log_ends import SealLog
 from app.metadata.member import ClusterMember, LastRuns
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
+from app.metadata.pulses import StartPulses
 from app.metadata.registration import Registration, StartRefused
 from app.metadata.view import ClusterView
 from app.metadata.wal_store_changes import needs_level
@@ -56,6 +57,8 @@ class Membership:
         last_runs: LastRuns | None = None,
         seal_log: SealLog | None = None,
         new_level: int = 0,
+        start_pulses: StartPulses | None = None,
+        elapsed_s: Callable[[], float] | None = None,
     ) -> None:
         """``directory_id`` is the permanent id of the data directory. ``link`` reaches other brokers: without it a cluster of
         several is refused. ``liveness`` is of a broker that is alone, and may be in Redis. ``signs`` are of several brokers, in the
@@ -103,6 +106,8 @@ class Membership:
                 take_over=take_over,
                 seal_log=seal_log,
                 store=store,
+                start_pulses=start_pulses,
+                elapsed_s=elapsed_s,
                 log_line=log_line,
                 faults=faults,
             )

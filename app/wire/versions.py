@@ -116,6 +116,7 @@ BETWEEN_BROKERS: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.FIRN_MANIFESTS: (0, 0),
         ApiKey.FIRN_TRANSACTIONS: (0, 0),
         ApiKey.FIRN_HOLD: (0, 0),
+        ApiKey.FIRN_PULSE: (0, 0),
     }
 )
 """First and last version of each API that brokers alone send to each other. ApiVersions does not list them: Kafka serves its three
@@ -130,6 +131,7 @@ OPAQUE: Final[frozenset[int]] = PRIVATE | {
     ApiKey.FIRN_MANIFESTS,
     ApiKey.FIRN_TRANSACTIONS,
     ApiKey.FIRN_HOLD,
+    ApiKey.FIRN_PULSE,
 }
 """All of Firn's own keys, whoever may send them."""
 
