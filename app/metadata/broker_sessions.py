@@ -154,8 +154,8 @@ class BrokerSessions:
     def pulsed(self, broker_id: int, broker_epoch: int, now_s: float, *, turned_ago_s: float) -> ErrorCode:
         """A pulse of a broker whose loop is late, and turned last ``turned_ago_s`` before (L6).
 
-        It counts for an unfenced broker, until 9 s after the loop turned last and after the last heartbeat, and never for longer
-        than a heartbeat. It is none: it does not unfence, ends no refusal, and names nothing that was applied.
+        It counts for an unfenced broker, and for no longer than a heartbeat: until 9 s after the loop turned last, and a session
+        time-out more after the last heartbeat. It is none: it does not unfence, ends no refusal, and names nothing that was applied.
 
         Returns: as ``heard``.
         """
@@ -167,7 +167,7 @@ class BrokerSessions:
             return ErrorCode.STALE_BROKER_EPOCH
         if not session.fenced:
             turned_s = now_s - max(turned_ago_s, 0.0)
-            longest_s = min(turned_s, session.alive_s) + STARVED_PATIENCE_S - self._session_timeout_s
+            longest_s = min(turned_s - self._session_timeout_s, session.alive_s) + STARVED_PATIENCE_S
             session.pulsed_s = max(session.pulsed_s, min(now_s, longest_s))
         return ErrorCode.NONE
 

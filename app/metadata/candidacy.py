@@ -208,14 +208,15 @@ class Candidacy:
         """A pulse of a broker whose loop is late, and that was the controller of this epoch when it turned last (C10).
 
         It counts if that is the newest known controller, was heard by other means, and its address does not refuse; until 9 s after
-        the loop turned, after the log was confirmed, and after the controller was heard.
+        the loop turned, and 11 s after the log was confirmed and the controller was heard.
         """
         if (broker_id, controller_epoch) != (self._controller_id, self._controller_epoch):
             return
         if self._heard_s is None or self._refuses:
             return
         turned_s, confirmed_s = now_s - max(turned_ago_s, 0.0), now_s - max(confirmed_ago_s, 0.0)
-        longest_s = min(turned_s, confirmed_s, self._heard_s) + STARVED_PATIENCE_S
+        # Both were due within C6's 2 s before the last turn.
+        longest_s = min(turned_s, min(confirmed_s, self._heard_s) + UNHEARD_S) + STARVED_PATIENCE_S
         self._pulsed_until_s = max(self._pulsed_until_s, min(now_s + UNHEARD_S, longest_s))
         if now_s < self._pulsed_until_s:
             self._round = None
@@ -333,7 +334,6 @@ class Candidacy:
         self._heard_s = now_s
         self._unheard_since_s = now_s if self._controller_is_gone else now_s + UNHEARD_S
         self._sign_due_s = now_s
-        self._pulsed_until_s = -inf
         self._refusals_s.clear()
         self._refuses = False
         self._pause_s = PAUSE_S_MIN
