@@ -21,10 +21,12 @@ from app.hot.log import PartitionLog
 from app.metadata.cluster import LEVEL_MAX, BrokerImage, Endpoint
 from app.metadata.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
 from app.metadata.numbered_log import LogTimings
+from app.metadata.pulses import TurnBoard
 from app.tiering.store_work import InlineStoreWork
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM
 from tests.cluster_simulation.network import Network
+from tests.cluster_simulation.sim_pulses import SimPulses
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk
 from tests.simulation.machine import SESSION_MS, SHARE_LOCK_MS
@@ -135,6 +137,7 @@ class ClusterMachine:
         self.node: Node | None = None
         self.store: ProcessStore | None = None
         self.link: SimLink | None = None
+        self.pulses: SimPulses | None = None
         self.bucket_cut = False
         self.up = False
         """A broker serves here."""
@@ -249,10 +252,21 @@ class ClusterMachine:
                 places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
                 new_link=lambda: SimLink(self, world.network, process),
                 boot_id=f"{self.name}-{self.boots}",
-                new_level=objects.new_level if objects is not None else 0 if world.shape.from_0 else 1,
+                start_pulses=(lambda board: self._start_pulses(process, board)) if world.shape.pulses else None,
+                new_level=self._new_level(),
             ),
         )
         process.spawn(self._serve(node, process))
+
+    def _new_level(self) -> int:
+        """Of the cluster that is made."""
+        if self.world.objects is not None:
+            return self.world.objects.new_level
+        return LEVEL_MAX if self.world.shape.pulses else 0 if self.world.shape.from_0 else 1
+
+    def _start_pulses(self, owner: Process, board: TurnBoard) -> SimPulses:
+        self.pulses = SimPulses(self, owner, board)
+        return self.pulses
 
     async def _serve(self, node: Node, process: Process) -> None:
         try:
@@ -304,6 +318,9 @@ class ClusterMachine:
             self._remember_ends()
             process.kill()
             self.world.network.process_died(process, told=how == "kill")
+            if self.pulses is not None:
+                self.pulses.process.kill()
+                self.world.network.process_died(self.pulses.process, told=how == "kill")
         self.up = False
         if how == "power":
             self.disk.crash()

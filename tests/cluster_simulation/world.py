@@ -46,6 +46,7 @@ from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.object_faults import OBJECT_FAULTS
 from tests.cluster_simulation.objects import SEEDS_FROM, Objects, ObjectShape, hurried, shaped
+from tests.cluster_simulation.slow import SLOW
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
@@ -109,6 +110,8 @@ class Shape:
     """Nothing that disturbs a broker is met, so leaders that change are to be followed soon."""
     bumping: bool = False
     """Producers are as librdkafka's (``bumping.py``)."""
+    pulses: bool = False
+    """Brokers send pulses (ADR 0023, L6): the cluster begins at the newest level."""
     objects: ObjectShape | None = None
     """Topics of object durability; None if there are none."""
 
@@ -205,7 +208,7 @@ class World:
         self.acks = self.reads = self.leaders = 0
         self.faults_met: set[str] = set()
         self.scenario_begun = self.scenario_over = False
-        """Of a run with a scenario of ``isolation.py``."""
+        """Of a run with a scenario of ``isolation.py`` or ``slow.py``."""
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._disturbed: dict[str, float] = {}
@@ -458,7 +461,7 @@ class World:
             self.faults_met.add(kind)
             self._troubles = [one for one in self._troubles if not one.done()]
             if len(self._troubles) < 6:
-                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS | ISOLATION)[kind](self)))
+                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS | ISOLATION | SLOW)[kind](self)))
 
     async def calm(self) -> None:
         """No more trouble."""

@@ -1,7 +1,7 @@
 """Brokers whose loops turn late while their threads go on, on virtual time (ADR 0023: L6, C10).
 
-Each broker has its ``TurnBoard``, ``PulseSender`` and ``Candidacy``; the controller, broker 1, has ``BrokerSessions`` as well. Around
-them is what their owners do: turns that are written down, heartbeats with their answers, and reads of the log that confirm it.
+Each broker has its ``TurnBoard``, ``PulseSender`` and ``Candidacy``; the controller, broker 1, has ``BrokerSessions`` as well.
+Around them is what their owners do: they write turns down, send and answer heartbeats, and confirm the log.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -367,7 +368,7 @@ def test_one_that_cannot_be_reached_is_tried_more_and_more_seldom() -> None:
     link = sent(Link(away), lambda now_s: written, 30.0)
     tries = [at_s for at_s, to in link.tries if to == 3]
     assert len(tries) <= 4 + 30 / AGAIN_S_MAX
-    apart = [round(later - before, 2) for before, later in zip(tries, tries[1:], strict=False)]
+    apart = [round(later - before, 2) for before, later in pairwise(tries)]
     assert apart[-1] == pytest.approx(AGAIN_S_MAX, abs=LOOK_S)
 
 

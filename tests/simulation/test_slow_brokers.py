@@ -1,0 +1,49 @@
+"""Whole brokers whose loops stand while their threads go on, in the simulation of clusters (ADR 0023: L6, C10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster_simulation.planted_slow import PLANTED
+from tests.cluster_simulation.slow import SHAPE, SLOW
+from tests.cluster_simulation.world import run_seed
+
+SEEDS = 3
+SLOW_SEEDS = 40
+
+
+def check(scenario: str, seed: int) -> None:
+    outcome = run_seed(seed, faults=(scenario,), shape=SHAPE)
+    assert outcome.violation is None, f"{scenario}, seed {seed}: {outcome.violation}\n" + "\n".join(outcome.lines[-60:])
+    assert any("scenario over" in line for line in outcome.lines)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("scenario", SLOW)
+def test_who_is_only_starved_is_kept_for_nine_seconds_and_gets_no_right_by_its_thread(scenario: str) -> None:
+    for seed in range(SEEDS):
+        check(scenario, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SLOW)
+def test_the_same_of_many_seeds(scenario: str) -> None:
+    for seed in range(100, 100 + SLOW_SEEDS):
+        check(scenario, seed)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_planted_into_pulses_is_found_by_the_checker_meant_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = PLANTED[name]
+    others: list[str] = []
+    for seed in range(fault.seeds):
+        with monkeypatch.context() as patch:
+            fault.plant(patch)
+            violation = run_seed(seed, faults=(fault.scenario,), shape=SHAPE).violation
+        if violation is not None and violation.invariant == fault.found_by:
+            return
+        others.append(f"seed {seed}: {violation}")
+    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
