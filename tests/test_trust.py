@@ -208,6 +208,25 @@ PRIVATE_APIS = {
             "tiering/test_copy_holds.py::test_a_hold_ends_with_the_record_of_a_later_controller",
         ),
     ),
+    ApiKey.FIRN_PULSE: Private(
+        control.PulseRequest,
+        {
+            "cluster_id": "compared with the broker's own",
+            "broker_id": "trusted, if it is registered: whoever may be a broker may say that another one lives, for some seconds",
+            "broker_epoch": "compared with the registered one",
+            "late": "trusted: it prolongs a session that heartbeats have begun, and nothing else",
+            "turned_ms": "trusted within bounds: a session ends so long after its last heartbeat in any case",
+            "controller_epoch": "compared with that of the newest known seal",
+            "confirmed_ms": "trusted within bounds, as ``turned_ms``",
+        },
+        (
+            NO_REQUEST,
+            NO_MEMBER,
+            "metadata/test_pulses.py::test_l6_a_pulse_of_another_broker_epoch_counts_for_nothing",
+            "metadata/test_pulses.py::test_l6_a_pulse_counts_for_a_session_timeout_nine_seconds_after_a_turn_and_twelve_after_a_heartbeat",
+            "metadata/test_pulses.py::test_c10_a_pulse_of_any_other_than_the_controller_of_the_newest_seal_counts_for_nothing",
+        ),
+    ),
     ApiKey.FIRN_CLUSTER: Private(
         firn_api.ClusterRequest,
         {},

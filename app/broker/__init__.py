@@ -17,7 +17,7 @@ Replication and the cluster:
 
 - ``followers``: fetches from leaders; ``in_sync_sets``: proposes in-sync sets; ``high_watermarks``: checkpoint of high watermarks
 - ``tier_views``: followers' views of manifests; ``replication_metrics``: gauges
-- ``control_link``, ``transaction_calls``, ``places``: calls to other brokers
+- ``control_link``, ``transaction_calls``, ``places``: calls to other brokers; ``pulse_thread``: those that need no loop
 - ``node_id``, ``last_registration``: node id and last broker epoch of a data directory
 
 Object durability (ADR 0037):

@@ -155,7 +155,7 @@ class BrokerSessions:
         """A pulse of a broker whose loop is late, and turned last ``turned_ago_s`` before (L6).
 
         It counts for an unfenced broker, and for no longer than a heartbeat: until 9 s after the loop turned last, and a session
-        time-out more after the last heartbeat. It is none: it does not unfence, ends no refusal, and names nothing that was applied.
+        time-out more after the last heartbeat. It is none: it unfences nobody, ends no refusal, and names nothing that was applied.
 
         Returns: as ``heard``.
         """

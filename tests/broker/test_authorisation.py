@@ -213,6 +213,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_MANIFESTS: control.ManifestsRequest(cluster_id, broker_id, "", 0, 0),
             ApiKey.FIRN_TRANSACTIONS: LookRequest(cluster_id, 0),
             ApiKey.FIRN_HOLD: HoldRequest(cluster_id, HoldId(TopicId(uuid), 0, 1), 0, ((0, 0),)),
+            ApiKey.FIRN_PULSE: control.PulseRequest(cluster_id, broker_id, 0, True, 0),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),
@@ -233,7 +234,13 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         elif key == ApiKey.FIRN_TIER_SEGMENTS:
             answer = own.unpack(own.TierSegmentsResponse, await alice.ask(key, 0, own.pack(message)))
             assert "not allowed to DESCRIBE" in answer.error
-        elif key in (ApiKey.FIRN_TIER_REPLACE, ApiKey.FIRN_ENTRIES, ApiKey.FIRN_REGISTER, ApiKey.FIRN_CHANGE):
+        elif key in {
+            ApiKey.FIRN_TIER_REPLACE,
+            ApiKey.FIRN_ENTRIES,
+            ApiKey.FIRN_REGISTER,
+            ApiKey.FIRN_CHANGE,
+            ApiKey.FIRN_PULSE,
+        }:
             raw = await alice.ask(key, 0, own.pack(message))
             assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in own_codes(raw)
         else:

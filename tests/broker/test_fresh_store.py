@@ -12,6 +12,7 @@ import pytest
 from app.broker.process import needs_newest_level
 from app.client.admin import AdminClient, ResourceType
 from app.client.cluster import ClusterClient
+from app.metadata.cluster import LEVEL_MAX
 from app.settings import load
 from tests.faults.served import Served, firn, serving
 
@@ -52,7 +53,7 @@ def test_new_topics_of_a_fresh_store_are_in_the_bucket_if_that_is_the_default(tm
         made = firn("topic", "create", "t", "-b", broker.bootstrap)
         assert made.returncode == 0, made.stderr
         assert durability_of(broker, "t") == "object"
-        assert level_of(broker) == 3
+        assert level_of(broker) == LEVEL_MAX
     with serving(tmp_path) as broker:  # the level stays, and so does the topic
         assert durability_of(broker, "t") == "object"
 

@@ -36,6 +36,8 @@ from app.metadata.control import (
     LookResponse,
     ManifestsRequest,
     ManifestsResponse,
+    PulseRequest,
+    PulseResponse,
     RegisterRequest,
     RegisterResponse,
 )
@@ -139,6 +141,8 @@ async def test_a_broker_that_is_no_controller_changes_nothing_for_another(tmp_pa
                     held = HoldRequest(cluster_id, hold, -1, partitions)
                     assert unpack(HoldResponse, await client.ask(ApiKey.FIRN_HOLD, 0, pack(held))).error
             assert not broker.node.remote_log_manager.held_topics
+            pulse = PulseRequest(cluster_id, node_id, 0, True, 0, 0, 0)
+            assert unpack(PulseResponse, await client.ask(ApiKey.FIRN_PULSE, 0, pack(pulse))).error
             heard = HeardRequest(cluster_id, node_id)
             assert not unpack(HeardResponse, await client.ask(ApiKey.FIRN_MEMBERS, 0, pack(heard))).heard
             for name in (LEAVE, CREATE_TOPIC, "format-the-disk"):

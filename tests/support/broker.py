@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,11 +29,13 @@ from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import Liveness
 from app.metadata.place import Places
+from app.metadata.pulses import StartPulses
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.seams import Clock
 from app.tiering.store_work import InlineStoreWork
+from app.transport.replays import loop_time_s
 
 STOOD_STILL: Final = "this broker stood still for"
 """What a broker says in the loop of a test if the test's process was given no time."""
@@ -96,6 +99,7 @@ async def running_broker(
     descriptors_max: int = 1024,
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None,
     pool: ThreadPool | None = None,
+    start_pulses: StartPulses | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -103,7 +107,7 @@ async def running_broker(
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
     ``descriptors_max``: half of them are for connections.
-    ``pool``: its threads, which are ended with it.
+    ``pool``: its threads, which are ended with it. ``start_pulses``: as ``Surroundings``; ``time.perf_counter`` is their clock.
     ``fs``: where it has its data, if not on the machine's own file system.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
@@ -152,6 +156,8 @@ async def running_broker(
             places=places or KafkaPlaces(),
             new_link=new_link,
             new_tokens=new_tokens,
+            start_pulses=start_pulses,
+            elapsed_s=loop_time_s if start_pulses is None else time.perf_counter,
             boot_id=boot_id,
             liveness=liveness,
             new_level=new_level or (LEVEL_MAX if config.firn_ephemeral else int(config.firn_cluster_enable)),

@@ -224,6 +224,11 @@ class Brokers:
         self.processes[node_id].send_signal(signal.SIGCONT)
         self._paused.discard(node_id)
 
+    def hold_loop(self, node_id: int, seconds: float) -> None:
+        """Let the event loop of a broker stand for so long, while its threads go on."""
+        (self.path / f"hold-{node_id}").write_text(str(seconds))
+        self.processes[node_id].send_signal(signal.SIGUSR1)
+
     def is_up(self, node_id: int) -> bool:
         """Whether its process runs, is not paused, and serves since its last start."""
         process = self.processes.get(node_id)

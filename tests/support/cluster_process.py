@@ -33,6 +33,7 @@ from app.broker.doors import inter_broker_dial
 from app.broker.late_tls import came_too_late
 from app.broker.log_keys import with_log_keys
 from app.broker.places import KafkaPlaces
+from app.broker.pulse_thread import PulseThread
 from app.broker.quota_tokens import RedisTokens
 from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.configs import BrokerConfig, InternalDurability
@@ -116,6 +117,11 @@ def tell_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
+def hold(seconds: Path) -> None:
+    """Block the loop for as long as a file says; other threads go on."""
+    time.sleep(float(seconds.read_text()))
+
+
 async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,26 +136,34 @@ async def serve(path: Path, node_id: int, port: int, more: Mapping[str, Any]) ->
     pool = ThreadPool(4)
     store = DirectoryStore(path / "store", CutPool(pool, path / f"no-bucket-{node_id}"))
     await store.open()
-    dial: Dialer = ThroughLinks(more.get("links", {}), dial_tcp)
+    links = more.get("links", {})
+    new_dial: Callable[[], Dialer] = lambda: ThroughLinks(links, dial_tcp)  # noqa: E731
     around: dict[str, Any] = {}
     redis = more.get("redis")
     if settings.get("firn_quota_scope") == "cluster":
         around["new_tokens"] = partial(quota_tokens, redis)
     if "properties" in more:
         config = settings_of(more["properties"])
-        secure = inter_broker_dial(config)
-        dial = (LoggingIn if hasattr(secure, "login") else ThroughLinks)(more.get("links", {}), secure)
+
+        def new_dial() -> Dialer:
+            secure = inter_broker_dial(config)
+            return (LoggingIn if hasattr(secure, "login") else ThroughLinks)(links, secure)
+
         redis = config.redis_url
-        around = given(config) | {"places": KafkaPlaces(dial=dial), "new_level": LEVEL_MAX}
+        around = given(config) | {"places": KafkaPlaces(dial=new_dial()), "new_level": LEVEL_MAX}
         if redis is not None:
             around["new_tokens"] = partial(quota_tokens, redis)
+    loop.add_signal_handler(signal.SIGUSR1, partial(hold, path / f"hold-{node_id}"))
     async with running_broker(
         path / f"broker-{node_id}",
         store=store,
         rng=random.Random(),
         boot_id=f"{boot_id()}-{more.get('boots', 0)}",
         fs=AccountedFileSystem(Path(more["account"]), sync_s_max=SYNC_S_MAX) if "account" in more else None,
-        new_link=partial(KafkaControlLink, dial=dial),
+        new_link=partial(KafkaControlLink, dial=new_dial()),
+        start_pulses=lambda board: PulseThread(
+            board, lambda: KafkaControlLink(dial=new_dial()), now_s=time.perf_counter
+        ),
         node_id=node_id,
         listen_port=port,
         log_line=lambda line: print(f"{time.time():.2f} {line}", flush=True),

@@ -255,6 +255,11 @@ BETWEEN: list[Harm] = [
     ),
     Harm("hold copies", _K.FIRN_HOLD, _hold),
     Harm(
+        "say that a broker lives",
+        _K.FIRN_PULSE,
+        lambda version, cluster: own.pack(control.PulseRequest(_cluster_id(cluster), FOLLOWER, 0, True, 1000)),
+    ),
+    Harm(
         "replace segments",
         _K.FIRN_TIER_REPLACE,
         lambda version, cluster: own.pack(own.TierReplaceRequest(SEEN, 0, "begin", [bytes(16)], bytes(16))),

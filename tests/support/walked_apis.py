@@ -33,6 +33,7 @@ from app.metadata.control import (
     HoldRequest,
     LookRequest,
     ManifestsRequest,
+    PulseRequest,
     RaiseChange,
 )
 from app.records.builder import build_batch
@@ -346,6 +347,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: LookRequest(_cluster(on), 0, tuple((index, 0) for index in range(count))),
         lambda on, count: LookRequest(_cluster(on), 0, (), tuple((WIDE, 0, index, 0) for index in range(count))),
     ),
+    ApiKey.FIRN_PULSE: _private(lambda on, count: PulseRequest(_cluster(on), ABSENT, 0, True, 1000, 0, 1000)),
     ApiKey.FIRN_CLUSTER: _private(lambda on, count: ClusterRequest()),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }
