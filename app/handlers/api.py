@@ -35,6 +35,9 @@ class Api(NamedTuple):
     connection itself does not allow. Raises: RequestRejected."""
     split: Split | None = None
     """How a long request falls into short ones."""
+    refuse_long: Callable[[Request], Any] | None = None
+    """Makes the response to a request of more than ``wire.bounds.BYTES_MAX`` bytes, which is not decoded. Without it such a request
+    ends its connection, and a client that cannot send less sends it again for ever."""
 
 
 ApiTable = Mapping[ApiKey, Api]

@@ -125,6 +125,12 @@ def refuse_sync(request: Request, message: SyncGroupRequest, code: ErrorCode, se
     return SyncGroupResponse(error_code=code)
 
 
+def refuse_long_sync(request: Request) -> SyncGroupResponse:
+    """The assignments of all members are too long for a request, whatever ``max.message.bytes`` of their record is."""
+    del request
+    return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
+
+
 # --- Heartbeat ------------------------------------------------------------------------------------------------------
 
 
@@ -322,7 +328,7 @@ APIS: Final[ApiTable] = {
     ApiKey.JOIN_GROUP: Api(join, refuse_join),
     ApiKey.HEARTBEAT: Api(heartbeat, refuse_heartbeat),
     ApiKey.LEAVE_GROUP: Api(leave, refuse_leave),
-    ApiKey.SYNC_GROUP: Api(sync, refuse_sync),
+    ApiKey.SYNC_GROUP: Api(sync, refuse_sync, refuse_long=refuse_long_sync),
     ApiKey.DESCRIBE_GROUPS: Api(describe, refuse_describe),
     ApiKey.LIST_GROUPS: Api(list_groups, refuse_list),
     ApiKey.DELETE_GROUPS: Api(delete, refuse_delete),

@@ -236,7 +236,8 @@ class Session(Client):
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
         if len(frame) > BYTES_MAX:
-            raise ProtocolError(f"a request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most")
+            self._refuse_long(api_key, api_version, frame, meter)
+            return
         if api_key == FETCH:
             answer = serve_fetch(self, api_version, correlation_id, frame)
             if answer is not None:
@@ -301,6 +302,27 @@ class Session(Client):
             raise ProtocolError(f"API key {api_key} cannot answer what was asked")
         self.answer(self._encode(request, result, meter))
         meter.observe(server.loop.time() - self.started_s, 1)
+
+    def _refuse_long(self, api_key: int, api_version: int, frame: memoryview, meter: ApiMeter) -> None:
+        """Raises: ProtocolError if the API has no word for it."""
+        why = f"a request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most"
+        api = self.server.apis.get(api_key)
+        if api is None or api.refuse_long is None or not is_served(api_key, api_version):
+            raise ProtocolError(why)
+        header = parse_request_header(frame)
+        throttle_time_ms = self.charge(header.client_id, api_key, len(frame))
+        request = Request(
+            api_key,
+            api_version,
+            header.correlation_id,
+            header.client_id,
+            self.caller,
+            self.on_close,
+            throttle_time_ms,
+        )
+        meter.errors.value += 1
+        self.context.client_line(f"refusing what {self.peer} sent: {why}")
+        self.answer(self._encode(request, api.refuse_long(request), meter))
 
     async def _finish(
         self, slot: Slot, meter: ApiMeter, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.errors import ErrorCode
 from app.handlers import fetch, produce
 from app.handlers.api import Api
 from app.handlers.callers import ANONYMOUS, Caller, Rights
@@ -18,8 +19,11 @@ from app.handlers.portions import LONG_FRAME_BYTES
 from app.handlers.produce import MANY_PARTITIONS
 from app.metadata.cluster import LEVEL_MAX, QuotaEntity
 from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from app.wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from app.wire.bounds import BYTES_MAX
 from app.wire.framing import request_frame
 from tests.handlers.conversation import batch
 
@@ -149,6 +153,21 @@ async def test_the_bytes_of_a_long_request_are_counted_until_it_is_answered(
     handler.goes_on.set()
     await client.answer(ApiKey.DELETE_GROUPS, 2)
     assert bench.server.frames.bytes == 0
+
+
+async def test_assignments_that_are_too_long_for_a_request_are_refused_and_the_connection_goes_on(
+    start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Any]]
+) -> None:
+    bench = await start()
+    client = await connect(bench)
+    assignments = [SyncGroupRequestAssignment("m", b"x" * BYTES_MAX)]
+    refused = await client.ask(ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 1, "m", assignments=assignments))
+    assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    told = [line for line in bench.lines if "API key 14" in line]
+    assert len(told) == 1, bench.lines
+    client.send(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("test", "1"))
+    _, answer = await client.answer(ApiKey.API_VERSIONS, 3)
+    assert answer.error_code == ErrorCode.NONE
 
 
 async def test_the_bytes_of_a_long_request_are_given_back_when_its_task_never_begins(
