@@ -16,7 +16,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
 from app.groups.counters import GroupCounters
 from app.groups.memory import GroupMemory
-from app.groups.metrics import show_groups, show_lag
+from app.groups.metrics import ELSEWHERE, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.metadata.cluster import ClusterImage, ImageDelta
 from app.metrics import Registry
@@ -79,9 +79,12 @@ class GroupCoordinator:
         show_groups(registry, lambda: (shard for _, shard in self.shell.shards()))
 
         def end_of(topic: str, partition: int) -> int | None:
-            # Also of a follower, whose high watermark comes a moment later. Nobody knows it of a partition that is not here.
+            # Also of a follower, whose high watermark comes a moment later.
             found = partitions.get(topic, partition)
-            return None if found is None or found.role is Role.OFFLINE else found.log.high_watermark
+            if found is not None and found.role is not Role.OFFLINE:
+                return found.log.high_watermark
+            known = self.image.topic(topic)
+            return ELSEWHERE if known is not None and partition < len(known.partitions) else None
 
         show_lag(
             registry,

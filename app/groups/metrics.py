@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.groups.group import GroupType
 from app.metrics import Labels, Registry
 
 if TYPE_CHECKING:
     from app.groups.shard import GroupShard
+
+
+ELSEWHERE: Final = -1
 
 
 def show_lag(
@@ -21,7 +24,9 @@ def show_lag(
 ) -> None:
     """Register gauges of the groups' progress, for at most ``series_max`` partitions, groups with members first.
 
-    ``end_of`` returns the high watermark of a partition; None if this broker does not lead it.
+    ``end_of`` returns the high watermark of a partition, ``ELSEWHERE`` if this broker has no replica of it, and None if there is no
+    such partition. Of a partition elsewhere the offset alone is shown: metrics are read without asking other brokers, and brokers
+    with a replica show its high watermark (``firn_log_high_watermark``).
     """
     registry.describe("firn_group_offset", "gauge", "Offset that a group has committed in a partition.")
     registry.describe(
@@ -63,7 +68,8 @@ def show_lag(
             topic, partition, committed = found
             labels = (("group", group_id), ("partition", str(partition)), ("topic", topic))
             yield "firn_group_offset", labels, float(committed.offset)
-            yield "firn_group_lag_records", labels, float(max(0, end - committed.offset))
+            if end != ELSEWHERE:
+                yield "firn_group_lag_records", labels, float(max(0, end - committed.offset))
         return looked_at
 
     registry.source(read)

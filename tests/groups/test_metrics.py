@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.groups.counters import GroupCounters, ShareCounters
-from app.groups.metrics import show_groups, show_lag
+from app.groups.metrics import ELSEWHERE, show_groups, show_lag
 from app.groups.offsets import OffsetStore, offset_key, offset_value
 from app.groups.share_state import ShareKey, ShareSettings
 from app.groups.share_window import Acknowledgement
@@ -71,6 +71,10 @@ def test_lag_is_shown_by_group_topic_and_partition_and_what_is_left_out_is_count
     assert shown(few, "firn_group_lag_left_out") == {"": 1}
     ends["t", 0] = 3
     assert shown(registry, "firn_group_lag_records") == {}, "never below nothing"
+    ends["t", 0] = ELSEWHERE
+    assert shown(registry, "firn_group_offset") == {"other,0,t": 5, "other,1,t": 5}
+    lags = [sample for sample in registry.samples() if sample.family == "firn_group_lag_records"]
+    assert [dict(sample.labels)["partition"] for sample in lags] == ["1"], "no lag is told that is not known"
 
 
 @pytest.mark.parametrize("count_max", [0, 1, 2, 3, 100])
