@@ -34,7 +34,7 @@ def plain_address(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and only this machine reaches it, whatever names mean elsewhere."""
+    """Whether a host is this machine, and only this machine reaches it, also if names mean other machines elsewhere."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
 """Keeping freed memory for the next use.
 
 glibc returns buffers of some MiB to the kernel as soon as they are freed and asks for new pages, zeroed one by one at their first
-touch, for the next buffer: that costs more than what is done with it. A process that frees as much as it takes loses nothing by
+touch, for the next buffer: that costs more than the work on it. A process that frees as much as it takes loses nothing by
 keeping it.
 """
 

@@ -20,13 +20,13 @@ class Bucket:
 
     def __init__(self, rate: float, capacity: float, now_s: float) -> None:
         self.rate = rate
-        """What comes in each second."""
+        """The tokens that come in each second."""
         self.capacity = capacity
         self.left = capacity
         """When something was taken last, without what was taken ahead; below 0 in debt."""
         self._at_s = now_s
         self.ahead = 0.0
-        """What was taken ahead, and may be used at any time without a further word."""
+        """Tokens that were taken ahead, and may be used at any time without a call."""
 
     def take(self, amount: float, now_s: float) -> float:
         """Take ``amount``, into debt if need be. Returns: the seconds until the debt is paid; 0 if there is none."""
@@ -36,14 +36,14 @@ class Bucket:
         return 0.0 if balance >= 0 else -balance / self.rate
 
     def take_ahead(self) -> None:
-        """Take what is used next, if it is there."""
+        """Take the tokens of the next uses ahead, if they are there."""
         wanted = self.rate * AHEAD_S - self.ahead
         if wanted <= self.left:
             self.left -= wanted
             self.ahead += wanted
 
     def balance(self, now_s: float) -> float:
-        """What is in it; below 0 in debt."""
+        """The tokens in it; below 0 in debt."""
         balance = self.left + self.ahead + (now_s - self._at_s) * self.rate
         return balance if balance < self.capacity else self.capacity
 
@@ -60,7 +60,7 @@ class Bucket:
 
 
 class _Endless(Bucket):
-    """In place of a bucket, where there is no limit: whoever takes of it never waits, and need not ask whether it is one."""
+    """In place of a bucket, where there is no limit: a caller that takes of it never waits, and need not know that it is none."""
 
     __slots__ = ()
 

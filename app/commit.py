@@ -16,13 +16,13 @@ FILE: Final = "COMMIT"
 HASH_CHARACTERS: Final = 12
 CHANGED: Final = " and local changes"
 SHIPPED: Final = ("app", "firn_broker", "pyspark_firn", "infra", "tools", "pyproject.toml", "constraints.txt")
-"""What packages are made from: a change elsewhere in the checkout makes no other package."""
+"""The sources of packages: a change elsewhere in the checkout makes no other package."""
 GIT_WAIT_S: Final = 20.0
 """git reads the state of every file; on a cold disk that takes seconds."""
 
 
 def commit() -> str | None:
-    """The commit, as in ``14502cf9ab12`` or ``14502cf9ab12 and local changes``; None if nobody knows."""
+    """The commit, as in ``14502cf9ab12`` or ``14502cf9ab12 and local changes``; None if it is not known."""
     root = Path(__file__).parents[1]
     if (root / ".git").exists():
         return commit_of_checkout(root)
@@ -38,7 +38,7 @@ def written_commit() -> str | None:
 
 
 def commit_of_checkout(root: Path) -> str | None:
-    """What git says of the checkout ``root``; None without git, without a commit, or if ``root`` is a folder inside a checkout."""
+    """The commit of the checkout ``root``; None without git, without a commit, or if ``root`` is a folder inside a checkout."""
     top = _git(root, "rev-parse", "--show-toplevel")
     head = _git(root, "rev-parse", f"--short={HASH_CHARACTERS}", "HEAD")
     if top is None or head is None or Path(top).resolve() != root.resolve():

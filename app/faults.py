@@ -1,7 +1,7 @@
-"""What an operator reads about faults: one line when a fault begins, one every so often while it lasts, one when it is over.
+"""Log lines about faults: one line when a fault begins, one every so often while it lasts, one when it is over.
 
-A fault is what goes wrong with one subject in one way: ``("reading", "orders-3")``. Whoever meets it says so each time, on any
-path and as often as it happens; ``Faults`` counts and decides what becomes a line. Memory and lines are bounded: of each kind so
+A fault is one kind of failure of one subject: ``("reading", "orders-3")``. Code that meets it reports it each time, on any
+path; ``Faults`` counts the reports and decides which become lines. Memory and lines are bounded: of each kind so
 many subjects are told one by one, and all others together.
 
 Belongs to one event loop of one process. The broker, the store process and the HTTP process have one each.
@@ -68,7 +68,7 @@ class Faults:
     def met(self, kind: str, subject: str, sentence: str, *, burst: int = 1, lasting: bool = False) -> bool:
         """The fault was met again, or for the first time. Returns: whether a line was written.
 
-        ``kind``: one of few, as a noun: "reading". ``sentence``: what happened, to what, what to do. ``burst``: the first so
+        ``kind``: one of few, as a noun: "reading". ``sentence``: the event, its subject and the mend. ``burst``: the first so
         many times have a line each. ``lasting``: it goes on until ``over`` says otherwise, whether or not it is met again.
         """
         now_s = self._now_s()
@@ -102,7 +102,7 @@ class Faults:
             self.met(kind, subject, f"{kind} {subject} fails: {error}")
 
     def over(self, kind: str, subject: str) -> None:
-        """What failed has succeeded. It is told that the fault is over once it stays so. Cheap if there is no such fault."""
+        """The failed work has succeeded. A line says that the fault is over once it stays so. Cheap if there is no such fault."""
         fault = self._faults.get((kind, subject)) if self._faults else None
         if fault is not None and fault.quiet_since_s is None:
             fault.quiet_since_s = self._now_s()
@@ -114,7 +114,7 @@ class Faults:
             self.look()
 
     def look(self) -> None:
-        """Tell of what goes on and what is over. To be called every few seconds."""
+        """Write lines of faults that go on and that are over. To be called every few seconds."""
         now_s = self._now_s()
         for (kind, subject), fault in list(self._faults.items()):
             if fault.quiet_since_s is None:
@@ -175,7 +175,8 @@ BUG: Final = "internal errors:"
 
 
 def met_bug(faults: Faults, message: str, error: BaseException | None) -> bool:
-    """A callback or a task raised what it must not. Returns: whether it was told, so that its traceback is to be shown."""
+    """A callback or a task raised an error that it must not raise. Returns: whether it was told, so that its traceback is to be
+    shown."""
     place = message if error is None else place_of(error)
     return faults.met(BUG, place, f"internal error, please report it: {message}: {error!r}" if error else message)
 

@@ -1,6 +1,6 @@
-"""The maxima that several parts keep to, each with its reason (INV-7); those of one part alone are beside what they bound.
+"""The maxima that several parts keep to, each with its reason (INV-7); those of one part alone stand beside the bounded object.
 
-A limit here guards against a peer, a disk or a bucket; what an operator may want to tune is a setting instead
+A limit here guards against a peer, a disk or a bucket; a limit that operators may want to change is a setting instead
 (``app/configs/``). Sizes are in bytes, times in milliseconds, everything else is a count.
 """
 
@@ -26,10 +26,10 @@ that without this a frame of ``REQUEST_BYTES_MAX`` could unfold to gigabytes."""
 
 REQUEST_ELEMENTS_MAX: Final = 50_000
 """As ``MESSAGE_ELEMENTS_MAX``, of a request. A Fetch of 10,000 partitions has 11,000 at most, a reassignment of 10,000 partitions
-to three replicas 41,000. What a client may ask for is further bounded where it costs more than its bytes."""
+to three replicas 41,000. Requests of clients have further bounds where they cost more than their bytes."""
 
 RESPONSE_BYTES_MAX: Final = 100 * MIB
-"""Longest response but of Fetch, which has a limit of its own: what a request of many names may ask for. Kafka's clients take no
+"""Longest response but of Fetch, which has a limit of its own: the response to a request of many names. Kafka's clients take no
 longer frame by default."""
 
 TAGGED_FIELDS_MAX: Final = 10_000
@@ -92,10 +92,10 @@ CHUNK_BYTES_MAX: Final = 128 * MIB
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 REGEX_BYTES_MAX: Final = 4 * KIB
-"""Longest regular expression of a subscription. Kafka takes what fits in a STRING; compiling one that long costs 10 ms."""
+"""Longest regular expression of a subscription. Kafka takes any that fits in a STRING; compiling one that long costs 10 ms."""
 
 SHARE_MEMBER_ID_CHARS_MAX: Final = 36
-"""Longest member id of a share group, as in Kafka (KIP-932): what a UUID takes. Consumer groups have no such limit."""
+"""Longest member id of a share group, as in Kafka (KIP-932): the length of a UUID. Consumer groups have no such limit."""
 
 REGEX_PROGRAM_SIZE_MAX: Final = 10_000
 """Instructions of a compiled regular expression: matching is linear in them, and counted repetitions multiply them."""

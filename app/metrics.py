@@ -1,4 +1,4 @@
-"""Counters and histograms cheap enough for the hot path: plain attributes, summed up only when somebody looks.
+"""Counters and histograms cheap enough for the hot path: plain attributes, summed up only when they are read.
 
 A ``Registry`` belongs to one process and is read by ``samples()``; the HTTP process renders the samples of all processes in
 Prometheus' text format. Nothing here locks: every registry belongs to one event loop.
@@ -87,7 +87,7 @@ class Registry:
         """Register a reader of described families, which is asked only when the metrics are read.
 
         ``read`` yields (name, labels, value), and None for a step without a sample. Between two steps other work may run, so it
-        must bear that what it goes through changes, and no step may take long.
+        must bear that the collection changes meanwhile, and no step may take long.
         """
         self._sources.append(read)
 

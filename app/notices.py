@@ -14,7 +14,7 @@ def log_line(text: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """``text`` as what it is on a terminal: peers' names in it end no line and move no cursor."""
+    """``text`` as it is safe on a terminal: peers' names in it end no line and move no cursor."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text.replace("\n", " ")
     )

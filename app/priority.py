@@ -48,7 +48,7 @@ def make_session_nice(niceness: int) -> None:
     """Make this process's session nicer than its parent's by so much.
 
     Not as nice as the process: a parent that was started with a niceness has a session without one, in which that niceness says
-    nothing to other sessions. Its child would get a thirtieth of what they get.
+    nothing to other sessions. Its child would get a thirtieth of their share.
     """
     wanted = min(_niceness_of_session(os.getppid()) + niceness, NICEST)
     for _ in range(SESSION_TRIES):

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Wall-clock time, for what is stored or shown. Never used to decide who may write (INV-2)."""
+    """Wall-clock time, for values that are stored or shown. Never used to decide who may write (INV-2)."""
 
     def now_ms(self) -> TimestampMs:
         """Milliseconds since the Unix epoch. May step backwards, as machines' clocks do."""
@@ -44,7 +44,7 @@ class BlockingPool(Protocol):
 
         The work is not cancelled with the caller: a cancelled ``run`` leaves it to finish by itself.
 
-        Raises: whatever ``work`` raises.
+        Raises: the errors of ``work``.
         """
         ...
 
@@ -60,7 +60,7 @@ MOMENT_APART_S: Final = 0.005
 def shared_wait_s(now_s: float, wait_s: float) -> float:
     """How long to wait where ``wait_s`` is the longest: until the last of the shared moments within it, if there is one.
 
-    What an idle broker does again and again then falls together, and it wakes up once for all of it. A wait that begins at a shared
+    The repeated work of an idle broker then falls together, and it wakes up once for all of it. A wait that begins at a shared
     moment and is a multiple of ``MOMENT_S`` keeps its length.
     """
     shared_s = (now_s + wait_s) // MOMENT_S * MOMENT_S - now_s

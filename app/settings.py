@@ -143,7 +143,7 @@ class Setting(NamedTuple):
     rank: int
     """If one source has several names of one topic setting, the name with the lowest rank counts (Kafka's order)."""
     parse: Callable[[str], Mapping[str, Any]]
-    """Returns fields of ``BrokerConfig`` or ``TopicConfig``. Raises: ValueError, which says what is allowed."""
+    """Returns fields of ``BrokerConfig`` or ``TopicConfig``. Raises: ValueError, which names the allowed values."""
     default: str
     documentation: str
 
@@ -171,7 +171,7 @@ class Reviewed(NamedTuple):
 
     name: str
     label: str
-    """What the user wrote, and where."""
+    """The text of the user, and its source."""
     text: str | None
     """None for a secret."""
     verdict: Verdict
@@ -212,7 +212,7 @@ def load(
         flags: text by flag (``--listen``); None for a flag that was not given.
         assignments: ``name=value`` texts of ``--set``, in order.
 
-    Raises: ConfigError, one sentence that names the setting, the value, what is allowed and the nearest known name.
+    Raises: ConfigError, one sentence that names the setting, the value, the allowed values and the nearest known name.
     """
     return resolve(
         sources_of(config_path=config_path, environment=environment, flags=flags, assignments=assignments),
@@ -296,7 +296,7 @@ def review(sources: Iterable[Source]) -> Review:
                 except ValueError as error:
                     raise _not_allowed(name, label, text, error) from None
             except ConfigError as error:
-                # What is misspelt may be a secret, too.
+                # A misspelt setting may be a secret, too.
                 hidden = hidden or (aside is None and name not in known)
                 entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
                 continue
@@ -385,7 +385,7 @@ class _Listeners:
         self._texts: dict[str, tuple[str, str]] = {}
 
     def take(self, name: str, label: str, text: str) -> bool:
-        """Note a setting if it is one of these. Raises: ConfigError for a text that is wrong whatever the other settings are."""
+        """Note a setting if it is one of these. Raises: ConfigError for a text that is wrong for any other settings."""
         prefixed = split_prefixed(name)
         if name not in LISTENER_SETTINGS and prefixed is None:
             return False
@@ -541,7 +541,7 @@ def read_config_file(path: Path) -> Source:
 
 def _read_properties(path: Path) -> Source:
     try:
-        # Java reads these files as Latin-1, whatever the locale.
+        # Java reads these files as Latin-1, in any locale.
         values = parse_properties(path.read_bytes().decode("latin-1"))
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
@@ -693,7 +693,7 @@ def _without_disk(broker: dict[str, Any], topic: dict[str, Any]) -> None:
 
 
 def _check_http(config: BrokerConfig) -> None:
-    """Raises: ConfigError if nobody could use HTTP, or everybody could with rights that are not theirs."""
+    """Raises: ConfigError if no caller could use HTTP, or all could with rights that are not theirs."""
     listener = config.http_listener
     anonymous = config.firn_http_anonymous_enable
     if anonymous and not config.firn_http_client_config and listener.protocol is not SecurityProtocol.PLAINTEXT:

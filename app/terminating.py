@@ -15,15 +15,15 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 1
-"""Exit code of a child that began after its parent had ended. Nobody reads it."""
+"""Exit code of a child that began after its parent had ended. It is never read."""
 
 
 def end_with_parent(descriptor: int) -> None:
-    """From now on Linux kills this process as soon as its parent ends, whatever this process does then.
+    """From now on Linux kills this process as soon as its parent ends, also while this process is busy.
 
     ``descriptor`` is this process's end of a socket pair whose other end the parent alone holds. It tells a parent that ended
     before Linux was asked: then this process ends here. A computation that leaves its event loop no turn would notice the end of
-    the socket pair only afterwards, and until then hold what it inherited, such as the lock of a data directory. Elsewhere than
+    the socket pair only afterwards, and until then hold inherited resources, such as the lock of a data directory. Elsewhere than
     on Linux the end of the socket pair stays the only sign.
 
     The parent's death means that of the thread that started this process, which for the broker is that of its event loop.

@@ -1,4 +1,4 @@
-"""Long work of the event loop is done in portions, so that nobody holds the loop (INV-15, ADR 0039).
+"""Long work of the event loop is done in portions, so that no work holds the loop (INV-15, ADR 0039).
 
 A ``Portion`` measures the CPU time of the loop's thread, not wall time: on a busy machine a portion does not get shorter. Work
 asks ``spent`` every few elements. When the portion is spent, it awaits ``rest``, which gives the loop to other work. All long work
@@ -114,9 +114,9 @@ class Portion:
 
 
 async def run(steps: Generator[None, None, T], portion: Portion | None = None) -> T:
-    """Run a generator that yields after every few elements to its end, in portions. Returns: what it returns.
+    """Run a generator that yields after every few elements to its end, in portions. Returns: its result.
 
-    The generator must not depend on anything that other requests change. Raises: what it raises.
+    The generator must not depend on anything that other requests change. Raises: its errors.
     """
     if portion is None:
         portion = Portion()
@@ -134,7 +134,7 @@ async def run(steps: Generator[None, None, T], portion: Portion | None = None) -
 
 
 def whole(steps: Generator[None, None, T]) -> T:
-    """Run such a generator to its end at once, where few elements are known to come. Raises: what it raises."""
+    """Run such a generator to its end at once, where few elements are known to come. Raises: its errors."""
     while True:
         try:
             next(steps)

@@ -56,7 +56,7 @@ NO_TIMESTAMP = TimestampMs(-1)
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name: what clients of old protocol versions and log directories speak of."""
+    """A partition by its topic's name, as old protocol versions and log directories name it."""
 
     topic: str
     partition: PartitionIndex
@@ -66,7 +66,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: what metadata, manifests and objects speak of."""
+    """A partition by its topic's id, as metadata, manifests and objects name it."""
 
     topic_id: TopicId
     partition: PartitionIndex

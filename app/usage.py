@@ -1,4 +1,4 @@
-"""What a process takes of the machine, as Linux tells it, under the names that every Prometheus client library uses."""
+"""Resource usage of a process, as Linux reports it, under the names that every Prometheus client library uses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Usage(NamedTuple):
 
 
 def read_usage(process_id: int) -> Usage | None:
-    """What a process takes; None if it is gone, or the system does not tell."""
+    """The usage of a process; None if it is gone, or the system does not tell."""
     path = f"/proc/{process_id}"
     try:
         with open(f"{path}/stat", "rb") as file:
@@ -50,9 +50,9 @@ def read_usage(process_id: int) -> Usage | None:
 def show_process(
     registry: Registry, version: str, *, others: Callable[[], Sequence[tuple[str, int]]] = lambda: ()
 ) -> None:
-    """Have the registry show what this process takes, and which program it is.
+    """Have the registry show the usage of this process, and which program it is.
 
-    ``others``: name and process id of further processes whose registries nobody asks; of one name, their sums are shown.
+    ``others``: name and process id of further processes whose registries are not read; of one name, their sums are shown.
     """
     process_id = os.getpid()
     registry.describe("process_cpu_seconds_total", "counter", "CPU time of the process, user and system.")

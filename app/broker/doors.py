@@ -1,4 +1,4 @@
-"""The doors of a broker's listeners, made of their settings before anything is started."""
+"""The authentication of a broker's listeners, made of their settings before anything is started."""
 
 from __future__ import annotations
 

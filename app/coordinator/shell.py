@@ -219,7 +219,7 @@ class _Waiting(NamedTuple):
 
 
 class _Seat(Generic[S]):
-    """A led partition in one leadership: its shard, and the shell's state for it. Another leadership has another seat."""
+    """A led partition in one leadership: its shard, and the shell's state for it. Another leadership has another ``_Seat``."""
 
     __slots__ = ("epoch", "forget", "log", "partition", "queued", "shard", "state", "timers", "waiting", "waits")
 

@@ -79,7 +79,7 @@ class ClientQuotas(Quotas):
         self._buckets: dict[tuple[str, str | None, str | None], Bucket] = {}
         """By key, and by whose share it is: user and client id, as far as the limit tells them apart."""
         self._addresses: dict[str, Bucket] = {}
-        """Connections that each address may open. Strangers have many addresses, and push out no user's share."""
+        """Connections that each address may open. Clients without a login have many addresses, and push out no user's share."""
         self._mark_s: float | None = None
         """When the request that is being served began; None while none is."""
         self._began_s = 0.0

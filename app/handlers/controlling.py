@@ -90,7 +90,7 @@ def _check_cluster(context: Context, cluster_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TellsOfItsEnd:
-    """Tells the desk when a connection ends over which a broker sent its heartbeats (L2)."""
+    """Tells the controller's service when a connection ends over which a broker sent its heartbeats (L2)."""
 
     desk: Desk
     broker_id: int

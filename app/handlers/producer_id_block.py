@@ -58,4 +58,4 @@ class ProducerIds:
             except RequestRejected as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
-            await asyncio.sleep(AGAIN_S)  # the office passes to this broker or from it; nothing was made
+            await asyncio.sleep(AGAIN_S)  # the controller changes to this broker or from it; nothing was made

@@ -58,13 +58,13 @@ class Pem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """What a TLS context is made of."""
+    """The parts of a TLS context."""
 
     identity: Sequence[Pem] = ()
     """The private key and the chain of certificates, in one or several parts."""
     password: str = ""
     trust: Pem | None = None
-    """Whom to trust; None for nobody, and for a client the system's authorities."""
+    """Trusted authorities; None for none, and for a client the system's authorities."""
     revoked: Pem | None = None
     """Lists of revoked certificates."""
     client_auth: ssl.VerifyMode = ssl.CERT_NONE
@@ -85,7 +85,7 @@ def tls_settings(
     A key and its chain by value count where no keystore is named, certificates by value where no truststore is. Types of stores
     are not checked.
 
-    ``prefix``: what a message writes before a name. Raises: ConfigError.
+    ``prefix``: stands before a name in messages. Raises: ConfigError.
     """
 
     def text(name: str) -> str:
@@ -137,7 +137,7 @@ def read(settings: TlsSettings) -> Read:
 
 
 def new_context(settings: TlsSettings, found: Read, *, server: bool) -> ssl.SSLContext:
-    """Raises: ConfigError, which says what is wrong with what."""
+    """Raises: ConfigError, which names the part and its fault."""
     identity, trust, revoked = found
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     versions = sorted(VERSIONS[name] for name in settings.versions)
@@ -241,7 +241,7 @@ class Certificates:
         return None if found is None else ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
 
     def look(self) -> bool:
-        """Read the files, and use what is new. Returns whether something was. May block.
+        """Read the files, and use new ones. Returns whether one was new. May block.
 
         Raises: ConfigError if it cannot be used; the old context stays.
         """

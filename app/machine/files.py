@@ -4,7 +4,7 @@ All that the hot tier does with a disk goes through ``FileSystem`` and ``File``,
 that loses unflushed tails, tears writes, rots bits and fills up. Paths are plain strings. Errors are ``OSError`` with the errno
 a POSIX system would give; callers turn them into the error tree.
 
-What a file system promises, and no more:
+The promises of a file system, and no more:
 
 - Bytes written are seen by later reads at once, and kept through a crash of the process.
 - Bytes are kept through a loss of power once ``fdatasync`` of their file has returned, and the file's name once ``fsync_dir`` of
@@ -29,7 +29,7 @@ from app.units import Buffer
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-"""Records are read by whoever may read the files: nobody but the broker's user."""
+"""A right to read files is a right to read records, so only the broker's user has it."""
 
 
 class File(Protocol):
@@ -52,7 +52,7 @@ class File(Protocol):
         ...
 
     def preadv_nowait(self, view: memoryview, position: int) -> int | None:
-        """Fill ``view`` with what can be had without waiting for the disk.
+        """Fill ``view`` with bytes that are there without a wait for the disk.
 
         Returns: bytes read, perhaps fewer than asked; None if nothing is at hand or the file system cannot tell.
         """
@@ -159,7 +159,7 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Take the lock file at ``path``, made if missing. Raises BlockingIOError if somebody else has it."""
+        """Take the lock file at ``path``, made if missing. Raises BlockingIOError if another process has it."""
         ...
 
 
@@ -219,7 +219,7 @@ def replace_file(
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, durable: bool) -> None:
-    """Write a file that nobody reads yet. Its name is not made durable."""
+    """Write a file that is not read yet. Its name is not made durable."""
     file = fs.open(path, create=True)
     try:
         if file.size():
@@ -348,7 +348,7 @@ class PosixFile:
             )
         except OSError as error:
             if error.errno == errno.EPERM:
-                return False  # somebody else's file
+                return False  # another user's file
             if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
                 file_system.can_count_pages = False
                 return False
@@ -457,7 +457,7 @@ class PosixFileSystem:
 
 
 def make_private(directory: str) -> str | None:
-    """Take all rights from group and others in a directory of records, which an older version or somebody else may have made.
+    """Take all rights from group and others in a directory of records, which an older version or another program may have made.
 
     Returns: why it stays open to them, or None.
     """

@@ -2,7 +2,7 @@
 
 The interpreter looks at young objects by itself, 10,000 or 60,000 at a time: 1 to 5 ms. ``ShortCollections`` looks at old ones in a
 callback of its own, soon after 100,000 more have become old. If that takes longer than a portion may, all that is there now is set
-aside (``gc.freeze``), so the next look has only newer objects. An object that was set aside goes as before when nobody refers to
+aside (``gc.freeze``), so the next look has only newer objects. An object that was set aside goes as before when nothing refers to
 it any more. Only a cycle that was set aside while it was in use, and is dropped later, stays. Firn's own long-lived objects break
 their cycles when they end.
 """

@@ -1,4 +1,4 @@
-"""Tells what of a file is in the page cache (``cachestat(2)``, since Linux 6.5), and has it written to the disk early
+"""Tells which bytes of a file are in the page cache (``cachestat(2)``, since Linux 6.5), and has it written to the disk early
 (``sync_file_range(2)``). Python has neither call."""
 
 from __future__ import annotations

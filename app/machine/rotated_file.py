@@ -17,7 +17,7 @@ WRITE_BYTES_MAX: Final = 256 * 1024
 
 
 class RotatedFile:
-    """``path`` and, older and older, ``path.1``, ``path.2`` …: ``files_max`` files of ``bytes_max``. Nobody but their owner reads
+    """``path`` and, older and older, ``path.1``, ``path.2`` …: ``files_max`` files of ``bytes_max``. Only their owner reads
     them."""
 
     def __init__(self, path: str, *, bytes_max: int, files_max: int) -> None:
@@ -79,7 +79,7 @@ class RotatedFile:
             self._descriptor = -1
 
     def _find(self) -> None:
-        """Open again, if somebody has moved the file away, or an earlier step has failed."""
+        """Open again, if the file was moved away, or an earlier step has failed."""
         if self._descriptor >= 0:
             try:
                 there, mine = os.stat(self.path, follow_symlinks=False), os.fstat(self._descriptor)

@@ -8,8 +8,8 @@ A frame is a header and a payload::
     payload        REQUEST: u8 length of the method's name, the name, the parameters
                    ANSWER: the result     ERROR: msgpack [class name, message, Kafka code or nil]     CANCEL: nothing
 
-This module moves bytes: the two ends of a method agree on what parameters and results mean. An error of ``FirnError``'s classes
-arrives as the class that was raised. Both processes are of one installation, so there are no versions.
+This module moves bytes: the two ends of a method agree on the meaning of parameters and results. An error of ``FirnError``'s
+classes arrives as the class that was raised. Both processes are of one installation, so there are no versions.
 
 The end of the stream ends everything at once. The server cancels its work and ``serve`` returns, so that a child never outlives
 its parent. The client fails every call with StorageUnavailable. It can be given a new socket, so that a restarted child serves
@@ -33,7 +33,7 @@ from app.limits import KIB, MIB
 from app.units import Buffer
 
 Handler = Callable[[Buffer], Awaitable[Buffer]]
-"""Gets the parameters: bytes, or a view of a large frame, which is nobody else's."""
+"""Gets the parameters: bytes, or a view of a large frame, which it owns."""
 
 FRAME_BYTES_MAX: Final = 256 * MIB
 """Largest frame: a chunk of ``limits.CHUNK_BYTES_MAX`` with room to spare. Bulk data goes through files instead."""
@@ -116,10 +116,10 @@ class _FrameProtocol(asyncio.BufferedProtocol):
         self.error: Exception | None = None
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # --- what the two ends do -----------------------------------------------------------------------------------------
+    # --- work of both ends --------------------------------------------------------------------------------------------
 
     def frame_received(self, call_id: int, kind: int, payload: Buffer) -> None:
-        """``payload`` is nobody else's: bytes, or a view of a large frame that was not copied."""
+        """``payload`` belongs to the handler: bytes, or a view of a large frame that was not copied."""
         raise NotImplementedError
 
     def stream_ended(self) -> None:
@@ -145,7 +145,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
             await waiter
 
     def stop(self, error: Exception | None = None) -> None:
-        """End the connection, without waiting for what is unsent."""
+        """End the connection, without a wait for unsent bytes."""
         if self.error is None:
             self.error = error
         if self._transport is not None:
@@ -273,7 +273,7 @@ class _ClientConnection(_FrameProtocol):
             self.send(call_id, _REQUEST, head, payload)
             return await answer
         except asyncio.CancelledError:
-            # The caller has gone; let the server stop too. What was done stays undecided.
+            # The caller has gone; let the server stop too. The outcome stays undecided.
             if not answer.cancelled():
                 answer.exception()
             elif not self.lost.done():
@@ -306,7 +306,7 @@ class _ClientConnection(_FrameProtocol):
     def _has_room(self, size_bytes: int) -> bool:
         return (
             self._admitted == 0
-            or self.lost.done()  # nobody waits any more: each finds that out by itself
+            or self.lost.done()  # no caller waits any more: each finds that out by itself
             or (
                 self._admitted < CALLS_IN_FLIGHT_MAX
                 and self._admitted_bytes + size_bytes <= REQUEST_BYTES_IN_FLIGHT_MAX
@@ -347,7 +347,7 @@ class _ClientConnection(_FrameProtocol):
 class RpcClient:
     """Calls methods of an RpcServer in another process. Belongs to one event loop.
 
-    ``name`` is what the other process is called in messages to people.
+    ``name`` is the name of the other process in messages to people.
     """
 
     def __init__(self, name: str = "store process") -> None:
@@ -370,11 +370,11 @@ class RpcClient:
     async def call(
         self, method: str, payload: Buffer = b"", timeout_s: float | None = None, *, lead: bytes = b""
     ) -> bytes:
-        """What the handler of ``method`` returns for ``lead`` and ``payload`` as one, which must not change meanwhile.
+        """The result of the handler of ``method`` for ``lead`` and ``payload`` as one, which must not change meanwhile.
 
         A call that times out or is cancelled is cancelled on the other side as well.
 
-        Raises: what the handler raised, of Firn's tree; StorageUnavailable (undecided: no answer in ``timeout_s``, or the
+        Raises: errors of the handler, of Firn's tree; StorageUnavailable (undecided: no answer in ``timeout_s``, or the
         other process is away); LimitExceeded (nothing sent).
         """
         connection = self._connection
@@ -436,9 +436,9 @@ class RpcServer:
         self.closed = asyncio.Event()
 
     async def serve(self, sock: socket.socket) -> None:
-        """Answer what comes over ``sock``, which this object owns, until the stream ends; then cancel what is under way.
+        """Serve requests over ``sock``, which this object owns, until the stream ends; then cancel requests under way.
 
-        Raises: ProtocolError (the peer's bytes), or what a buggy handler raised.
+        Raises: ProtocolError (the peer's bytes), or the error of a buggy handler.
         """
         sock.setblocking(False)
         tasks: dict[int, asyncio.Task[None]] = {}

@@ -61,12 +61,12 @@ class ThreadPool:
             del running
 
     def close(self) -> None:
-        """Wait for what is running and drop what is queued."""
+        """Wait for running calls and drop queued ones."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 def look_at_error(done: asyncio.Future[Any]) -> None:
-    """Read the error of a call whose caller may have gone, since nobody else does then."""
+    """Read the error of a call whose caller may have gone, since no caller reads it then."""
     if not done.cancelled():
         done.exception()
 
@@ -74,7 +74,7 @@ def look_at_error(done: asyncio.Future[Any]) -> None:
 def settle_memory(collections: ShortCollections | None = None) -> None:
     """Take the objects of start-up away from the garbage collector, and let it look less often at the rest.
 
-    What is there now stays for good but for about a thousand objects, and looking through all of it once takes longer than the
+    Present objects stay for good but for about a thousand objects, and looking through all of it once takes longer than the
     loop may block. Serving makes few cycles: its objects go as soon as they are not referred to any more. ``collections``: look at
     old objects from now on.
     """

@@ -1,7 +1,7 @@
 """One small document from a web server, within a time and a size, off the loop.
 
 The server is the operator's choice, and is not trusted further: redirects are not followed, nothing of the environment (proxies) is
-asked, and whatever it sends or leaves out ends within the time.
+asked, and every exchange with it ends within the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_FOUND: Final = "there is no such document"
 PORTS: Final = {"http": 80, "https": 443}
 
 
-class NotFetched(Exception):  # it is what happened
+class NotFetched(Exception):  # the name of the event
     """There is no document. The text says why; no part of a document is in it."""
 
 
@@ -34,7 +34,7 @@ async def fetch(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Get the document of an http or https URL. ``context``: of https; it decides whom to trust. ``headers``: more of them.
+    """Get the document of an http or https URL. ``context``: of https; it has the trusted authorities. ``headers``: more of them.
 
     Each call has a thread of its own, so a server that does not answer keeps no thread of the disk waiting. The thread ends with
     the call but where the system is still asked for the address of the host.
@@ -87,7 +87,7 @@ class _Download:
         self._lock = threading.Lock()
         self._ended = False
         self._twin: socket.socket | None = None
-        """Another descriptor of the connection: shutting it down ends whatever waits for the connection, TLS or not."""
+        """Another descriptor of the connection: shutting it down ends every wait for the connection, TLS or not."""
 
     def run(self) -> bytes | str:
         """The document, or why there is none."""
@@ -137,7 +137,7 @@ class _Download:
         finally:
             link.close()
         if self._ended:
-            raise TimeoutError  # what looks like the end of the document may be that of the connection
+            raise TimeoutError  # an apparent end of the document may be the end of the connection
         if len(document) > self._bytes_max:
             return f"the document has more than {self._bytes_max} bytes"
         return "the answer ends in the middle" if missing else document

@@ -2,7 +2,7 @@
 
 Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. Who is to be fenced and
 unfenced comes out. The owner makes the changes, and tells what the image has afterwards (``follow``). A controller makes a new
-``BrokerSessions`` when it takes office, so every session begins anew (C5).
+``BrokerSessions`` when its term begins, so every session begins anew (C5).
 
 Nothing here makes anything safe (L3). A wrong result costs a needless election, or a late one.
 """
@@ -114,7 +114,7 @@ class BrokerSessions:
             session.changed_at = broker.changed_at
 
     def steady_since(self) -> dict[BrokerId, float]:
-        """The unfenced brokers, and since when each is without a break. A controller counts from the start of its office (C5)."""
+        """The unfenced brokers, and since when each is without a break. A controller counts from the start of its term (C5)."""
         return {
             BrokerId(broker_id): session.steady_s for broker_id, session in self._sessions.items() if not session.fenced
         }

@@ -1,4 +1,4 @@
-"""The active controller's desk: where other brokers register, beat, fetch entries and ask for changes (ADR 0023).
+"""The active controller's service for brokers: they register, send heartbeats, fetch entries and ask for changes (ADR 0023).
 
 It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
 is told NOT_CONTROLLER and counts this controller as unheard. Who lives is reckoned by ``BrokerSessions``; what follows from it are
@@ -60,7 +60,7 @@ AGAIN_S: Final = 0.1
 CONFIRM_S: Final = 1.5
 """After this time without an append, the log is confirmed by a read."""
 CONFIRM_EARLY_S: Final = 0.25
-"""… so much earlier, if the desk is looking anyway."""
+"""… so much earlier, if the service wakes up anyway."""
 UNCONFIRMED_S: Final = 2.0
 ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; one entry may be longer."""
@@ -102,7 +102,7 @@ class Desk:
         self._sessions: BrokerSessions | None = None
         self._new_entry = asyncio.Event()
         self._look = asyncio.Event()
-        """Set when a session, a broker or the office has changed in a way that may call for a change."""
+        """Set when a session, a broker or the controller has changed in a way that may call for a change."""
         self.on_beat: Callable[[int], None] | None = None
         """Called with the broker id of each heartbeat, also while this controller cannot confirm the log (ADR 0040, IS1)."""
         self.pace = Pace()

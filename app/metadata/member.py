@@ -1,7 +1,7 @@
 """One broker of several: it registers, beats, follows the cluster log, and becomes the controller if it has to (ADR 0023).
 
 The loops of ``run`` know the controller from the newest seal that they have read. What they ask it goes through the
-``ControlLink``; if this broker is the controller itself, it goes to its own desk.
+``ControlLink``; if this broker is the controller itself, it asks its own ``Desk``.
 """
 
 from __future__ import annotations
@@ -709,7 +709,7 @@ class ClusterMember(Elsewhere):
             if not self._controller.active:
                 await self._read()
 
-    # --- standing for the office ----------------------------------------------------------------------------------------
+    # --- becoming the controller ----------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
         """Become the controller when the present one is not heard (C3, C4, C7)."""

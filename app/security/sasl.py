@@ -12,7 +12,7 @@ PLAIN_REFUSED: Final = "Authentication failed: Invalid username or password"
 
 
 class Refused(Exception):  # the name of the event
-    """The login is refused. Its text may be sent to the client: it tells nothing that a stranger may not know."""
+    """The login is refused. Its text may be sent to the client: it tells nothing that an unknown client may not know."""
 
     def __init__(self, text: str, *, user: str = "") -> None:
         """``user``: the name that the client gave, for the audit log. It is not proven."""
