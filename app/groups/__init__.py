@@ -19,7 +19,8 @@ Consumer protocol (KIP-848):
 
 Committed offsets:
 
-- ``offsets``: ``OffsetStore``; ``cleanup``, ``deletion``, ``sweeps``: expiry and deletion of offsets
+- ``offsets``: ``OffsetStore``; ``leader_ends``: ends of topics that other brokers lead
+- ``cleanup``, ``deletion``, ``sweeps``: expiry and deletion of offsets
 
 Share groups (KIP-932):
 
