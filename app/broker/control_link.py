@@ -77,6 +77,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 CONNECT_MS: Final = 1_000
 """A broker that does not accept within it counts as not answering, for now."""
 BEAT_MS: Final = 2_000
+PULSE_MS: Final = 4_000
+"""For each step of a pulse, a connection too: a machine that starves one broker is slow for others as well, and a new connection
+costs more than a late response."""
 CHANGE_MS: Final = 30_000
 ENDS_MS: Final = 5_000
 ENDS_VERSION: Final = 7
@@ -148,7 +151,7 @@ class KafkaControlLink:
     async def pulse(self, to: BrokerImage, asked: Callable[[], PulseRequest]) -> PulseResponse:
         """As ``PulseLink``."""
         await self.connection(to, "pulse")
-        return await self._ask(to, "pulse", ApiKey.FIRN_PULSE, asked(), PulseResponse, BEAT_MS)
+        return await self._ask(to, "pulse", ApiKey.FIRN_PULSE, asked(), PulseResponse, PULSE_MS)
 
     async def entries(self, to: BrokerImage, asked: EntriesRequest) -> EntriesResponse:
         return await self._ask(to, "entries", ApiKey.FIRN_ENTRIES, asked, EntriesResponse, asked.wait_ms + BEAT_MS)
@@ -325,7 +328,11 @@ class KafkaControlLink:
                 del self._lanes[place]
             try:
                 opened = await open_connection(
-                    to.host, to.port, client_id=f"firn-{lane}", timeout_ms=CONNECT_MS, dial=self._dial
+                    to.host,
+                    to.port,
+                    client_id=f"firn-{lane}",
+                    timeout_ms=PULSE_MS if lane == "pulse" else CONNECT_MS,
+                    dial=self._dial,
                 )
             except (BrokerUnavailable, RequestRejected) as error:
                 raise NotSent(str(error)) from None
