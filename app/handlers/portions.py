@@ -220,6 +220,33 @@ Handle = Callable[["Context", "Request", Any], Any]
 Refuse = Callable[["Request", Any, ErrorCode, str], Any]
 
 
+class _Steps:
+    """An awaitable that counts the CPU time of its own steps."""
+
+    def __init__(self, inner: Awaitable[Any], now_s: Callable[[], float]) -> None:
+        self._inner = inner
+        self._now_s = now_s
+        self.used_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._inner.__await__()
+        step: Callable[[Any], Any] = inner.send
+        value: Any = None
+        while True:
+            began_s = self._now_s()
+            try:
+                waits_for = step(value)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.used_s += self._now_s() - began_s
+            try:
+                value = yield waits_for
+                step = inner.send
+            except BaseException as error:  # noqa: BLE001 (it is the inner one's)
+                step, value = inner.throw, error
+
+
 async def serve_split(
     split: Split, handle: Handle, refuse: Refuse, context: Context, request: Request, message: Any
 ) -> Any:
@@ -252,10 +279,11 @@ async def serve_split(
                         answer = asyncio.ensure_future(answer)
                         answer.add_done_callback(look_at_error)
                 elif isinstance(answer, Awaitable):
-                    waits_s = portion.now_s()
-                    answer = await answer
+                    steps = _Steps(answer, portion.now_s)
+                    called_s = portion.now_s() - began_s
+                    answer = await steps
                     # What others did meanwhile is not the cost of this piece.
-                    began_s = portion.now_s() - (waits_s - began_s)
+                    began_s = portion.now_s() - called_s - steps.used_s
             except FirnError as error:
                 if response is None and not later:
                     raise

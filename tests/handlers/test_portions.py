@@ -10,7 +10,7 @@ import pytest
 from app.errors import ErrorCode, RequestRejected
 from app.handlers import portions
 from app.handlers.context import Request
-from app.handlers.portions import SLICE_FIRST, Split, encode_long, serve_split
+from app.handlers.portions import SLICE_FIRST, SLICE_S, Split, encode_long, serve_split
 from app.turns import PORTION_S
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -98,6 +98,28 @@ async def test_a_piece_has_as_many_elements_as_fit_in_its_cpu_time() -> None:
     assert len(cheap.asked) < 20
     await serve_split(NESTED, dear.handle, refuse, CONTEXT, request(2, 7), asked(SLICE_FIRST + 20))
     assert set(dear.asked[2:]) == {1}
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_the_work_of_a_handler_that_can_wait_counts_and_that_of_others_meanwhile_does_not(waits: int) -> None:
+    asked_at_once: list[int] = []
+
+    @on_counted_loop
+    async def serve() -> None:
+        handler = Handler(cost_s=SLICE_S / 20)
+
+        async def handle(context: Any, request: Request, message: ListOffsetsRequest) -> ListOffsetsResponse:
+            for _ in range(waits):
+                asyncio.get_running_loop().call_soon(work, PORTION_S)
+                await asyncio.sleep(0)
+            return handler.handle(context, request, message)
+
+        await serve_split(NESTED, handle, refuse, CONTEXT, request(ApiKey.LIST_OFFSETS, 7), asked(500))
+        asked_at_once.extend(handler.asked)
+
+    serve()
+    assert asked_at_once[0] == SLICE_FIRST
+    assert 15 <= max(asked_at_once) <= 20
 
 
 @on_counted_loop
