@@ -28,7 +28,7 @@ from app.errors import (
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
-from app.handlers.fetch_long import LONG_FRAME_BYTES, LONG_PARTITIONS, decoded, serve_long
+from app.handlers.fetch_long import LONG_FRAME_BYTES, LONG_PARTITIONS, LOOKED_AT_ONCE, decoded, serve_long
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
 from app.handlers.fetch_shape import learn
 from app.handlers.followers import (
@@ -50,6 +50,7 @@ from app.replication.throttle import UNLIMITED
 from app.seams import shared_wait_s
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.noting import Resource
+from app.turns import Portion, slices
 from app.units import BrokerId, LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from app.replication.reading import PartitionRead
     from app.transport.core import Slot
     from app.transport.sending import Part, Parts, SendableRange
+    from app.wire.fetch import FetchPartition
     from app.wire.produce import TopicRef
 
 FETCH: Final = 1
@@ -306,7 +308,14 @@ async def serve_long_frame(
     if request is None:
         return
     noted.is_free = follower_of(context, connection.caller, request) is not None
-    plan = plan_of(context, connection.caller, asked.version, request)
+    portion = Portion()
+    listed: list[AskedPartition] = []
+    for topic, of_topic in request.topics:
+        for some in slices(of_topic, LOOKED_AT_ONCE):
+            listed += asked_of(topic, some)
+            await portion.rest_if_spent()
+    await portion.rest()
+    plan = plan_of(context, connection.caller, asked.version, request, listed)
     if plan.error:
         refused = encode_fetch_response(asked.version, asked.correlation_id, [], error_code=plan.error)
         connection.complete(slot, unwrap(refused))
@@ -355,12 +364,19 @@ def complete(
     attempt: Attempt,
 ) -> None:
     """Answer a request with what an attempt found."""
+    told = begin_answer(connection, asked, client_id, request, attempt)
+    connection.complete(slot, answer(connection.context, told, plan, attempt))
+
+
+def begin_answer(
+    connection: Client, asked: Asked, client_id: str | None, request: FetchRequest, attempt: Attempt
+) -> Asked:
+    """Charge the client for what an attempt found. Returns: the request, with what the response says of it."""
     connection.replaying = attempt.replays is True
     throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
     if attempt.denied:
         attempt.tell_denied(client_id, asked.correlation_id)
-    told = asked._replace(throttle_time_ms=throttle_time_ms)
-    connection.complete(slot, answer(connection.context, told, plan, attempt))
+    return asked._replace(throttle_time_ms=throttle_time_ms)
 
 
 async def look_in_portions(
@@ -390,8 +406,9 @@ async def look_in_portions(
             attempt=attempt,
         )
 
-    def finish(attempt: Attempt) -> None:
-        complete(connection, slot, asked, client_id, request, plan, attempt)
+    async def finish(attempt: Attempt) -> None:
+        told = begin_answer(connection, asked, client_id, request, attempt)
+        connection.complete(slot, await answer_in_portions(connection.context, told, plan, attempt))
 
     await serve_long(connection, slot, request, plan, partitions, max_bytes, look_at, finish)
 
@@ -427,12 +444,27 @@ def follower_of(context: Context, caller: Caller, request: FetchRequest) -> Foll
     return find_follower(context.image, context.node_id, request.replica_id, request.replica_epoch)
 
 
-def plan_of(context: Context, caller: Caller, version: int, request: FetchRequest) -> FetchPlan:
-    """Bring the session of a request up to date, if it has one, and say what it asks for."""
-    asked: list[AskedPartition] = []
-    for topic, partitions in request.topics:
-        for index, epoch, offset, last_epoch, log_start, max_bytes, stored_end in partitions:
-            asked.append(AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end, log_start))
+def asked_of(topic: TopicRef, partitions: Sequence[FetchPartition]) -> list[AskedPartition]:
+    """Partitions of a request as its session keeps them."""
+    return [
+        AskedPartition(topic, index, offset, max_bytes, epoch, last_epoch, stored_end, log_start)
+        for index, epoch, offset, last_epoch, log_start, max_bytes, stored_end in partitions
+    ]
+
+
+def plan_of(
+    context: Context,
+    caller: Caller,
+    version: int,
+    request: FetchRequest,
+    asked: list[AskedPartition] | None = None,
+) -> FetchPlan:
+    """Bring the session of a request up to date, if it has one, and say what it asks for. ``asked``: what it names, if that was
+    listed already."""
+    if asked is None:
+        asked = []
+        for topic, partitions in request.topics:
+            asked += asked_of(topic, partitions)
     return context.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,
@@ -906,18 +938,46 @@ def is_throttled(context: Context, partition: Partition, follower: Follower) -> 
 
 def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """The response that carries what an attempt found."""
-    version, correlation_id, throttle_time_ms = asked
     if plan.followed is not None and not plan.overtaken:
         plan.followed.moved.clear()
     if plan.overtaken:
         attempt.release()
         return unwrap(
-            encode_fetch_response(version, correlation_id, [], error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            encode_fetch_response(
+                asked.version, asked.correlation_id, [], error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            )
         )
     topics: dict[TopicRef, list[PartitionData]] = {}
     leaders: set[int] = set()
+    put_found(asked.version, plan, attempt.found, topics, leaders)
+    return encoded(context, asked, plan, attempt, topics, leaders)
+
+
+async def answer_in_portions(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+    """As ``answer``, of many partitions. What was found belongs to the response that is returned, and to the attempt until then."""
+    topics: dict[TopicRef, list[PartitionData]] = {}
+    leaders: set[int] = set()
+    portion = Portion()
+    if not plan.overtaken:
+        for some in slices(attempt.found, LOOKED_AT_ONCE):
+            put_found(asked.version, plan, some, topics, leaders)
+            await portion.rest_if_spent()
+        await portion.rest()  # encoding has a turn of its own
+    if plan.overtaken:
+        return answer(context, asked, plan, attempt)
+    return encoded(context, asked, plan, attempt, topics, leaders)
+
+
+def put_found(
+    version: int,
+    plan: FetchPlan,
+    found: Sequence[Found],
+    topics: dict[TopicRef, list[PartitionData]],
+    leaders: set[int],
+) -> None:
+    """Add what was found to the topics of a response, and to the leaders that it names."""
     in_session = plan.session is not None
-    for one in attempt.found:
+    for one in found:
         cached = one.cached
         if in_session and not plan.includes(
             cached,
@@ -951,6 +1011,18 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
             topics[cached.topic] = [data]
         else:
             of_topic.append(data)
+
+
+def encoded(
+    context: Context,
+    asked: Asked,
+    plan: FetchPlan,
+    attempt: Attempt,
+    topics: dict[TopicRef, list[PartitionData]],
+    leaders: set[int],
+) -> list[Part]:
+    """The response of these topics, which are counted as sent."""
+    version, correlation_id, throttle_time_ms = asked
     if attempt.follower is None:
         context.metrics.bytes_out.value += attempt.record_bytes
         context.metrics.records_out.value += attempt.offset_span

@@ -8,7 +8,7 @@ here: their sessions know what has to be looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.errors import FirnError, ProtocolError, without_frames
@@ -86,9 +86,9 @@ async def serve_long(
     partitions: list[CachedPartition],
     max_bytes: int,
     look: Callable[[list[CachedPartition], A | None, bool, FirnError | None], A],
-    finish: Callable[[A], None],
+    finish: Callable[[A], Awaitable[None]],
 ) -> None:
-    """Look until there is enough, or the time is over. A client that leaves ends this at the next portion.
+    """Look until there is enough, or the time is over, and ``finish``. A client that leaves ends this at the next portion.
 
     ``look`` takes partitions, the attempt so far, whether its time is over, and what the disk failed with.
     """
@@ -120,7 +120,7 @@ async def serve_long(
             assert attempt is not None, "a long Fetch has partitions"
             if attempt.record_bytes >= enough or attempt.at_once or (out_of_time and not attempt.misses):
                 await portion.rest()
-                finish(attempt)
+                await finish(attempt)
                 return
             misses, awaits_store = attempt.misses, attempt.awaits_store
             attempt.release()

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from app.handlers.fetch_long import LOOKED_AT_ONCE
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.counted_loop import growth_in_turns
 
 PARTITIONS = 1_200
 
@@ -102,3 +106,19 @@ async def test_a_long_fetch_whose_client_leaves_listens_to_nothing(tmp_path: Pat
         async with asyncio.timeout(30):
             while log._waiters or broker.node.server._tasks:
                 await asyncio.sleep(0)
+
+
+async def test_the_response_of_a_long_fetch_is_put_together_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = range(400)
+    async with running_broker(tmp_path) as broker:
+        topic_id = await id_of(broker)
+        logs = [broker.log("wide", index) for index in written]
+        async with talk(broker.port) as client:
+            await client.produce(9, [("wide", [(index, batch()) for index in written])])
+            monkeypatch.setattr("app.turns.PORTION_S", 0.0)
+            async with growth_in_turns(lambda: sum(log.sent_records for log in logs)) as sent:
+                answer = await client.ask(ApiKey.FETCH, 17, asked(topic_id, range(PARTITIONS)))
+        assert sum(1 for size in found(answer).values() if size) == sum(sent) == len(written)
+        assert max(sent) <= LOOKED_AT_ONCE
