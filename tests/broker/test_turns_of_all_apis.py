@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from app.errors import ErrorCode
 from app.limits import REQUEST_BYTES_MAX, REQUEST_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX, elements_max
@@ -110,6 +111,35 @@ def test_no_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
         walk = Walk(on)
         for key in in_order():
             for asked in requests_of(on, key, QUICK_ELEMENTS, newest_only=True, names=(Names.EXISTING, Names.UNKNOWN)):
+                walk.ask(asked)
+    walk.check()
+
+
+@pytest.mark.ci
+def test_no_request_of_a_client_without_rights_holds_the_loop(tmp_path: Path) -> None:
+    refused: Counter[int] = Counter()
+    with crowded(tmp_path, SMALL, rights=False) as on:
+        walk = Walk(on)
+        for key in in_order():
+            for asked in requests_of(on, key, QUICK_ELEMENTS, newest_only=True, names=(Names.EXISTING, Names.UNKNOWN)):
+                refused.update(codes_of(asked, walk.ask(asked)) or {})
+    assert {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED} <= refused.keys()
+    walk.check()
+
+
+NAMES_GROUPS: Final = (
+    ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_GROUPS, ApiKey.OFFSET_FETCH, ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.DELETE_GROUPS,
+)  # fmt: skip
+"""Java's hash of a name of 32 KiB takes more than all else that is done with it."""
+
+
+@pytest.mark.ci
+def test_no_request_with_long_names_of_groups_holds_the_loop(tmp_path: Path) -> None:
+    with crowded(tmp_path, SMALL) as on:
+        walk = Walk(on)
+        for key in NAMES_GROUPS:
+            for asked in requests_of(on, key, QUICK_ELEMENTS, newest_only=True, names=(Names.LONGEST,)):
                 walk.ask(asked)
     walk.check()
 

@@ -89,7 +89,7 @@ def check_timers(path: Path, sizes: Sizes) -> None:
         clock.ahead_ms += 9 * DAY_MS
         took_ms["expiry"] = longest_ms(on, CHECKS_S)
         assert offset_of(on, "group-00001") == -1
-        assert int(on.measured.call(lambda: on.broker.log(WIDE).log_start_offset)) == 1
+        assert int(on.measured.call(lambda: on.broker.log(WIDE).log_start_offset)) >= 1
     assert {work: ms for work, ms in took_ms.items() if ms > TURN_MS_MAX} == {}
 
 

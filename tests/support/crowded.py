@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,6 +17,7 @@ from app.metadata.cluster import LEVEL_MAX
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis import consumer_group_heartbeat, create_acls, create_topics
+from app.wire.apis.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from app.wire.apis.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
@@ -37,9 +38,10 @@ WIDE = "wide"
 """The topic with many partitions."""
 CROWD = "crowd"
 """The group with many members."""
-CLASSIC, SHARED = "classic", "shared"
-LONG = "long"
-"""The transactional id with a transaction over many partitions."""
+LONG, ENDED = "long", "ended"
+"""Transactional ids with a transaction over many partitions. Nothing but the end is asked of the second."""
+TRANSACTION_MS = 900_000
+CONCURRENT = 51
 
 
 LOADING = (14, 15, 16)
@@ -75,8 +77,8 @@ class Crowded:
     names: dict[str, list[str]]
     ids: list[UUID]
     """Of ``names["topic"]``."""
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Producer id and epoch of transactional ids."""
 
     def ask(self, key: int, version: int, message: Any) -> Any:
         """A request, answered."""
@@ -152,8 +154,8 @@ KINDS = {
 
 
 @contextmanager
-def crowded(path: Path, sizes: Sizes = MODERATE, **settings: Any) -> Iterator[Crowded]:
-    """A broker in a thread of its own, filled."""
+def crowded(path: Path, sizes: Sizes = MODERATE, *, rights: bool = True, **settings: Any) -> Iterator[Crowded]:
+    """A broker in a thread of its own, filled. ``rights``: of those who ask it, once it is filled."""
 
     @asynccontextmanager
     async def live() -> AsyncIterator[RunningBroker]:
@@ -161,7 +163,8 @@ def crowded(path: Path, sizes: Sizes = MODERATE, **settings: Any) -> Iterator[Cr
             path,
             new_level=LEVEL_MAX,
             authorizer_class_name=STANDARD_AUTHORIZER,
-            super_users="User:nobody;User:ANONYMOUS",
+            super_users="User:nobody;User:ANONYMOUS" if rights else "User:nobody",
+            allow_everyone_if_no_acl_found=not rights,
             auto_create_topics_enable=False,
             group_max_size=10_000,
             group_consumer_max_size=10_000,
@@ -183,6 +186,8 @@ def crowded(path: Path, sizes: Sizes = MODERATE, **settings: Any) -> Iterator[Cr
     try:
         made = Crowded(measured, measured.made, sizes, {}, [])
         fill(made)
+        if not rights:
+            deny_all(made)
         yield made
     finally:
         measured.close()
@@ -227,7 +232,8 @@ def fill(on: Crowded) -> None:
             assert not answer.topics[0].partitions[0].error_code, answer
         members = fill_members(ask, on.sizes.members)
         fill_regular_expressions(ask, on.sizes.regular_expressions)
-        fill_transaction(on, ask)
+        for name in (LONG, ENDED):
+            fill_transaction(on, ask, name)
         on.names = {
             "topic": names,
             "group": [CROWD, *groups],
@@ -247,6 +253,19 @@ def fill(on: Crowded) -> None:
             "word": ["word"],
             "state": ["Stable", "Empty"],
         }
+
+
+def deny_all(on: Crowded) -> None:
+    """From now on, who asks has no rights."""
+    made = [
+        create_acls.AclCreation(
+            kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else WILDCARD, PatternType.LITERAL, "User:ANONYMOUS", WILDCARD,
+            Operation.ALL, Permission.DENY,
+        )
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER)
+    ]  # fmt: skip
+    answer = on.ask(ApiKey.CREATE_ACLS, 3, create_acls.CreateAclsRequest(made))
+    assert not any(one.error_code for one in answer.results), answer.results
 
 
 def fill_acls(ask: Any, count: int) -> None:
@@ -309,18 +328,31 @@ def fill_regular_expressions(ask: Any, count: int) -> None:
                 member_id=str(UUID(int=index + 1)),
                 member_epoch=0,
                 rebalance_timeout_ms=300_000,
-                subscribed_topic_regex=f"unmatched-{index}-" + "|".join(f"a{index}b{part}.*" for part in range(20)),
+                subscribed_topic_regex=f"unmatched-{index}-" + expression_of(index),
                 topic_partitions=[],
             ),
         )
         assert not answer.error_code, answer
 
 
-def fill_transaction(on: Crowded, ask: Any) -> None:
-    await_coordinator(ask, LONG, 1)
-    for _ in range(1000):
-        answer = ask(ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(LONG, 60_000, -1, -1))
+def expression_of(index: int) -> str:
+    """A regular expression of 4 KiB, nearly, that no topic matches."""
+    return "|".join(f"a{index}b{part:03}.*" for part in range(4_000 // len(f"a{index}b000.*|")))
+
+
+def fill_transaction(on: Crowded, ask: Any, name: str) -> None:
+    """A transaction over all partitions of the wide topic."""
+    await_coordinator(ask, name, 1)
+    for _ in range(ASKED_AGAIN):
+        answer = ask(ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(name, TRANSACTION_MS, -1, -1))
         if not answer.error_code:
             break
     assert not answer.error_code, answer
-    on.producer_id, on.producer_epoch = answer.producer_id, answer.producer_epoch
+    on.producers[name] = producer = (answer.producer_id, answer.producer_epoch)
+    topic = AddPartitionsToTxnTopic(WIDE, list(range(on.sizes.partitions)))
+    for _ in range(ASKED_AGAIN):
+        answer = ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, AddPartitionsToTxnRequest([], name, *producer, [topic]))
+        codes = {one.partition_error_code for one in answer.results_by_topic_v3_and_below[0].results_by_partition}
+        if codes.isdisjoint({*LOADING, CONCURRENT}):
+            break
+    assert codes == {0}, codes

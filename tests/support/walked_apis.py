@@ -42,7 +42,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
-from tests.support.crowded import CROWD, WIDE, Crowded
+from tests.support.crowded import CROWD, ENDED, LONG, WIDE, Crowded
 from tests.support.fillings import Filler, Filling, Names, fillings_of
 
 LONGEST_NAMES_MAX: Final = BYTES_MAX // 33_000
@@ -91,10 +91,15 @@ class Asked(NamedTuple):
 RECORDS: Final = build_batch([(1_700_000_000_000, None, b"value", ())])
 
 
+def of_producer(on: Crowded, transactional_id: str) -> Mapping[str, Any]:
+    producer_id, producer_epoch = on.producers[transactional_id]
+    return {"producer_id": producer_id, "producer_epoch": producer_epoch}
+
+
 def in_transaction(on: Crowded) -> Mapping[str, Any]:
     """Fields of the requests of a transactional producer."""
     return {
-        "producer_id": on.producer_id, "producer_epoch": on.producer_epoch, "committed": True, "verify_only": False,
+        **of_producer(on, LONG), "committed": True, "verify_only": False,
         "generation_id": -1, "TxnOffsetCommitRequest.member_id": "",
     }  # fmt: skip
 
@@ -203,7 +208,9 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         in_transaction, [Floor(("transactions", "topics", "partitions"), MANY, refused_with=UNKNOWN_PRODUCER)]
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Entry(in_transaction),
-    ApiKey.END_TXN: Entry(in_transaction, destroys=True),
+    ApiKey.END_TXN: Entry(
+        lambda on: {**of_producer(on, ENDED), "transactional_id": ENDED, "committed": True}, destroys=True
+    ),
     ApiKey.WRITE_TXN_MARKERS: Entry({}, [Floor(("markers", "topics", "partition_indexes"), MANY)]),
     ApiKey.TXN_OFFSET_COMMIT: Entry(
         in_transaction, [Floor(("topics", "partitions"), MANY, refused_with=UNKNOWN_PRODUCER)]
