@@ -503,6 +503,7 @@ class ParkedFetch:
         "_client_id",
         "_connection",
         "_disk_error",
+        "_ends_s",
         "_logs",
         "_max_bytes",
         "_partitions",
@@ -544,7 +545,9 @@ class ParkedFetch:
         else:
             wait_ms = connection.context.parked_followers.wait_ms(wait_ms, restless=plan.followed.restless)
             wait_s = shared_wait_s(loop.time(), wait_ms / 1000)
-        self._timer = loop.call_later(wait_s, self._out_of_time)
+        self._ends_s = loop.time() + wait_s
+        """When the timer is due. It cannot be asked: of a wait that rounds to 0 ms uvloop returns a handle without a time."""
+        self._timer: asyncio.Handle = loop.call_later(wait_s, self._out_of_time)
         self._logs: list[PartitionLog] = []
         self._remote_cancels: list[Callable[[], None]] = []
         self._awaited_store = False
@@ -584,8 +587,9 @@ class ParkedFetch:
         """Wait no longer than so from now on."""
         loop = self._connection.server.loop
         until_s = loop.time() + wait_ms / 1000
-        if until_s < self._timer.when():
+        if until_s < self._ends_s:
             self._timer.cancel()
+            self._ends_s = until_s
             self._timer = loop.call_at(until_s, self._out_of_time)
 
     async def _load(self, miss: PageMiss) -> None:

@@ -64,11 +64,13 @@ def _offset_end(waiter: Waiter) -> int:
 class CommitQueue:
     """Of one partition. Belongs to one event loop."""
 
-    __slots__ = ("_timer", "_waiting")
+    __slots__ = ("_timer", "_timer_s", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[Waiter] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = NEVER_S
+        """When it is due. It cannot be asked: of a wait that rounds to 0 ms uvloop returns a handle without a time."""
 
     @property
     def empty(self) -> bool:
@@ -83,7 +85,7 @@ class CommitQueue:
         else:
             waiting.append(waiter)
         due_s = waiter.due_s
-        if due_s != NEVER_S and (self._timer is None or due_s < self._timer.when()):
+        if due_s < self._timer_s:
             self._wake_at(due_s)
 
     def reached(self, high_watermark: int) -> None:
@@ -99,6 +101,7 @@ class CommitQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._timer_s = NEVER_S
         for waiter in waiting:
             waiter.failed(error)
 
@@ -106,10 +109,12 @@ class CommitQueue:
         if self._timer is not None:
             self._timer.cancel()
         # It stays when the queue becomes empty: a timer in most cases fires once in a time-out, not once a request.
+        self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_at(due_s, self._look_at_time)
 
     def _look_at_time(self) -> None:
         self._timer = None
+        self._timer_s = NEVER_S
         now_s = asyncio.get_running_loop().time()
         late = [waiter for waiter in self._waiting if waiter.due_s <= now_s]
         if late:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.handlers.client import Asked
+from app.handlers.fetch import ParkedFetch
 from app.hot.reads import PageMiss
 from app.records.batch import iter_headers
 from app.transport.replays import ReplayTurns
@@ -589,3 +591,27 @@ async def test_names_and_ids_do_not_mix_in_a_session(start, connect):
         client, 13, request(FetchPartition(0), topic=log.topic_id, session_id=full.session_id, session_epoch=1)
     )
     assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start, monkeypatch):
+    """uvloop's handle of a wait that rounds to 0 ms does not say when it is due."""
+    bench = await start()
+    ended = asyncio.Event()
+    attempt: Any = SimpleNamespace(
+        misses=[], logs=[], remote_waits=[], awaits_store=False, record_bytes=0, at_once=False, release=lambda: None
+    )
+    connection: Any = SimpleNamespace(
+        server=bench.server,
+        context=bench.context,
+        on_close=set(),
+        caller=SimpleNamespace(rights=SimpleNamespace(on_end=set())),
+    )
+    plan: Any = SimpleNamespace(followed=None)
+    slot: Any = SimpleNamespace(done=False)
+    parked = ParkedFetch(connection, slot, Asked(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
+    monkeypatch.setattr(ParkedFetch, "_look", lambda _, **__: attempt)
+    monkeypatch.setattr(ParkedFetch, "_finish", lambda *_: ended.set())
+    for wait_ms in (0, 0, 500):
+        parked._hurry(wait_ms)
+    async with asyncio.timeout(30):
+        await ended.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from app.errors import FirnError, NotLeader, StorageUnavailable
 from app.replication.commits import NEVER_S, CommitQueue, FutureWaiter, Waiter
@@ -81,3 +82,20 @@ async def test_those_whose_time_is_up_are_told_and_the_others_go_on_waiting():
     assert heard == ["6 late", "12 late"]
     queue.reached(12)
     assert heard[2:] == ["3 committed", "9 committed"]
+
+
+def test_those_whose_time_is_up_when_they_come_are_told_on_the_brokers_own_loop():
+    """Produce with a time-out of 0 ms. uvloop's handle of a wait that rounds to 0 ms does not say when it is due."""
+
+    async def come() -> None:
+        queue, heard = CommitQueue(), []
+        now_s = asyncio.get_running_loop().time
+        for offset_end in (3, 6, 9):
+            queue.add(Told(heard, offset_end, now_s()))
+        async with asyncio.timeout(30):
+            while not queue.empty:
+                await asyncio.sleep(0)
+        assert heard == ["3 late", "6 late", "9 late"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(come())
