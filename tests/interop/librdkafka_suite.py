@@ -3,14 +3,16 @@
     python -m tests.interop.librdkafka_suite SOURCE [--peer kafka] [--brokers 3] [--logs FOLDER] [NUMBER …]
 
 SOURCE is a folder with librdkafka's source, built by ``./configure --disable-gssapi --disable-sasl``, ``make libs`` and
-``make -C tests build``. Every number (0011, 0172, …) runs as a process of its own; without numbers, all tests that talk to
+``make -C tests build``. 0098 needs rapidjson-dev before ``configure``, and ``make -C tests/java KAFKA_PATH=…`` with Kafka's jars in
+``KAFKA_PATH/libs``. Every number (0011, 0172, …) runs as a process of its own; without numbers, all tests that talk to
 a broker run. Tests of librdkafka alone (its mock cluster, its unit tests) are left out, and so are those in ``LEFT_OUT``.
 
 The brokers have the settings that librdkafka's own cluster gives its brokers, with an authorizer that allows what no ACL forbids.
 Some of its tests want replicas of every topic on three brokers, though nothing that they prove needs them: with one broker a
-preloaded function asks for one replica instead. With three brokers each is in a rack of its own, and new topics have three
-replicas. Where Kafka's jars are (``make kafka-libs``), tests that call its tools or a Java class find them. 0077 gives the broker
-20 s to compact, which is too little where the cleaner, a process of low priority, starts on a busy machine.
+preloaded function asks for one replica instead. With three brokers each is in a rack of its own, new topics have three replicas,
+brokers log in to each other as super users, so that ACLs are for the suite's clients alone, and tests of logins use SCRAM. Where
+Kafka's jars are (``make kafka-libs``), tests that call its tools or a Java class find them. 0077 gives the broker 20 s to compact,
+which is too little where the cleaner, a process of low priority, starts on a busy machine.
 
 The exit code is 1 if a test failed, was not understood, or did not end in time.
 """
@@ -58,9 +60,9 @@ LEFT_OUT = {
     "0016": "reads a client's name from the JMX port of a Java broker",
     "0028": "librdkafka counts it among its known issues",
     "0047": "librdkafka counts it among its known issues",
-    "0097": "needs TLS",
-    "0126": "needs SASL/OAUTHBEARER",
-    "0190": "needs a telemetry receiver in the broker",
+    "0097": "needs TLS with the certificates of librdkafka's own cluster",
+    "0126": "needs a server of OAUTHBEARER tokens, and libcurl",
+    "0190": "needs a telemetry receiver in the broker, and the cluster that librdkafka starts",
     "8000": "idles for ever, by hand",
     "8001": "by hand",
 }
