@@ -9,7 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.faults import keyed_load, share_load, transaction_load
 from tests.faults.group_load import PROTOCOLS, Groups
@@ -17,7 +25,7 @@ from tests.faults.keyed_load import Keyed
 from tests.faults.share_load import Shares
 from tests.faults.stand_stills import Partition
 from tests.faults.transaction_load import Transactions
-from tests.support.cluster import Brokers, Writing, create_topics
+from tests.support.cluster import WAIT_S, Brokers, Writing, create_topics, seen, until
 from tests.support.cluster_faults import Faults, Load
 from tests.support.secured_cluster import Right
 
@@ -70,6 +78,17 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
     ],
 }
 """What each user may do, and nothing else."""
+
+
+def need_two_in_sync(admin: AdminClient, topic: str) -> None:
+    """Once there is the topic. By default one is enough for committed offsets, as in Kafka. Then the in-sync set may shrink to one
+    broker while others are slow, and groups stand still, or go on at older offsets, when that one dies."""
+    until(lambda: topic in seen(admin).topics, f"{topic} is there")
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource.add_incremental_config(
+        ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
 
 class OneLoad:
@@ -144,6 +163,8 @@ class EveryLoad(OneLoad):
         self._create(keyed_load.TOPIC, partitions=keyed_load.PARTITIONS, **keyed_load.CONFIG)
         of = brokers.client_of
         self._groups = Groups(brokers.bootstrap, self._writing, client=of("reader"))
+        if not self.in_store:
+            need_two_in_sync(brokers.admin, "__consumer_offsets")
         self.shares = Shares(brokers.bootstrap, self._writing, seed, client=of("worker"), admin=self._admin)
         self._transactions = Transactions(
             brokers.bootstrap, seed, writer=of("appender"), copier=of("copier"), reader=self._admin

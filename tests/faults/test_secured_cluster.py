@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import psutil
 import pytest
-from confluent_kafka.admin import AclOperation, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
 from redis import Redis
 
 from tests.faults import every_load
@@ -39,7 +39,6 @@ from tests.support.cluster import (
     brokers_running,
     create_topics,
     have_left_the_disks,
-    seen,
     until,
     wait_for_brokers,
 )
@@ -286,18 +285,6 @@ def hold_out(
     print(f"{faults.count} faults, {load.acknowledged} records of one producer")
 
 
-def need_two_in_sync(brokers: Brokers, topic: str) -> None:
-    """By default one is enough for committed offsets, as in Kafka. Then the in-sync set may shrink to a dead broker that has lost
-    its power, while another one has everything in memory."""
-    admin = brokers.admin
-    until(lambda: topic in seen(admin).topics, f"{topic} is there")
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    resource.add_incremental_config(
-        ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET)
-    )
-    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
-
-
 def hold_out_losses_of_power(path: Path, durability: Literal["disk", "memory"], count: int, seed: int) -> None:
     """So many faults: first each loss of power that ``durability`` outlives, and then all other faults among them."""
     memory = durability == "memory"
@@ -305,8 +292,6 @@ def hold_out_losses_of_power(path: Path, durability: Literal["disk", "memory"], 
     with secured(path, *RIGHTS, STRANGER, settings=settings, loses_power=True) as cluster:
 
         def kinds(faults: Faults) -> Sequence[Fault]:
-            if memory:
-                need_two_in_sync(cluster.brokers, "__consumer_offsets")
             losses = faults.of_power(memory=memory)
             return losses if count <= len(losses) else [*losses, *faults.all(), *losses, *losses]
 
