@@ -199,6 +199,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
     try:
         desk = _desk(context)
         _check_cluster(context, asked.cluster_id)
+        await desk.asked()
         answer = await desk.register(
             RegistrationAsked(
                 asked.broker_id,
@@ -225,9 +226,11 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
     return pack(RegisterResponse(0, "", answer.broker_id, answer.broker_epoch, answer.sequence))
 
 
-def handle_heard(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_heard(context: Context, request: Request, message: bytes) -> bytes:
     """Whether this broker has heard the controller (C3). Raises: ProtocolError."""
     asked = unpack(HeardRequest, message)
+    if context.desk is not None and asked.cluster_id == context.image.cluster_id:
+        await context.desk.asked()
     image = context.image
     heard = context.hears_controller is not None and context.hears_controller()
     if asked.cluster_id != image.cluster_id:
@@ -253,6 +256,7 @@ async def handle_entries(context: Context, request: Request, message: bytes) -> 
         desk = _desk(context)
         if asked.now_ms >= 0:
             desk.note_clock(asked.broker_id, asked.now_ms - context.clock.now_ms())
+        await desk.asked()
         entries = await desk.entries(asked.start, min(max(asked.wait_ms, 0), ENTRIES_WAIT_MS_MAX) / 1000)
     except FirnError as error:
         return pack(EntriesResponse(int(kafka_code(error))))
@@ -265,6 +269,7 @@ async def handle_change(context: Context, request: Request, message: bytes) -> b
     try:
         _check_cluster(context, asked.cluster_id)
         desk = _desk(context)
+        await desk.asked()
         if not desk.serving:
             raise not_controller()
         if asked.name == NODE_ID and asked.broker_id == ANY_NODE_ID:

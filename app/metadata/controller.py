@@ -43,7 +43,7 @@ from app.metadata import (
     reassignments,
     token_changes,
 )
-from app.metadata.broker_changes import BrokersChanged
+from app.metadata.broker_changes import BrokersChanged, RegistrationAnswer, RegistrationAsked
 from app.metadata.changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, Planned, Surroundings
 from app.metadata.cluster import (
     ALL_BROKERS,
@@ -216,18 +216,41 @@ class Controller(ClusterChanges):
         Returns: whether this broker has created it. If not, another one was faster: read the log again. Raises: StorageUnavailable,
         CorruptionError: it may have been created.
         """
-        # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
-        cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
-        created = await self.take_office(
-            [
-                cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())),
-                feature_change(LEVEL_FEATURE, level),
-                *self._first_settings(level),
-                *more,
-            ]
-        )
+        created = await self.take_office([*self._new_cluster(level), *more])
         self._log.step_down()
         return created
+
+    def _new_cluster(self, level: int) -> list[KeyValue]:
+        """The records of a new cluster of several brokers."""
+        # Kafka's form of a cluster id: 16 bytes in URL-safe base 64.
+        cluster_id = base64.urlsafe_b64encode(self._rng.randbytes(16)).rstrip(b"=").decode()
+        return [
+            cluster_change(ClusterRecord(2, cluster_id, self._clock.now_ms())),
+            feature_change(LEVEL_FEATURE, level),
+            *self._first_settings(level),
+        ]
+
+    async def register_alone(self, asked: RegistrationAsked, new_level: int) -> RegistrationAnswer | None:
+        """Take the office and register this broker, in the entry after the seal: no other broker is registered (A1).
+
+        The broker is unfenced in the same entry if there are no topics. An empty prefix becomes a new cluster of level ``new_level``.
+        Returns: None if another writer was faster: read the log again. Raises: RequestRejected, StorageUnavailable, CorruptionError:
+        it is not known whether the seal is there.
+        """
+        answer: RegistrationAnswer | None = None
+
+        def plan(draft: ImageDraft, around: Surroundings) -> Sequence[KeyValue]:
+            nonlocal answer
+            made = broker_changes.register_broker(draft, around, asked)
+            answer = made.answer
+            if draft.topics:
+                return made.records  # it is unfenced when it has looked at its logs
+            draft.apply(made.records)
+            mine = answer.broker_id, answer.broker_epoch, answer.sequence
+            return [*made.records, *broker_changes.unfence_brokers(draft, around, [mine]).records]
+
+        first = [] if self._log.state.image.cluster_id else self._new_cluster(new_level)
+        return answer if await self.take_office(first, plan) else None
 
     def _first_settings(self, level: int) -> Sequence[KeyValue]:
         """The dynamic settings of a new cluster. One that a broker without a disk creates keeps new topics in the object store,
@@ -236,18 +259,28 @@ class Controller(ClusterChanges):
             return ()
         return (broker_configs_change(ALL_BROKERS, {changes.DURABILITY: Durability.OBJECT.value}),)
 
-    async def take_office(self, first: Sequence[KeyValue] = ()) -> bool:
-        """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` (C1).
+    async def take_office(
+        self,
+        first: Sequence[KeyValue] = (),
+        plan: Callable[[ImageDraft, Surroundings], Sequence[KeyValue]] | None = None,
+    ) -> bool:
+        """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` and with what
+        ``plan`` makes of the image that has ``first`` (C1).
 
         Returns: whether this broker is the active controller now; if not, another one was faster. The log must have been loaded.
-        Raises: StorageUnavailable, CorruptionError: it is not known whether the seal is there.
+        Raises: what ``plan`` raises; StorageUnavailable, CorruptionError: it is not known whether the seal is there.
         """
         log = self._log
         async with self._in_office:
             log.step_down()
             try:
-                sequence = await self._seal()
-                await log.append(sequence + 1, [self._controllership(), *first])
+                sequence = LogSequence(await self._seal() + 1)
+                records = [self._controllership(), *first]
+                if plan is not None:
+                    draft = log.state.image.draft()
+                    draft.apply(records)
+                    records += plan(draft, self._surroundings(sequence))
+                await log.append(sequence, records)
             except (ConflictError, FencedError):
                 log.step_down()
                 await log.poll()

@@ -1,14 +1,16 @@
 """The active controller's service for brokers: they register, send heartbeats, fetch entries and ask for changes (ADR 0023).
 
 It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
-is told NOT_CONTROLLER and counts this controller as unheard. Who lives is reckoned by ``BrokerSessions``; what follows from it are
-changes like any others.
+is told NOT_CONTROLLER and counts this controller as unheard. While there is no other broker, the log is confirmed every ten seconds,
+and before the first request of another broker is answered (A2). Who lives is reckoned by ``BrokerSessions``; what follows from it
+are changes like any others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -45,6 +47,7 @@ from app.metadata.control import (
 from app.metadata.controller import Controller, not_controller
 from app.metadata.internal_topics import MoreReplicas, add_replicas
 from app.metadata.leader_changes import ELECTIONS_PER_CHANGE_MAX, Comebacks, preferred_leaders_back
+from app.metadata.liveness import BEAT_INTERVAL_MS
 from app.metadata.log_ends import OrphanedLogs
 from app.metadata.log_leaders import log_has_ended
 from app.metadata.pace import Pace
@@ -62,6 +65,15 @@ CONFIRM_S: Final = 1.5
 CONFIRM_EARLY_S: Final = 0.25
 """… so much earlier, if the service wakes up anyway."""
 UNCONFIRMED_S: Final = 2.0
+ALONE_CONFIRM_S: Final = BEAT_INTERVAL_MS / 1000
+"""``CONFIRM_S`` of a controller that is alone (A2): as often as it gives a sign of life."""
+ALONE_UNCONFIRMED_S: Final = ALONE_CONFIRM_S + UNCONFIRMED_S
+ALONE_AGAIN_S: Final = 1.0
+"""``AGAIN_S`` of a controller that is alone."""
+ASKED_S: Final = 60.0
+"""So long after another broker has asked something, this controller is not alone."""
+CONFIRM_ASKED_S: Final = 0.5
+"""How long the first request of another broker waits until the log is confirmed. Brokers wait 1 s for an answer, and ask again."""
 ENTRIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; one entry may be longer."""
 REFUSAL_PAUSE_S: Final = 0.15
@@ -107,6 +119,10 @@ class Desk:
         """Called with the broker id of each heartbeat, also while this controller cannot confirm the log (ADR 0040, IS1)."""
         self.pace = Pace()
         """Of this broker's loop."""
+        self._asked_until_s = -math.inf
+        """Until then another broker counts as near, because it has asked something (A2)."""
+        self._failed_s = -math.inf
+        """When the log could not be confirmed last."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
         self._away_since_s: dict[tuple[int, int], float] = {}
@@ -123,7 +139,26 @@ class Desk:
     def serving(self) -> bool:
         """Whether this broker is the controller, and sure enough of it."""
         now_s = asyncio.get_running_loop().time()
-        return self.controller.active and now_s - self.controller.confirmed_s <= UNCONFIRMED_S
+        within_s = ALONE_UNCONFIRMED_S if self._alone(now_s) else UNCONFIRMED_S
+        return self.controller.active and now_s - self.controller.confirmed_s <= within_s
+
+    def _alone(self, now_s: float) -> bool:
+        """Whether no other broker is registered, nor has asked anything lately (A2)."""
+        mine = self._view.identity.broker_id
+        return now_s >= self._asked_until_s and all(one == mine for one in self._view.image.brokers)
+
+    async def asked(self) -> None:
+        """Another broker asks for something, and is to be answered after this. A controller that was alone until now confirms the
+        log first, and from now on as often as one of several (A2)."""
+        now_s = asyncio.get_running_loop().time()
+        was_alone = self._alone(now_s)
+        self._asked_until_s = now_s + ASKED_S
+        if was_alone and self.controller.active:
+            self._look.set()
+            if not self.serving:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CONFIRM_ASKED_S):
+                        await self._confirm()
 
     def _in_office(self) -> bool:
         return self.controller.active
@@ -152,7 +187,7 @@ class Desk:
                 await self._wait(sessions)
                 sessions.starved = self.pace.is_starved(loop.time())
                 sessions.tick(loop.time())
-                if loop.time() - self.controller.confirmed_s >= CONFIRM_S - CONFIRM_EARLY_S:
+                if loop.time() >= self._confirm_due_s(loop.time()) - CONFIRM_EARLY_S:
                     await self._confirm()
                     if not self._in_office():
                         break
@@ -182,7 +217,7 @@ class Desk:
         """
         now_s = asyncio.get_running_loop().time()
         end_s = now_s + shared_wait_s(now_s, TICK_INTERVAL_S)
-        for due_s in (sessions.next_deadline_s(), self.controller.confirmed_s + CONFIRM_S):
+        for due_s in (sessions.next_deadline_s(), self._confirm_due_s(now_s)):
             if due_s is not None:
                 # What is due already was done a moment ago: it is held back (L4), or failed.
                 end_s = min(end_s, due_s if due_s > now_s else now_s + AGAIN_S)
@@ -191,10 +226,17 @@ class Desk:
                 await self._look.wait()
         self._look.clear()
 
+    def _confirm_due_s(self, now_s: float) -> float:
+        """When the log is to be confirmed next; in the past if that has failed."""
+        if not self._alone(now_s):
+            return self.controller.confirmed_s + CONFIRM_S
+        return max(self.controller.confirmed_s + ALONE_CONFIRM_S, self._failed_s + ALONE_AGAIN_S)
+
     async def _confirm(self) -> None:
         try:
             await self.controller.confirm()
         except FirnError as error:
+            self._failed_s = asyncio.get_running_loop().time()
             self._faults.met("confirming", "the cluster log", f"the controller cannot read the cluster log: {error}")
 
     async def _let_preferred_lead(self, stable: frozenset[BrokerId]) -> None:

@@ -118,7 +118,8 @@ class LastRuns(Protocol):
 
 
 class ClusterMember(Elsewhere):
-    """Belongs to one event loop. Load the view's log first, then keep ``run`` running. ``joined`` returns when it is registered."""
+    """Belongs to one event loop. Load the view's log first, call ``start``, then keep ``run`` running. ``joined`` returns when it is
+    registered."""
 
     def __init__(
         self,
@@ -315,15 +316,50 @@ class ClusterMember(Elsewhere):
         """The broker can lead and follow: send heartbeats, so that it is unfenced."""
         self._ready.set()
 
+    async def start(self, new_level: int) -> bool:
+        """Take this broker's place, as far as it may before it serves. Nothing is written where it may not have the place.
+
+        Where no other broker is registered, this one takes the office and registers, in one entry (A1). An empty store becomes a
+        cluster of level ``new_level``. Otherwise ``run`` registers it, because it must answer the controller meanwhile.
+        Returns: False if another writer was faster: read the log and call it again.
+        Raises: StartRefused, StorageUnavailable, CorruptionError, FencedError.
+        """
+        before = self._view.log.state.image
+        mine = self._view.identity.broker_id
+        await self._registration.prepare_member(before, self._signs)
+        if any(one != mine for one in before.brokers):
+            return True
+        await self._find_wal_store()
+        try:
+            # Whether the place is free was asked just now, and nobody else could fence who had it.
+            answer = await self._controller.register_alone(self._asked(force=True), new_level)
+        except RequestRejected as error:
+            raise StartRefused(str(error)) from None
+        if answer is None:
+            return False
+        await self._registered(before, answer.broker_epoch, answer.sequence)
+        return True
+
+    async def _registered(self, before: ClusterImage, epoch: int, sequence: int) -> None:
+        """This broker was registered by entry ``sequence``; ``before`` was an image without it. Raises: FencedError,
+        StorageUnavailable."""
+        await self._take_place(epoch, sequence)
+        self._view.registered = True
+        self._view.check_place()
+        await self._registration.registered(before)  # whoever had the place is told before anything is led (A3)
+        self._joined.set()
+
     async def _join(self) -> None:
         """Raises: StartRefused, FencedError."""
-        await self._registration.prepare_member(self._image, self._signs)
+        if self._joined.is_set():
+            return
         await self._find_wal_store()
         refused_s: float | None = None
         told_s = self._now_s()
         while True:
             answer: tuple[int, int] | None = None
             why = ""
+            before = self._image
             try:
                 answer = await self._register()
             except RequestRejected as error:
@@ -344,10 +380,7 @@ class ClusterMember(Elsewhere):
                 await asyncio.sleep(self._rng.uniform(0.1, 0.2))
                 await self._read()
                 continue
-            await self._take_place(*answer)
-            self._view.registered = True
-            self._view.check_place()
-            self._joined.set()
+            await self._registered(before, *answer)
             return
 
     async def _find_wal_store(self) -> None:
@@ -443,28 +476,7 @@ class ClusterMember(Elsewhere):
 
         Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError.
         """
-        mine = self._view.identity
-        bound = self._image.brokers.get(mine.broker_id)
-        epoch, clean, boot_id = self._last_run
-        asked = RegistrationAsked(
-            mine.broker_id,
-            mine.directory_id,
-            mine.incarnation,
-            self._boot_id,
-            self._endpoints,
-            1,
-            LEVEL_MAX,
-            -1 if bound is None else bound.broker_epoch,
-            epoch if clean else -1,
-            epoch,
-            boot_id,
-            self._view.config.broker_rack,
-            self._view.config.firn_instance_id,
-            self._take_over,
-            anew,
-            self._view.config.firn_ephemeral,
-            self._wal_store or MAIN_STORE,
-        )
+        asked = self._asked(force=self._take_over, anew=anew)
         if self._controller.active:
             made = await self.desk.register(asked, check_endpoints=False)
             return made.broker_epoch, made.sequence
@@ -499,6 +511,31 @@ class ClusterMember(Elsewhere):
         if answer.error:
             raise RequestRejected(ErrorCode(answer.error), answer.message)
         return answer.broker_epoch, answer.sequence
+
+    def _asked(self, *, force: bool, anew: int = -1) -> RegistrationAsked:
+        """The registration of this process. ``force``: it takes the place of an unfenced broker."""
+        mine = self._view.identity
+        bound = self._image.brokers.get(mine.broker_id)
+        epoch, clean, boot_id = self._last_run
+        return RegistrationAsked(
+            mine.broker_id,
+            mine.directory_id,
+            mine.incarnation,
+            self._boot_id,
+            self._endpoints,
+            1,
+            LEVEL_MAX,
+            -1 if bound is None else bound.broker_epoch,
+            epoch if clean else -1,
+            epoch,
+            boot_id,
+            self._view.config.broker_rack,
+            self._view.config.firn_instance_id,
+            force,
+            anew,
+            self._view.config.firn_ephemeral,
+            self._wal_store or MAIN_STORE,
+        )
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -700,14 +737,14 @@ class ClusterMember(Elsewhere):
     async def _give_signs(self) -> None:
         """Give signs of life in the bucket: a cut-off candidate looks there (C4), and so does a take-over (ADR 0018)."""
         while True:
+            await asyncio.sleep(BEAT_INTERVAL_MS / 1000)  # ``start`` gave one
+            if not self._controller.active:
+                await self._read()
             try:
                 async with asyncio.timeout(BEAT_INTERVAL_MS / 1000):
                     await self._signs.beat(self._view.identity)
             except (StorageUnavailable, TimeoutError) as error:
                 self._faults.met("the sign of life of", "this broker", f"no sign of life was put: {error}")
-            await asyncio.sleep(BEAT_INTERVAL_MS / 1000)
-            if not self._controller.active:
-                await self._read()
 
     # --- becoming the controller ----------------------------------------------------------------------------------------
 
@@ -1070,6 +1107,8 @@ class ClusterMember(Elsewhere):
             async with asyncio.timeout(2.0):
                 if not self._controller.active and await self._is_last():
                     return
+                if mine is not None and not mine.ephemeral and len(self._image.brokers) == 1:
+                    return  # alone: who comes later finds its address and its sign of life gone
                 if self._controller.active:
                     await self.desk.left(self._view.identity.broker_id, self.broker_epoch)
                 else:

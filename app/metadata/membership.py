@@ -21,7 +21,7 @@ from app.metadata.member import ClusterMember, LastRuns
 from app.metadata.numbered_log import LogTimings
 from app.metadata.place import Places
 from app.metadata.pulses import StartPulses
-from app.metadata.registration import Registration, StartRefused
+from app.metadata.registration import Registration, StartRefused, mend_of_one_broker
 from app.metadata.view import ClusterView
 from app.metadata.wal_store_changes import needs_level
 from app.objectstore.api import ObjectStore
@@ -114,47 +114,65 @@ class Membership:
         )
 
     async def start(self) -> None:
-        """Read the cluster log, and register this broker if it is alone. One of several is registered by ``run``, because it must
-        answer the controller meanwhile: see ``ClusterMember.joined``.
+        """Read the cluster log, and register this broker if it is alone. Where others are registered, ``run`` registers it, because it
+        must answer the controller meanwhile: see ``ClusterMember.joined``. An empty store becomes a cluster.
 
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """
-        await self.view.log.load()
-        self.registration.check_cluster(self.view.log.state.image)
-        if self._new_level:
-            await self._create_cluster()
-        self._check_default_durability(self.view.log.state.image)
-        if not self.view.log.state.image.level and await self.controller.start(self.registration):
-            return
-        image = self.view.log.state.image
+        log = self.view.log
+        await log.load()
+        self.registration.check_cluster(log.state.image)
+        for _ in range(START_TRIES_MAX):
+            image = log.state.image
+            level = image.level if image.cluster_id else self._new_level
+            self._check_default_durability(level)
+            if not level and self.member is None:
+                if await self.controller.start(self.registration):
+                    return
+                continue
+            self._check_level(image)
+            self._check_not_older(image)
+            if self.member is None:
+                if self._new_member is None:
+                    raise StartRefused("The cluster is of several brokers, and this one cannot reach others.")
+                self.member = self._new_member()
+            self.view.publish()
+            if await self.member.start(self._new_level):
+                return
+            # The one that was faster has sealed, and its next entry is the cluster, or its registration.
+            await asyncio.sleep(self._rng.uniform(0.1, 0.5))
+            await log.poll()
+        raise StorageUnavailable("the cluster log is written by others again and again")
+
+    def _check_level(self, image: ClusterImage) -> None:
+        """Raises: StartRefused."""
+        if image.cluster_id and not image.level:
+            raise StartRefused(
+                f"The store holds cluster {image.cluster_id} of one broker ({LEVEL_FEATURE} is 0). {mend_of_one_broker(image)}"
+            )
         if image.level > LEVEL_MAX:
             raise StartRefused(
                 f"The cluster's {LEVEL_FEATURE} is {image.level}, and this program understands {LEVEL_MAX} at most: start a newer"
                 " version."
             )
-        if self._new_member is None:
-            raise StartRefused("The cluster is of several brokers, and this one cannot reach others.")
-        self._check_not_older(image)
-        self.member = self._new_member()
-        self.view.publish()
 
-    def _check_default_durability(self, image: ClusterImage) -> None:
-        """Raises: StartRefused."""
-        if self.view.config.firn_ephemeral and image.level < OBJECT_LEVEL:
+    def _check_default_durability(self, level: int) -> None:
+        """``level``: of the cluster, also of one that is to be made. Raises: StartRefused."""
+        if self.view.config.firn_ephemeral and level < OBJECT_LEVEL:
             raise StartRefused(
-                f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: run `firn"
+                f"firn.ephemeral (--ephemeral) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {level}: run `firn"
                 f" cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
             )
         config = self.view.config
-        if config.wal_store_url and image.level < OBJECT_LEVEL:
-            raise StartRefused(needs_level(image.level))
+        if config.wal_store_url and level < OBJECT_LEVEL:
+            raise StartRefused(needs_level(level))
         for name, wanted in (
             ("firn.durability", config.topic_defaults.firn_durability),
             ("firn.internal.durability", config.firn_internal_durability),
         ):
-            if wanted == Durability.OBJECT and image.level < OBJECT_LEVEL:
+            if wanted == Durability.OBJECT and level < OBJECT_LEVEL:
                 raise StartRefused(
-                    f"{name}=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {image.level}: start with"
+                    f"{name}=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {level}: start with"
                     f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
                     " new cluster has it with firn.cluster.enable=true."
                 )
@@ -171,18 +189,6 @@ class Membership:
                 f"{bound.broker_epoch}): somebody has put an older state of it back, and later changes are gone, of rights too."
                 " Restore the newest state; or, if you put it back yourself, remove .firn/registration from the data directory."
             )
-
-    async def _create_cluster(self) -> None:
-        """Make an empty store a cluster of several brokers, or wait until another broker has made it one (B2). Whoever tries seals
-        first, so one succeeds at last. Raises: StorageUnavailable, CorruptionError."""
-        log = self.view.log
-        for _ in range(START_TRIES_MAX):
-            if log.state.image.cluster_id or await self.controller.create_cluster(self._new_level):
-                return
-            # The one that was faster has sealed, and its next entry is the cluster.
-            await asyncio.sleep(self._rng.uniform(0.1, 0.5))
-            await log.poll()
-        raise StorageUnavailable("the cluster log is written by others again and again")
 
     async def run(self) -> None:
         """Make changes, give signs of life and watch for a replacement, until cancelled. Raises: FencedError, StartRefused."""

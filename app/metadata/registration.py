@@ -173,12 +173,12 @@ class Registration:
             )
 
     def _others(self, image: ClusterImage) -> list[BrokerImage]:
-        """The places that this start takes: of another directory with this node id, and of another controller."""
+        """The places that this start takes: of another directory with this node id, and, of one broker, of another controller."""
         mine = self._view.identity
         bound = image.brokers.get(mine.broker_id)
         controller = image.brokers.get(image.controller.broker_id)
         others = [] if bound is None or bound.directory_id == mine.directory_id else [bound]
-        if controller is not None and controller.broker_id != mine.broker_id:
+        if not image.level and controller is not None and controller.broker_id != mine.broker_id:
             others.append(controller)
         return others
 
