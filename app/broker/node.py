@@ -103,6 +103,8 @@ KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 """Every data directory of Apache Kafka has it, and none of Firn."""
 ROOM_CHECK_S: Final = 1.0
 LOG_DESCRIPTORS_MAX: Final = 65_536
+LEAD_S: Final = 10.0
+"""So long a broker that is alone waits to lead again before it counts as ready: it serves meanwhile."""
 RELEASE_S: Final = 4.0
 """How long a stop waits until its leaderships in the write-ahead log are given up."""
 REFRESH_S: Final = 5.0
@@ -891,6 +893,8 @@ class Node:
                     else:
                         self.context.starting = False
                         member.ready()
+                        if member.alone:
+                            await self._lead_again()
                     if self._doors is not None:
                         await self._add_first_users()
                         self.context.users_due = False
@@ -965,6 +969,16 @@ class Node:
         finally:
             for task in waiting:
                 task.cancel()
+
+    async def _lead_again(self) -> None:
+        """A broker that is alone is ready when it leads what it led before: there is nobody else to ask."""
+        leading = asyncio.create_task(self.partitions.until_led())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((leading, stopping), timeout=LEAD_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leading.cancel()
+            stopping.cancel()
 
     async def _prepare_replication(self, member: ClusterMember) -> None:
         """The parts of one of several brokers that follow leaders, and count followers."""

@@ -103,6 +103,8 @@ AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait, so that they are written to the data directory together."""
+LED_LOOK_S: Final = 0.02
+"""Between two looks of a start whether this broker leads again."""
 OFFLINE_RETRY_S_MIN: Final = 5.0
 OFFLINE_RETRY_S_MAX: Final = 120.0
 """Pause between two attempts to open offline partitions. Each attempt reads their manifests."""
@@ -535,6 +537,24 @@ class Partitions:
     def opening(self) -> frozenset[TopicIdPartition]:
         """The partitions that this broker is named to lead, or is trying to open, and does not lead yet."""
         return frozenset(self._unopened)
+
+    async def until_led(self) -> None:
+        """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
+        cannot. For a broker that is alone and starts: it is not ready before."""
+        while self._waits_to_lead():
+            await asyncio.sleep(LED_LOOK_S)
+
+    def _waits_to_lead(self) -> bool:
+        image = self._cluster.image
+        mine = image.brokers.get(self._broker_id)
+        if mine is None or mine.fenced:
+            return True
+        for topic in image.topics_by_name.values():
+            for partition in topic.partitions:
+                held = self.table.get(topic.name, partition.partition_index)
+                if partition.leader == self._broker_id and (held is None or held.role is Role.FOLLOWER):
+                    return True
+        return False
 
     async def try_to_open(self, key: TopicIdPartition, listed: Sequence[str] | None = None) -> bool:
         """Try to open a partition that is not led yet. ``listed``: the keys of its manifest, listed since it was named.

@@ -241,6 +241,11 @@ class ClusterMember(Elsewhere):
             return self.desk.serving
         return self._candidacy is not None and self._candidacy.has_heard(self._now_s())
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other broker is registered, and this one is the controller."""
+        return self._controller.active and len(self._image.brokers) == 1
+
     def _hear(self, broker_id: int) -> None:
         """Another broker has answered as the controller, and has confirmed the log."""
         self._heard_s = self._now_s()
@@ -1107,7 +1112,7 @@ class ClusterMember(Elsewhere):
             async with asyncio.timeout(2.0):
                 if not self._controller.active and await self._is_last():
                     return
-                if mine is not None and not mine.ephemeral and len(self._image.brokers) == 1:
+                if self.alone and mine is not None and not mine.ephemeral:
                     return  # alone: who comes later finds its address and its sign of life gone
                 if self._controller.active:
                     await self.desk.left(self._view.identity.broker_id, self.broker_epoch)

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, Surroundings
 from app.broker.places import holder
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
@@ -48,6 +49,11 @@ class _WatchedStore(ProcessStore):
         with self.world.judging():
             self.world.one_writer.offered(key, bytes(data))
         await super().put_if_absent(key, data)
+
+
+async def _reaches_nobody(_protocol: object, host: str, port: int) -> None:
+    """Brokers with one node id have nothing to ask of each other, but whether they have a place."""
+    raise ConnectionRefusedError(f"{host}:{port}")
 
 
 class SimPlaces:
@@ -100,6 +106,7 @@ class Machine:
         self.ended = asyncio.Event()
         self.wires: list[Wire] = []
         self.starts = 0
+        self.boots = 1
         self.descriptors_max = 128
         self._die_after: int | None = None
         self._die_how = "kill"
@@ -168,6 +175,9 @@ class Machine:
                 timings=TIMINGS,
                 boot_s=world.loop.time,
                 places=SimPlaces(world),
+                new_link=lambda: KafkaControlLink(dial=_reaches_nobody),
+                boot_id=f"{self.name}-{self.boots}",
+                new_level=world.new_level,
             ),
         )
         process.spawn(self._serve(node, process))
@@ -232,6 +242,7 @@ class Machine:
             process.kill()
             self.gone()
         if how == "power":
+            self.boots += 1
             self.disk.crash()
         else:
             self.disk.kill()

@@ -1,6 +1,6 @@
 """Take-overs while producers write to both brokers: the old one runs, stands still, or is cut off from the store (ADR 0018).
 
-Each story ends with one broker. On the way the old one acknowledges nothing that it was sent after the new one served, but in the
+Each story is told of a store of level 0, which is of one broker, and of a cluster of one broker (ADR 0023, A3). It ends with one broker. On the way the old one acknowledges nothing that it was sent after the new one served, but in the
 cut that the decision names. The old behaviour, planted back piece by piece, is found within a stated number of seeds.
 """
 
@@ -14,6 +14,7 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError
 from app.handlers.acknowledging import AcknowledgementGate
+from app.metadata.cluster import LEVEL_MAX
 from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
 from app.metadata.registration import Registration, StartRefused
 from tests.simulation.history import Violation
@@ -23,6 +24,7 @@ from tests.simulation.test_found import SMALL, Client, move
 from tests.simulation.world import Outcome, World, run_seed
 
 STORIES = ("running", "suspended", "paused", "paused till asked", "paused again and again", "cut off", "asymmetric")
+LEVELS = (0, LEVEL_MAX)
 SEEDS = 14
 SLOW_SEEDS = 600
 SETTINGS: TopicConfig = SMALL
@@ -160,23 +162,25 @@ async def blinking(world: World, machine: Machine) -> None:
         process.pause()
 
 
-def played(seed: int) -> Outcome:
-    return run_seed(seed, script=a_take_over, topic_defaults=SETTINGS)
+def played(seed: int, level: int) -> Outcome:
+    return run_seed(seed, script=a_take_over, topic_defaults=SETTINGS, new_level=level)
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("start", range(0, SEEDS, len(STORIES)))
-def test_after_a_take_over_only_one_broker_acknowledges(start: int) -> None:
+def test_after_a_take_over_only_one_broker_acknowledges(start: int, level: int) -> None:
     for seed in range(start, start + len(STORIES)):
-        outcome = played(seed)
+        outcome = played(seed, level)
         assert outcome.violation is None, (seed, outcome.violation, outcome.lines[-30:])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("start", range(10_000, 10_000 + SLOW_SEEDS, 60))
-def test_after_hundreds_of_take_overs_only_one_broker_acknowledges(start: int) -> None:
+def test_after_hundreds_of_take_overs_only_one_broker_acknowledges(start: int, level: int) -> None:
     for seed in range(start, start + 60):
-        outcome = played(seed)
+        outcome = played(seed, level)
         assert outcome.violation is None, (seed, outcome.violation, outcome.lines[-30:])
 
 
@@ -213,12 +217,13 @@ OLD_BEHAVIOUR: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int, str]] 
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", OLD_BEHAVIOUR)
-def test_the_old_behaviour_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_behaviour_is_found(name: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seeds, invariant = OLD_BEHAVIOUR[name]
     plant(monkeypatch)
     for seed in range(seeds):
-        violation = played(seed).violation
+        violation = played(seed, level).violation
         if violation is not None:
             assert violation.invariant == invariant, violation
             return

@@ -224,6 +224,8 @@ class World:
         self.challenged = False
         """Another machine has tried to take the owner's place since it began to serve."""
         self._go: Callable[[object], object] = lambda _work: None
+        self.new_level = 0
+        """Of ``firn.version``, of the cluster that the first broker makes."""
         self.script: Callable[[World], Awaitable[None]] | None = None
         """What happens instead of clients and faults by chance."""
 
@@ -879,8 +881,9 @@ def run_seed(
     keep: Callable[[str], None] = lambda _line: None,
     script: Callable[[World], Awaitable[None]] | None = None,
     topic_defaults: TopicConfig | None = None,
+    new_level: int = 0,
 ) -> Outcome:
-    """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace.
+    """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace. ``new_level``: of the cluster.
 
     With ``script`` nothing happens by chance once the first broker serves, but what it does.
 
@@ -896,6 +899,7 @@ def run_seed(
         nonlocal world
         world = World(seed, loop, faults=faults, keep=keep)
         world.script = script
+        world.new_level = new_level
         if topic_defaults is not None:
             world.topic_defaults = topic_defaults
         await world.run()
