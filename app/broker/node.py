@@ -895,6 +895,7 @@ class Node:
                         member.ready()
                         if member.alone:
                             await self._lead_again()
+                            self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
                     if self._doors is not None:
                         await self._add_first_users()
                         self.context.users_due = False
@@ -972,7 +973,7 @@ class Node:
 
     async def _lead_again(self) -> None:
         """A broker that is alone is ready when it leads what it led before: there is nobody else to ask."""
-        leading = asyncio.create_task(self.partitions.until_led())
+        leading = asyncio.create_task(self.partitions.until_led(new_directory=self._new_directory))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((leading, stopping), timeout=LEAD_S, return_when=asyncio.FIRST_COMPLETED)

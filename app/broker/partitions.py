@@ -538,11 +538,21 @@ class Partitions:
         """The partitions that this broker is named to lead, or is trying to open, and does not lead yet."""
         return frozenset(self._unopened)
 
-    async def until_led(self) -> None:
+    async def until_led(self, *, new_directory: bool) -> None:
         """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
-        cannot. For a broker that is alone and starts: it is not ready before."""
+        cannot. For a broker that is alone and starts: it is not ready before. Tells what a take-over has lost and what is back."""
         while self._waits_to_lead():
             await asyncio.sleep(LED_LOOK_S)
+        if not new_directory and not self._registration.took_over:
+            return
+        manifests = {
+            partition.log: manifest
+            for partition in self._to_lead()
+            if partition.role is Role.LEADER and (manifest := self._tier.manifest_of(partition.key)) is not None
+        }
+        if new_directory:
+            self._tell_what_is_lost(self._cluster.image, manifests)
+        self._tell_what_is_back(manifests)
 
     def _waits_to_lead(self) -> bool:
         image = self._cluster.image

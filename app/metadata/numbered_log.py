@@ -437,9 +437,10 @@ class NumberedLog(Generic[S]):
     def check_not_overtaken(self) -> None:
         """Check that we are the writer or may become it, by the known state. Raises: FencedError."""
         writer = self._at.writer
-        if writer.writer_id == self.writer_id:
+        if writer.writer_id == self.writer_id and writer.epoch <= self.epoch:
             return
-        if self._ever_sealed:
+        # Of the same process and a higher epoch: a broker that leads again has opened its manifest again.
+        if self._ever_sealed and writer.writer_id != self.writer_id:
             raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}")
         if writer.epoch > self.epoch:
             raise FencedError(

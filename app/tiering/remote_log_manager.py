@@ -189,8 +189,8 @@ class RemoteLogManager:
         return None if self.followed_manifest_of is None else self.followed_manifest_of(partition)
 
     def last_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
-        """Like ``manifest_of``, and for a partition that another broker leads now the manifest that showed this."""
-        return self.manifest_of(partition) or self._taken.get(partition)
+        """Like ``manifest_of``, and for a partition that another broker leads now the manifest that showed this, or the view."""
+        return self.manifest_of(partition) or self._taken.get(partition) or self.served_manifest_of(partition)
 
     def tiered_end(self, topic_id: TopicId, partition: PartitionIndex) -> Offset | None:
         """One past the highest offset in the store; None if nothing was ever tiered, or this broker does not lead the partition."""

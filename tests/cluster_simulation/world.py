@@ -212,6 +212,8 @@ class World:
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._disturbed: dict[str, float] = {}
+        self.script: Callable[[World], Coroutine[Any, Any, None]] | None = None
+        """What happens instead of the usual run."""
         self._restart_s: dict[str, float] = {}
         self._producer_ids: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -540,7 +542,7 @@ class World:
 
     async def run(self) -> None:
         """Everything. Raises: whatever failed."""
-        script = self.go(self._script())
+        script = self.go(self._script() if self.script is None else self.script(self))
         failed = self.go(self._failed_set())
         await asyncio.wait([script, failed], return_when=asyncio.FIRST_COMPLETED)
         if self.failure is not None:
@@ -715,9 +717,11 @@ def run_seed(
     faults: Sequence[str] | None = None,
     shape: Mapping[str, Any] | None = None,
     keep: Callable[[str], None] = lambda _line: None,
+    script: Callable[[World], Coroutine[Any, Any, None]] | None = None,
 ) -> Outcome:
     """Run one seed to its end, whatever that is. ``keep`` is told every line of the trace. ``faults``: what the run may meet, more
-    often what is named more often; with None the seed says it, as it says what is not in ``shape``.
+    often what is named more often; with None the seed says it, as it says what is not in ``shape``. With ``script`` nothing happens
+    but what it does.
 
     Raises: what is no violation, but a bug of the broker or of the simulation.
     """
@@ -730,6 +734,7 @@ def run_seed(
         nonlocal world
         world = World(seed, loop, faults=faults, shape=shape or {}, keep=keep)
         defaults["lag_ms_max"] = world.shape.lag_ms
+        world.script = script
         await world.run()
 
     def complain(_loop: object, context: dict[str, Any]) -> None:

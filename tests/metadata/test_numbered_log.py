@@ -166,6 +166,18 @@ async def test_a_lower_epoch_does_not_seal_over_a_higher_one(store: ObjectStore)
     await sealed(store, "newer", epoch=5)
 
 
+async def test_nobody_seals_over_a_higher_epoch_of_the_same_process(store: ObjectStore) -> None:
+    """A broker that leads again opens the manifest again, while a copy of its former leadership may still be under way."""
+    former = await sealed(store, "same", epoch=0)
+    again = make_log(store, "same", epoch=2)
+    await again.load()
+    await again.seal(again.next_sequence)
+    await former.poll()
+    with pytest.raises(FencedError, match="epoch 2, which is above 0"):
+        await former.seal(former.next_sequence)
+    await append(again, 1)
+
+
 async def test_snapshot_and_tail_equal_a_full_replay(store: ObjectStore) -> None:
     writer, witness = await sealed(store, "a"), make_log(store, "witness")
     await witness.load()

@@ -230,7 +230,8 @@ def test_the_old_behaviour_is_found(name: str, level: int, monkeypatch: pytest.M
     pytest.fail(f"not found in {seeds} seeds")
 
 
-def test_the_old_broker_names_the_offsets_that_its_successor_does_not_have_and_no_others() -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_old_broker_names_the_offsets_that_its_successor_does_not_have_and_no_others(level: int) -> None:
     """Though its successor has tiered records of its own under the same offsets meanwhile."""
 
     async def story(world: World) -> None:
@@ -267,5 +268,5 @@ def test_the_old_broker_names_the_offsets_that_its_successor_does_not_have_and_n
         (told,) = [line for line in world.lines if "are only in /data" in line]
         assert told.endswith(f"other records: t-0 [{start}, {end})')"), told
 
-    outcome = run_seed(1, script=story, topic_defaults=SETTINGS)
+    outcome = run_seed(1, script=story, topic_defaults=SETTINGS, new_level=level)
     assert outcome.violation is None, outcome.violation
