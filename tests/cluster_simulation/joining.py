@@ -70,7 +70,9 @@ async def a_second_broker(world: World) -> None:
     acknowledged = world.acks
     begun_s = world.loop.time()
     second.start()
-    await world.until(lambda: second.up and 2 in world.newest.brokers, STORIES[story], "the second broker to join", "A2")
+    await world.until(
+        lambda: second.up and 2 in world.newest.brokers, STORIES[story], "the second broker to join", "A2"
+    )
     world.trace("joined", world.loop.time() - begun_s)
     if story == "cut off when it is not alone any more":
         await asyncio.sleep(rng.uniform(1.5, 4.0))

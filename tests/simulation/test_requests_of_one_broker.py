@@ -26,7 +26,9 @@ def requests_of(level: int, *, topic: bool) -> tuple[Counter[str], Counter[str],
         marks.append(len(kept))
         if topic:
             await Client(world, "c").create()
-        await asyncio.sleep(75)  # a minute after a broker has come, ended write-ahead logs are looked for, with one LIST
+        await asyncio.sleep(
+            75
+        )  # a minute after a broker has come, ended write-ahead logs are looked for, with one LIST
         marks.append(len(kept))
         await asyncio.sleep(REST_S)
         marks.append(len(kept))
