@@ -1,9 +1,9 @@
 """The active controller's service for brokers: they register, send heartbeats, fetch entries and ask for changes (ADR 0023).
 
 It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
-is told NOT_CONTROLLER and counts this controller as unheard. While there is no other broker, the log is confirmed every ten seconds,
-and before the first request of another broker is answered (A2). Who lives is reckoned by ``BrokerSessions``; what follows from it
-are changes like any others.
+is told NOT_CONTROLLER and counts this controller as unheard. While there is no other broker, the log is confirmed every ten
+seconds, and before the first request of another broker is answered (A2). Who lives is reckoned by ``BrokerSessions``; what follows
+from it are changes like any others.
 """
 
 from __future__ import annotations

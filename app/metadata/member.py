@@ -118,8 +118,8 @@ class LastRuns(Protocol):
 
 
 class ClusterMember(Elsewhere):
-    """Belongs to one event loop. Load the view's log first, call ``start``, then keep ``run`` running. ``joined`` returns when it is
-    registered."""
+    """Belongs to one event loop. Load the view's log first, call ``start``, then keep ``run`` running. ``joined`` returns when the
+    broker is registered."""
 
     def __init__(
         self,

@@ -114,8 +114,8 @@ class Membership:
         )
 
     async def start(self) -> None:
-        """Read the cluster log, and register this broker if it is alone. Where others are registered, ``run`` registers it, because it
-        must answer the controller meanwhile: see ``ClusterMember.joined``. An empty store becomes a cluster.
+        """Read the cluster log, and register this broker if it is alone. Where others are registered, ``run`` registers it, because
+        it must answer the controller meanwhile: see ``ClusterMember.joined``. An empty store becomes a cluster.
 
         Raises: StartRefused, StorageUnavailable, CorruptionError.
         """

@@ -1,4 +1,4 @@
-"""What a broker that is alone asks of the store, counted: a cluster of one asks no more than a broker of level 0 (ADR 0023, A1, A2)."""
+"""Requests of a broker that is alone, counted: a cluster of one asks no more than a broker of level 0 (ADR 0023, A1, A2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.world import World, run_seed
 
 REST_S = 60
 FIRST_START = {"list": 2, "put": 1, "put_if_absent": 2}
-"""The log; a sign of life; the seal, whether it is the last number, and the entry that makes the cluster and registers the broker."""
+"""The log; a sign of life; the seal, whether it is the last number, and the entry that makes cluster and registration."""
 
 
 def requests_of(level: int, *, topic: bool) -> tuple[Counter[str], Counter[str], Counter[str]]:
