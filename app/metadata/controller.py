@@ -231,7 +231,7 @@ class Controller(ClusterChanges):
         ]
 
     async def register_alone(self, asked: RegistrationAsked, new_level: int) -> RegistrationAnswer | None:
-        """Take the office and register this broker, in the entry after the seal: no other broker is registered (A1).
+        """Take the office and register this broker, in the entry after the seal: no other broker is registered (AL1).
 
         The broker is unfenced in the same entry if there are no topics. An empty prefix becomes a cluster of level ``new_level``.
         Returns: None if another writer was faster: read the log again. Raises: RequestRejected, StorageUnavailable,

@@ -2,7 +2,7 @@
 
 It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
 is told NOT_CONTROLLER and counts this controller as unheard. While there is no other broker, the log is confirmed every ten
-seconds, and before the first request of another broker is answered (A2). Who lives is reckoned by ``BrokerSessions``; what follows
+seconds, and before the first request of another broker is answered (AL2). Who lives is reckoned by ``BrokerSessions``; what follows
 from it are changes like any others.
 """
 
@@ -66,7 +66,7 @@ CONFIRM_EARLY_S: Final = 0.25
 """… so much earlier, if the service wakes up anyway."""
 UNCONFIRMED_S: Final = 2.0
 ALONE_CONFIRM_S: Final = BEAT_INTERVAL_MS / 1000
-"""``CONFIRM_S`` of a controller that is alone (A2): as often as it gives a sign of life."""
+"""``CONFIRM_S`` of a controller that is alone (AL2): as often as it gives a sign of life."""
 ALONE_UNCONFIRMED_S: Final = ALONE_CONFIRM_S + UNCONFIRMED_S
 ALONE_AGAIN_S: Final = 1.0
 """``AGAIN_S`` of a controller that is alone."""
@@ -120,7 +120,7 @@ class Desk:
         self.pace = Pace()
         """Of this broker's loop."""
         self._asked_until_s = -math.inf
-        """Until then another broker counts as near, because it has asked something (A2)."""
+        """Until then another broker counts as near, because it has asked something (AL2)."""
         self._failed_s = -math.inf
         """When the log could not be confirmed last."""
         self._clocks_ms: dict[int, int] = {}
@@ -143,13 +143,13 @@ class Desk:
         return self.controller.active and now_s - self.controller.confirmed_s <= within_s
 
     def _alone(self, now_s: float) -> bool:
-        """Whether no other broker is registered, nor has asked anything lately (A2)."""
+        """Whether no other broker is registered, nor has asked anything lately (AL2)."""
         mine = self._view.identity.broker_id
         return now_s >= self._asked_until_s and all(one == mine for one in self._view.image.brokers)
 
     async def asked(self) -> None:
         """Another broker asks for something, and is to be answered after this. A controller that was alone until now confirms the
-        log first, and from now on as often as one of several (A2)."""
+        log first, and from now on as often as one of several (AL2)."""
         now_s = asyncio.get_running_loop().time()
         was_alone = self._alone(now_s)
         self._asked_until_s = now_s + ASKED_S

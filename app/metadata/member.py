@@ -324,7 +324,7 @@ class ClusterMember(Elsewhere):
     async def start(self, new_level: int) -> bool:
         """Take this broker's place, as far as it may before it serves. Nothing is written where it may not have the place.
 
-        Where no other broker is registered, this one takes the office and registers, in one entry (A1). An empty store becomes a
+        Where no other broker is registered, this one takes the office and registers, in one entry (AL1). An empty store becomes a
         cluster of level ``new_level``. Otherwise ``run`` registers it, because it must answer the controller meanwhile.
         Returns: False if another writer was faster: read the log and call it again.
         Raises: StartRefused, StorageUnavailable, CorruptionError, FencedError.
@@ -351,7 +351,7 @@ class ClusterMember(Elsewhere):
         await self._take_place(epoch, sequence)
         self._view.registered = True
         self._view.check_place()
-        await self._registration.registered(before)  # whoever had the place is told before anything is led (A3)
+        await self._registration.registered(before)  # whoever had the place is told before anything is led (AL3)
         self._joined.set()
 
     async def _join(self) -> None:

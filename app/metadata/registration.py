@@ -124,9 +124,12 @@ class Registration:
         await self._patiently(lambda: self._liveness.beat(mine))
 
     async def registered(self, before: ClusterImage) -> None:
-        """The records are durable, and ``before`` was the image without them. Tells whoever had this place."""
-        self._predecessor = before.brokers.get(self._view.identity.broker_id)
-        await self._tell_replaced(before)
+        """The records are durable, and ``before`` was the image without them. Tells whoever had this place, if it may still
+        acknowledge something by itself."""
+        mine = self._view.identity.broker_id
+        self._predecessor = before.brokers.get(mine)
+        if not before.level or _had_alone(before, mine):
+            await self._tell_replaced(before)
 
     async def _check_may_start(self, image: ClusterImage) -> None:
         """Raises: StartRefused, StorageUnavailable."""
@@ -337,6 +340,15 @@ def _commits_alone(image: ClusterImage, broker_id: BrokerId) -> bool:
     it cannot change the in-sync set, and the other members refuse its epoch."""
     return any(
         partition.isr == (broker_id,) and not partition.durability.by_log
+        for topic in image.topics_by_name.values()
+        for partition in topic.partitions
+    )
+
+
+def _had_alone(image: ClusterImage, broker_id: BrokerId) -> bool:
+    """Whether there is a partition that this broker alone had. One that does not know that it is fenced may still lead it."""
+    return any(
+        (broker_id,) in (partition.isr, partition.replicas) and not partition.durability.by_log
         for topic in image.topics_by_name.values()
         for partition in topic.partitions
     )

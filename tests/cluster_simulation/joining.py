@@ -1,4 +1,4 @@
-"""A second broker joins a cluster of one broker (ADR 0023, A2) while the first is well, cut off, or stands still.
+"""A second broker joins a cluster of one broker (ADR 0023, AL2) while the first is well, cut off, or stands still.
 
 The first leads partitions with one replica, and clients write to it all the time. The second is a broker of its own: it takes the
 office where the first cannot hold it, and no record. The checkers of the world see to it that nothing is lost or contradicted that
@@ -71,13 +71,15 @@ async def a_second_broker(world: World) -> None:
     begun_s = world.loop.time()
     second.start()
     await world.until(
-        lambda: second.up and 2 in world.newest.brokers, STORIES[story], "the second broker to join", "A2"
+        lambda: second.up and 2 in world.newest.brokers, STORIES[story], "the second broker to join", "AL2"
     )
     world.trace("joined", world.loop.time() - begun_s)
     if story == "cut off when it is not alone any more":
         await asyncio.sleep(rng.uniform(1.5, 4.0))
         first.cut_bucket(True)
-        await world.until(lambda: world.newest.controller.broker_id == 2, DEPOSED_S, "a controller with a bucket", "A2")
+        await world.until(
+            lambda: world.newest.controller.broker_id == 2, DEPOSED_S, "a controller with a bucket", "AL2"
+        )
     await asyncio.sleep(rng.uniform(0.5, 20.0))
     if story.startswith("cut off") and world.acks == acknowledged:
         raise Violation("alive", "a broker with the only copy is cut off from the bucket, and takes no records")

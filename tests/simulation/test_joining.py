@@ -1,4 +1,4 @@
-"""A second broker joins a cluster of one broker: the rule of ADR 0023 by which the first confirms the log (A2)."""
+"""A second broker joins a cluster of one broker: the rule of ADR 0023 by which the first confirms the log (AL2)."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def test_each_part_of_the_rule_is_missed(name: str, monkeypatch: pytest.MonkeyPa
     plant(monkeypatch)
     violation = played(story).violation
     assert violation is not None
-    assert violation.invariant == "A2", violation
+    assert violation.invariant == "AL2", violation

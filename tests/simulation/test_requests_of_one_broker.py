@@ -1,4 +1,4 @@
-"""Requests of a broker that is alone, counted: a cluster of one asks no more than a broker of level 0 (ADR 0023, A1, A2)."""
+"""Requests of a broker that is alone, counted: a cluster of one asks no more than a broker of level 0 (ADR 0023, AL1, AL2)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Take-overs while producers write to both brokers: the old one runs, stands still, or is cut off from the store (ADR 0018).
 
-Each story is told of a store of level 0, which is of one broker, and of a cluster of one broker (ADR 0023, A3). It ends with one
+Each story is told of a store of level 0, which is of one broker, and of a cluster of one broker (ADR 0023, AL3). It ends with one
 broker. On the way the old one acknowledges nothing that it was sent after the new one served, but in the cut that the decision
 names. The old behaviour, planted back piece by piece, is found within a stated number of seeds.
 """
