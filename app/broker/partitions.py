@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
@@ -62,6 +61,7 @@ from app.tiering.remote_log_manager import RemoteLogManager
 from app.tiering.soundness import RESTORE, how_to_mend
 from app.tiering.store_work import StoreWork
 from app.tiering.unnamed import check_nothing_is_unnamed
+from app.turns import Portion
 from app.units import (
     NO_TOPIC_ID,
     BrokerId,
@@ -104,7 +104,7 @@ AGREE_TRIES_MAX: Final = 300
 AGREE_PAUSE_S: Final = 0.1
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait, so that they are written to the data directory together."""
-LED_LOOK_S: Final = 0.1
+LED_LOOK_S: Final = 0.05
 """Between two looks of a start whether this broker leads again."""
 OFFLINE_RETRY_S_MIN: Final = 5.0
 OFFLINE_RETRY_S_MAX: Final = 120.0
@@ -210,8 +210,6 @@ class Partitions:
         self.table.make_missing = self._make_missing_now
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
-        self._tried_to_open = asyncio.Event()
-        """Set after each attempt to open a partition, and by each image."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._opening: set[TopicIdPartition] = set()
         """Those of which an attempt is under way. There is one at a time, also if the partition is named anew meanwhile."""
@@ -544,11 +542,10 @@ class Partitions:
     async def until_led(self, *, new_directory: bool) -> None:
         """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
         cannot. For a broker that is alone and starts: it is not ready before. Tells what a take-over has lost and what is back."""
-        while self._waits_to_lead():
-            self._tried_to_open.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LED_LOOK_S):
-                    await self._tried_to_open.wait()
+        while True:
+            if not await self._waits_to_lead():
+                break
+            await asyncio.sleep(LED_LOOK_S)
         if not new_directory and not self._registration.took_over:
             return
         manifests = {
@@ -560,16 +557,18 @@ class Partitions:
             self._tell_what_is_lost(self._cluster.image, manifests)
         self._tell_what_is_back(manifests)
 
-    def _waits_to_lead(self) -> bool:
+    async def _waits_to_lead(self) -> bool:
         image = self._cluster.image
         mine = image.brokers.get(self._broker_id)
         if mine is None or mine.fenced:
             return True
+        portion = Portion()
         for topic in image.topics_by_name.values():
             for partition in topic.partitions:
                 held = self.table.get(topic.name, partition.partition_index)
                 if partition.leader == self._broker_id and (held is None or held.role is Role.FOLLOWER):
                     return True
+            await portion.rest_if_spent()
         return False
 
     async def try_to_open(self, key: TopicIdPartition, listed: Sequence[str] | None = None) -> bool:
@@ -610,7 +609,6 @@ class Partitions:
             return False
         finally:
             self._opening.discard(key)
-            self._tried_to_open.set()
         topic = self._cluster.image.topic_by_id(key.topic_id)
         if self._unopened.get(key) is not one or topic is None or self._leader_epoch(log) != named:
             self._wake_opener.set()  # it may have been named once more
@@ -1083,7 +1081,6 @@ class Partitions:
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Bring the logs in line with a new image. What fails is tried again by ``run``."""
-        self._tried_to_open.set()
         changed = {*delta.topics, *image.topics_by_id} if delta.broker_configs else delta.topics
         self._left = BROUGHT_AT_ONCE
         # Deleted topics first: one delta may delete a topic and make another of its name.
