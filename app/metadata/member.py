@@ -334,6 +334,13 @@ class ClusterMember(Elsewhere):
         await self._registration.prepare_member(before, self._signs)
         if any(one != mine for one in before.brokers):
             return True
+        if not before.cluster_id and self._wal_store is None:
+            # The marker in its store of write-ahead logs names the cluster, so the cluster comes first.
+            created = await self._controller.create_cluster(new_level)
+            self._controller.active = False
+            if not created:
+                return False
+            before = self._view.log.state.image
         await self._find_wal_store()
         try:
             # Whether the place is free was asked just now, and nobody else could fence who had it.
