@@ -17,11 +17,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from functools import update_wrapper
 from heapq import merge
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that yields after every few elements, and returns its result at its end."""
 
 PORTION_S: Final = 0.010
 """CPU time of one portion."""
@@ -113,7 +118,7 @@ class Portion:
             await self.rest()
 
 
-async def run(steps: Generator[None, None, T], portion: Portion | None = None) -> T:
+async def run(steps: Steps[T], portion: Portion | None = None) -> T:
     """Run a generator that yields after every few elements to its end, in portions. Returns: its result.
 
     The generator must not depend on anything that other requests change. Raises: its errors.
@@ -133,7 +138,7 @@ async def run(steps: Generator[None, None, T], portion: Portion | None = None) -
         steps.close()
 
 
-def whole(steps: Generator[None, None, T]) -> T:
+def whole(steps: Steps[T]) -> T:
     """Run such a generator to its end at once, where few elements are known to come. Raises: its errors."""
     while True:
         try:
@@ -141,6 +146,18 @@ def whole(steps: Generator[None, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class Stepwise(Generic[P, T]):
+    """Decorates a generator function that is work in steps. A call runs it to its end at once. ``steps`` makes the generator, for a
+    caller that runs it in portions."""
+
+    def __init__(self, steps: Callable[P, Steps[T]]) -> None:
+        self.steps = steps
+        update_wrapper(self, steps)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return whole(self.steps(*args, **kwargs))
 
 
 def slices(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:

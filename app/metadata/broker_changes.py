@@ -4,7 +4,7 @@ The rules are those of ADR 0023 (M) and ADR 0024 (R and E). Pure, as ``changes.p
 and a result.
 
 Each plan is one change, so a broker and all of its partitions change in the same entry (M2, M6, M13). A plan goes once over all
-partitions of the draft. Records of 10,000 partitions are about 0.7 MB, so a plan fits into a group (``GROUP_BYTES_MAX``).
+partitions of the draft, in steps. Records of 10,000 partitions are about 0.7 MB, so a plan fits into a group (``GROUP_BYTES_MAX``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.changes import Planned, Surroundings
+from app.metadata.changes import Planned, Surroundings, changes_of
 from app.metadata.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
@@ -34,7 +34,7 @@ from app.metadata.cluster import (
 )
 from app.metadata.elections import was_unclean
 from app.metadata.log_format import KeyValue
-from app.metadata.log_leaders import LogLeaders, log_has_ended, orphaned_logs
+from app.metadata.log_leaders import COUNTED_AT_ONCE, LogLeaders, log_has_ended, orphaned_logs
 from app.metadata.replica_changes import (
     Member,
     Terms,
@@ -47,6 +47,7 @@ from app.metadata.replica_changes import (
     unfenced,
 )
 from app.metadata.wal_store_changes import change_wal_store
+from app.turns import STRIDE, Steps, Stepwise, slices
 from app.units import BrokerId, LogSequence, TopicId, TopicIdPartition
 
 ANY_NODE_ID = -1
@@ -135,7 +136,10 @@ class AlteredSet(NamedTuple):
 # --- registration ---------------------------------------------------------------------------------------------------
 
 
-def register_broker(draft: ImageDraft, around: Surroundings, asked: RegistrationAsked) -> Planned[RegistrationAnswer]:
+@Stepwise
+def register_broker(
+    draft: ImageDraft, around: Surroundings, asked: RegistrationAsked
+) -> Steps[Planned[RegistrationAnswer]]:
     """Give a broker its place, fenced, and end what it led (M1 to M4, M8 to M11).
 
     A repeated request of the same incarnation gets the same answer and writes nothing. Raises: RequestRejected.
@@ -153,7 +157,7 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
         records.append(counters_change(CountersRecord(1, broker_id + 1)))
     _check_place(broker_id, bound, asked)
     if asked.ephemeral:
-        _check_ephemeral(draft, broker_id)
+        yield from _check_ephemeral(draft, broker_id)
     if asked.wal_store != draft.wal_store:
         records += change_wal_store(draft, broker_id, asked.wal_store)
     previous_epoch = NO_BROKER_EPOCH if bound is None else bound.broker_epoch
@@ -177,7 +181,9 @@ def register_broker(draft: ImageDraft, around: Surroundings, asked: Registration
     kept = bound is not None and not new_directory and (mine or _names_last_run(asked, bound.broker_epoch))
     records.append(broker_change(broker_id, broker.record()))
     changed = _Changed(draft, around, {broker_id: broker})
-    changed.each(lambda image, terms: registered(image, broker_id, terms, kept=kept, new_directory=new_directory))
+    yield from changed.each(
+        lambda image, terms: registered(image, broker_id, terms, kept=kept, new_directory=new_directory)
+    )
     answer = RegistrationAnswer(broker_id, broker.broker_epoch, around.sequence, tuple(changed.unclean))
     return Planned(records + changed.records, answer)
 
@@ -194,7 +200,8 @@ def allot_node_id(draft: ImageDraft) -> Planned[BrokerId]:
     return Planned([counters_change(CountersRecord(1, broker_id + 1))], broker_id)
 
 
-def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -> Planned[BrokersChanged]:
+@Stepwise
+def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -> Steps[Planned[BrokersChanged]]:
     """Take a broker out of the cluster, alive or not, as Kafka does. It leads nothing and is in no set afterwards.
 
     It stays among the replicas of its partitions until they are reassigned. Raises: RequestRejected BROKER_ID_NOT_REGISTERED, and
@@ -206,13 +213,14 @@ def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -
         # M10: the id stands in lists of replicas, so it is given to no other broker.
         records.append(counters_change(CountersRecord(1, broker_id + 1)))
     changed = _Changed(draft, around, {broker_id: None})
-    changed.each(lambda image, terms: lost(image, broker.broker_id, terms, new_directory=False))
+    yield from changed.each(lambda image, terms: lost(image, broker.broker_id, terms, new_directory=False))
     return Planned(records + changed.records, BrokersChanged((broker.broker_id,), tuple(changed.unclean)))
 
 
+@Stepwise
 def forget_broker(
     draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, *, only_fenced: bool = False
-) -> Planned[BrokersChanged]:
+) -> Steps[Planned[BrokersChanged]]:
     """Unregister a broker without a disk, as it will not come back (J48). One that has changed since is left alone."""
     broker = draft.brokers.get(broker_id)
     if (
@@ -222,7 +230,7 @@ def forget_broker(
         or (only_fenced and not broker.fenced)
     ):
         return Planned([], BrokersChanged((), ()))
-    return unregister_broker(draft, around, broker_id)
+    return (yield from unregister_broker.steps(draft, around, broker_id))
 
 
 def _bound(draft: ImageDraft, asked: RegistrationAsked) -> BrokerImage | None:
@@ -271,7 +279,7 @@ def _check_place(broker_id: BrokerId, bound: BrokerImage | None, asked: Registra
         )
 
 
-def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
+def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> Steps[None]:
     """Raises: RequestRejected UNSUPPORTED_VERSION, INVALID_REQUEST (J47)."""
     if draft.level < OBJECT_LEVEL:
         raise RequestRejected(
@@ -280,21 +288,23 @@ def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> None:
             f"cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` first.",
         )
     for topic in draft.topics:
-        for image in topic.partitions:
-            if broker_id in image.replicas and image.durability.needs_disks:
+        for some in slices(topic.partitions, COUNTED_AT_ONCE):
+            if any(broker_id in image.replicas and image.durability.needs_disks for image in some):
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,
                     f"Broker {broker_id} has replicas of topic '{topic.name}', whose records are on disks, so it cannot become "
                     "ephemeral: move its replicas first (`firn cluster drain`), or start it without --ephemeral.",
                 )
+            yield
 
 
 # --- fencing and stopping -------------------------------------------------------------------------------------------
 
 
+@Stepwise
 def fence_brokers(
     draft: ImageDraft, around: Surroundings, brokers: Iterable[tuple[int, int]]
-) -> Planned[BrokersChanged]:
+) -> Steps[Planned[BrokersChanged]]:
     """Fence brokers, each by node id and broker epoch (M6). One that is fenced, or has another broker epoch, is left out."""
     after: dict[int, BrokerImage | None] = {}
     for broker_id, broker_epoch in brokers:
@@ -303,20 +313,21 @@ def fence_brokers(
             after[broker_id] = replace(broker, fenced=True, changed_at=around.sequence)
     changed = _Changed(draft, around, after)
     if after:
-        changed.each(lambda image, terms: fenced(image, after, terms))
+        yield from changed.each(lambda image, terms: fenced(image, after, terms))
     return changed.planned()
 
 
+@Stepwise
 def unfence_brokers(
     draft: ImageDraft, around: Surroundings, brokers: Iterable[tuple[int, int, int]]
-) -> Planned[BrokersChanged]:
+) -> Steps[Planned[BrokersChanged]]:
     """Unfence brokers, and elect leaders where nobody leads. A broker is named by its node id, its broker epoch, and the number of
     the newest entry that it has applied.
 
     One that is not fenced, has another broker epoch, or has not applied the entry that fenced it (M7) is left out. So is one whose
     write-ahead log has ended, or is to end: it must register again (J14).
     """
-    orphans = orphaned_logs(draft.topics) if draft.level >= OBJECT_LEVEL else set()
+    orphans = (yield from orphaned_logs.steps(draft.topics)) if draft.level >= OBJECT_LEVEL else set()
     after: dict[int, BrokerImage | None] = {}
     for broker_id, broker_epoch, applied in brokers:
         broker = draft.brokers.get(broker_id)
@@ -327,11 +338,12 @@ def unfence_brokers(
         after[broker_id] = replace(broker, fenced=False)
     changed = _Changed(draft, around, after)
     if after:
-        changed.each(unfenced)
+        yield from changed.each(unfenced)
     return changed.planned()
 
 
-def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int) -> Planned[int]:
+@Stepwise
+def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int) -> Steps[Planned[int]]:
     """Let a broker stop in order: others lead what they can (M13). To be called again for each heartbeat of a broker that stops.
 
     Returns: how many partitions it leads that another living replica could lead once it is in sync, or once it has released them.
@@ -351,20 +363,22 @@ def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_e
             left += changed.any_active if result.durability.by_log else any(map(terms.active, result.replicas))
         return result
 
-    changed.each(stop)
+    yield from changed.each(stop)
     return Planned(changed.planned().records, left)
 
 
-def elect_where_nobody_leads(draft: ImageDraft, around: Surroundings) -> Planned[BrokersChanged]:
+@Stepwise
+def elect_where_nobody_leads(draft: ImageDraft, around: Surroundings) -> Steps[Planned[BrokersChanged]]:
     """Elect leaders of all partitions without one, for instance after a setting allowed more (E1, E3, E4)."""
     changed = _Changed(draft, around, {})
-    changed.each(unfenced)
+    yield from changed.each(unfenced)
     return changed.planned()
 
 
 # --- in-sync sets ---------------------------------------------------------------------------------------------------
 
 
+@Stepwise
 def alter_in_sync(
     draft: ImageDraft,
     around: Surroundings,
@@ -373,7 +387,7 @@ def alter_in_sync(
     proposals: Sequence[ProposedSet],
     *,
     after: Callable[[PartitionImage], PartitionImage] = unchanged,
-) -> Planned[list[AlteredSet]]:
+) -> Steps[Planned[list[AlteredSet]]]:
     """Decide the proposals of a leader, each for itself (R5). ``after``: as in ``replica_changes.altered``.
 
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
@@ -382,7 +396,9 @@ def alter_in_sync(
     changed = _Changed(draft, around, {})
     decided: dict[tuple[UUID, int], PartitionImage] = {}
     answers: list[AlteredSet] = []
-    for asked in proposals:
+    for seen, asked in enumerate(proposals):
+        if not seen % STRIDE:
+            yield
         key = (asked.topic_id, asked.partition)
         topic = draft.topic_by_id(asked.topic_id)
         if topic is None or not 0 <= asked.partition < len(topic.partitions):
@@ -410,8 +426,7 @@ def alter_in_sync(
         else:
             why = f"The set was accepted, and broker {result.leader} leads now: follow it."
             answers.append(AlteredSet(*key, ErrorCode.NEW_LEADER_ELECTED, why, result))
-    records = [partition_change(topic_id, index, image.record()) for (topic_id, index), image in decided.items()]
-    return Planned(records, answers)
+    return Planned((yield from changes_of(decided)), answers)
 
 
 def no_such_partition(topic: TopicImage | None, topic_id: UUID, index: int) -> AlteredSet:
@@ -488,11 +503,16 @@ class _Changed:
             )
         return terms
 
-    def each(self, change: Callable[[PartitionImage, Terms], PartitionImage]) -> None:
-        """Change the partitions."""
+    def each(self, change: Callable[[PartitionImage, Terms], PartitionImage]) -> Steps[None]:
+        """Change the partitions, in steps."""
+        yield from self._of_logs.counting()
+        seen = 0
         for topic in self._draft.topics:
             terms = self.terms(topic)
             for image in topic.partitions:
+                seen += 1
+                if not seen % STRIDE:
+                    yield
                 after = change(image, terms)
                 if after is not image:
                     self.records.append(partition_change(topic.topic_id, image.partition_index, after.record()))

@@ -7,6 +7,7 @@ adds the records to the draft, so the next change of the same group is checked a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -48,6 +49,7 @@ from app.metadata.log_leaders import may_lead, opened_by
 from app.metadata.placement import place, staying
 from app.metadata.replica_changes import clear_eligible
 from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.turns import STRIDE, Steps, Stepwise, slices
 from app.units import (
     BrokerId,
     LeaderEpoch,
@@ -174,6 +176,7 @@ def check_topic_name(name: str) -> None:
     raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic name is not valid: {why}.")
 
 
+@Stepwise
 def create_topic(
     draft: ImageDraft,
     around: Surroundings,
@@ -185,7 +188,7 @@ def create_topic(
     configs: Mapping[str, str | None],
     assignments: Assignments | None,
     fewer_replicas: bool = False,
-) -> Planned[TopicImage]:
+) -> Steps[Planned[TopicImage]]:
     """Create a topic. ``fewer_replicas`` lowers the factor to the number of brokers, as the default does. Raises:
     RequestRejected."""
     check_topic_name(name)
@@ -209,7 +212,7 @@ def create_topic(
                 "Replicas are assigned by hand, so the partition count and the replication factor must be -1.",
             )
         _check_count(len(assignments))
-        placed = _placed_by_hand(draft, assignments, range(len(assignments)), in_log=in_log)
+        placed = yield from _placed_by_hand(draft, assignments, range(len(assignments)), in_log=in_log)
         replication_factor = len(placed[0])
     else:
         if partitions == DEFAULT:
@@ -222,26 +225,27 @@ def create_topic(
         _check_count(partitions)
         start, fenced = around.placement_start, _fenced(draft)
         if in_log:
-            placed = _placed_in_log(draft, around, partitions, replication_factor, start)
+            placed = yield from _placed_in_log(draft, around, partitions, replication_factor, start)
         else:
-            chosen = staying(available, _partitions(draft), replication_factor)
-            placed = place(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
+            chosen = yield from staying.steps(available, _partitions(draft), replication_factor)
+            placed = yield from place.steps(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
     validate_topic_configs(configs, broker=broker)
     overrides = {key: value for key, value in configs.items() if value is not None}
-    images = _new_partitions(draft, placed)
-    if in_log:
-        images = tuple([_in_log(draft, around, image) for image in images])
+    images = yield from _new_partitions(draft, around, placed, in_log=in_log)
     asked = replication_factor if in_log else -1
     topic = TopicImage(topic_id, name, images, overrides, around.now_ms, asked)
-    records = [partition_change(topic_id, image.partition_index, image.record()) for image in images]
+    records = yield from _partition_changes(topic_id, images)
     return Planned([*records, topic_change(topic_id, topic.record())], topic)
 
 
-def delete_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) -> Planned[TopicImage]:
+@Stepwise
+def delete_topic(draft: ImageDraft, *, name: str | None, topic_id: UUID | None) -> Steps[Planned[TopicImage]]:
     """Delete a topic. Its name is free at once; its objects are deleted later. Raises: RequestRejected."""
     topic = _require_topic(draft, name=name, topic_id=topic_id)
     records = [topic_change(topic.topic_id, topic.record(deleting=True, configs={}))]
-    records += [partition_change(topic.topic_id, image.partition_index, None) for image in topic.partitions]
+    for some in slices(topic.partitions, STRIDE):
+        records += [partition_change(topic.topic_id, image.partition_index, None) for image in some]
+        yield
     return Planned(records, topic)
 
 
@@ -250,6 +254,7 @@ def finish_topic_deletion(draft: ImageDraft, topic_id: UUID) -> Planned[None]:
     return Planned([topic_change(topic_id, None)] if topic_id in draft.deleting else [], None)
 
 
+@Stepwise
 def create_partitions(
     draft: ImageDraft,
     around: Surroundings,
@@ -257,7 +262,7 @@ def create_partitions(
     name: str,
     count: int,
     assignments: Sequence[Sequence[int]] | None,
-) -> Planned[TopicImage]:
+) -> Steps[Planned[TopicImage]]:
     """Add partitions up to ``count`` in all. ``assignments`` are the replicas of the new ones. Raises: RequestRejected."""
     topic = _require_topic(draft, name=name, topic_id=None)
     before = len(topic.partitions)
@@ -274,22 +279,20 @@ def create_partitions(
                 f"{count - before} new partitions need as many assignments, not {len(assignments)}.",
             )
         new = range(before, count)
-        placed = _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new, in_log=in_log)
+        placed = yield from _placed_by_hand(draft, dict(zip(new, assignments, strict=True)), new, in_log=in_log)
         if any(len(replicas) != factor for replicas in placed):
             raise RequestRejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic's partitions have {factor} replicas each."
             )
     elif in_log:
-        placed = _placed_in_log(draft, around, count - before, factor, around.placement_start + before)
+        placed = yield from _placed_in_log(draft, around, count - before, factor, around.placement_start + before)
     else:
         start = around.placement_start + before
         available = _with_disks(draft, _available(draft, around), name)
-        chosen = staying(available, _partitions(draft), factor)
-        placed = place(draft.brokers, chosen, count - before, factor, start, fenced=_fenced(draft))
-    added = _new_partitions(draft, placed, before)
-    if in_log:
-        added = tuple([_in_log(draft, around, image) for image in added])
-    records = [partition_change(topic.topic_id, image.partition_index, image.record()) for image in added]
+        chosen = yield from staying.steps(available, _partitions(draft), factor)
+        placed = yield from place.steps(draft.brokers, chosen, count - before, factor, start, fenced=_fenced(draft))
+    added = yield from _new_partitions(draft, around, placed, before, in_log=in_log)
+    records = yield from _partition_changes(topic.topic_id, added)
     records.append(topic_change(topic.topic_id, topic.record(partition_count=count)))
     answer = replace(topic, partitions=topic.partitions + added)
     return Planned(records, answer)
@@ -326,13 +329,13 @@ def _with_durability(broker: BrokerConfig, configs: Mapping[str, str | None]) ->
 
 def _placed_in_log(
     draft: ImageDraft, around: Surroundings, partitions: int, factor: int, start: int
-) -> list[tuple[BrokerId, ...]]:
+) -> Steps[list[tuple[BrokerId, ...]]]:
     """The leaders of new partitions in write-ahead logs. They are the only replicas, whatever factor was asked for."""
     if factor <= 0:
         raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
     available = [each for each in _available(draft, around) if may_lead(draft.brokers[each])]
-    chosen = staying(available, _partitions(draft), 1)
-    return place(draft.brokers, chosen, partitions, 1, start)
+    chosen = yield from staying.steps(available, _partitions(draft), 1)
+    return (yield from place.steps(draft.brokers, chosen, partitions, 1, start))
 
 
 def _in_log(draft: ImageDraft, around: Surroundings, image: PartitionImage) -> PartitionImage:
@@ -351,16 +354,19 @@ def _in_log(draft: ImageDraft, around: Surroundings, image: PartitionImage) -> P
     )
 
 
+@Stepwise
 def bump_leader_epochs(
     draft: ImageDraft, partitions: Iterable[TopicIdPartition], above: Mapping[TopicIdPartition, int]
-) -> Planned[dict[TopicIdPartition, LeaderEpoch]]:
+) -> Steps[Planned[dict[TopicIdPartition, LeaderEpoch]]]:
     """Begin a new leadership of the same leader, with an epoch above the present one and above ``above``.
 
     Partitions that no longer exist, or whose records are in write-ahead logs, are left out of the result.
     """
     records: list[KeyValue] = []
     epochs: dict[TopicIdPartition, LeaderEpoch] = {}
-    for partition in partitions:
+    for seen, partition in enumerate(partitions):
+        if not seen % STRIDE:
+            yield
         topic = draft.topic_by_id(partition.topic_id)
         if topic is None or partition.partition >= len(topic.partitions) or partition in epochs:
             continue
@@ -400,10 +406,31 @@ def _factor(partition: PartitionImage) -> int:
     return len(partition.replicas) - len(partition.removing)
 
 
+def changes_of(changed: Mapping[tuple[UUID, int], PartitionImage]) -> Steps[list[KeyValue]]:
+    """The records of partitions that have changed, by topic id and index."""
+    records: list[KeyValue] = []
+    for (topic_id, index), image in changed.items():
+        records.append(partition_change(topic_id, index, image.record()))
+        if not len(records) % STRIDE:
+            yield
+    return records
+
+
+def _partition_changes(topic_id: UUID, images: Sequence[PartitionImage]) -> Steps[list[KeyValue]]:
+    """The records of partitions of one topic."""
+    return changes_of({(topic_id, image.partition_index): image for image in images})
+
+
 def _new_partitions(
-    draft: ImageDraft, placed: Sequence[tuple[BrokerId, ...]], first: int = 0
-) -> tuple[PartitionImage, ...]:
-    """Partitions from index ``first`` on. In sync are their replicas that are active, and the first of these leads.
+    draft: ImageDraft,
+    around: Surroundings,
+    placed: Sequence[tuple[BrokerId, ...]],
+    first: int = 0,
+    *,
+    in_log: bool,
+) -> Steps[tuple[PartitionImage, ...]]:
+    """Partitions from index ``first`` on, in write-ahead logs if ``in_log``. In sync are their replicas that are active, and the
+    first of these leads.
 
     Raises: RequestRejected INVALID_REPLICA_ASSIGNMENT if none of a partition's replicas is active.
     """
@@ -418,7 +445,10 @@ def _new_partitions(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"All brokers that the assignment of partition {index} names are fenced or about to stop.",
                 )
-        images.append(PartitionImage(PartitionIndex(index), isr[0], LeaderEpoch(0), 0, replicas, isr))
+        image = PartitionImage(PartitionIndex(index), isr[0], LeaderEpoch(0), 0, replicas, isr)
+        images.append(_in_log(draft, around, image) if in_log else image)
+        if not index % STRIDE:
+            yield
     return tuple(images)
 
 
@@ -458,7 +488,7 @@ def _with_disks(draft: ImageDraft, available: Sequence[BrokerId], name: str) -> 
 
 def _placed_by_hand(
     draft: ImageDraft, assignments: Assignments, indexes: range, *, in_log: bool
-) -> list[tuple[BrokerId, ...]]:
+) -> Steps[list[tuple[BrokerId, ...]]]:
     if set(assignments) != set(indexes):
         raise RequestRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions that are assigned by hand are numbered without a gap."
@@ -483,6 +513,8 @@ def _placed_by_hand(
                 f"{DURABILITY}=object.",
             )
         placed.append(replicas)
+        if not len(placed) % STRIDE:
+            yield
     if len({len(replicas) for replicas in placed}) > 1:
         raise RequestRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions of a topic have the same number of replicas."
@@ -493,6 +525,7 @@ def _placed_by_hand(
 # --- configs --------------------------------------------------------------------------------------------------------
 
 
+@Stepwise
 def alter_configs(
     draft: ImageDraft,
     around: Surroundings,
@@ -501,7 +534,7 @@ def alter_configs(
     resource_name: str,
     changes: Sequence[ConfigChange],
     nothing_tiered: LeaderEpochs | None = None,
-) -> Planned[Mapping[str, str]]:
+) -> Steps[Planned[Mapping[str, str]]]:
     """IncrementalAlterConfigs of one resource. The result is its overrides afterwards.
 
     ``nothing_tiered``: the leader epochs under which the leaders have said that nothing of the topic is tiered, and keep it so.
@@ -510,7 +543,8 @@ def alter_configs(
     """
     names = [change.name for change in changes]
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        counted = Counter(names)
+        twice = next(name for name in names if counted[name] > 1)
         raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {twice} is changed twice in one request.")
     resource = _resource(draft, resource_type, resource_name)
     overrides = dict(resource.overrides)
@@ -526,9 +560,10 @@ def alter_configs(
                 overrides[change.name] = change.value
             case Operation.APPEND | Operation.SUBTRACT:
                 overrides[change.name] = _changed_list(draft, around, resource, definition, change)
-    return _configured(draft, around, resource, overrides, nothing_tiered=nothing_tiered)
+    return (yield from _configured(draft, around, resource, overrides, nothing_tiered=nothing_tiered))
 
 
+@Stepwise
 def replace_configs(
     draft: ImageDraft,
     around: Surroundings,
@@ -537,14 +572,14 @@ def replace_configs(
     resource_name: str,
     configs: Mapping[str, str | None],
     nothing_tiered: LeaderEpochs | None = None,
-) -> Planned[Mapping[str, str]]:
+) -> Steps[Planned[Mapping[str, str]]]:
     """AlterConfigs of one resource: configs without a value return to their defaults. Raises: as ``alter_configs``."""
     resource = _resource(draft, resource_type, resource_name)
     for name, value in configs.items():
         if value is None:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {name} is set to null.")
     given = {key: value for key, value in configs.items() if value is not None}
-    return _configured(draft, around, resource, given, nothing_tiered=nothing_tiered)
+    return (yield from _configured(draft, around, resource, given, nothing_tiered=nothing_tiered))
 
 
 class _Resource(NamedTuple):
@@ -586,7 +621,7 @@ def _configured(
     overrides: dict[str, str],
     *,
     nothing_tiered: LeaderEpochs | None,
-) -> Planned[Mapping[str, str]]:
+) -> Steps[Planned[Mapping[str, str]]]:
     topic = resource.topic
     if resource.group_id is not None:
         validate_group_configs(overrides, _effective_broker(draft, around.config))
@@ -597,12 +632,14 @@ def _configured(
             broker = apply_broker_overrides(broker, draft.broker_configs.get(ALL_BROKERS, {}))
         validate_broker_configs(overrides, broker=broker, of_all=resource.broker_id == ALL_BROKERS)
         overrides = {name: _kept(name, text) for name, text in overrides.items()}
-        _check_tiered_topics_stay(draft, around, resource.broker_id, overrides)
+        yield from _check_tiered_topics_stay(draft, around, resource.broker_id, overrides)
         if says_object(overrides):
             require_object_level(draft)
         records = [broker_configs_change(resource.broker_id, overrides)]
         if resource.broker_id == ALL_BROKERS and _min_in_sync_changes(draft, resource.overrides, overrides):
-            records += clear_eligible([each for each in draft.topics if MIN_IN_SYNC not in each.configs])
+            records += yield from clear_eligible.steps(
+                [each for each in draft.topics if MIN_IN_SYNC not in each.configs]
+            )
     else:
         if nothing_tiered is not None:
             _check_leaders(topic, nothing_tiered)
@@ -617,15 +654,15 @@ def _configured(
             existing=topic.configs,
             nothing_tiered=nothing_tiered is not None,
         )
-        changed = _with_other_durability(draft, around, topic, overrides)
+        changed = yield from _with_other_durability(draft, around, topic, overrides)
         records = [topic_change(topic.topic_id, changed.record(configs=overrides))]
-        records += [
-            partition_change(topic.topic_id, after.partition_index, after.record())
-            for before, after in zip(topic.partitions, changed.partitions, strict=True)
-            if after is not before
-        ]
+        if changed is not topic:
+            others = [
+                after for before, after in zip(topic.partitions, changed.partitions, strict=True) if after is not before
+            ]
+            records += yield from _partition_changes(topic.topic_id, others)
         if _min_in_sync_changes(draft, resource.overrides, overrides):
-            records += clear_eligible([changed])
+            records += yield from clear_eligible.steps([changed])
     return Planned(records if overrides != resource.overrides else [], overrides)
 
 
@@ -640,7 +677,7 @@ def _check_leaders(topic: TopicImage, said: LeaderEpochs) -> None:
 
 def _with_other_durability(
     draft: ImageDraft, around: Surroundings, topic: TopicImage, overrides: Mapping[str, str]
-) -> TopicImage:
+) -> Steps[TopicImage]:
     """The topic after the first entry of a change to or from ``object`` (J40, J41); the same object if there is none.
 
     Raises: RequestRejected INVALID_CONFIG below level 3, INVALID_REQUEST while a partition is on the other way.
@@ -651,7 +688,11 @@ def _with_other_durability(
     if after:
         require_object_level(draft)
         factor = _factor_of(topic)
-        return replace(topic, partitions=tuple([to_object(one) for one in topic.partitions]), replication_factor=factor)
+        leaving: list[PartitionImage] = []
+        for some in slices(topic.partitions, STRIDE):
+            leaving += [to_object(one) for one in some]
+            yield
+        return replace(topic, partitions=tuple(leaving), replication_factor=factor)
     available = _with_disks(draft, _available(draft, around), topic.name)
     ephemeral = [
         each for each in topic.partitions if (led := draft.brokers.get(each.leader)) is not None and led.ephemeral
@@ -667,11 +708,12 @@ def _with_other_durability(
     factor = min(_factor_of(topic), max(1, len(available)))
     placed: Sequence[tuple[BrokerId, ...]] = [()] * count
     if factor > 1:
-        placed = place(draft.brokers, available, count, factor, around.placement_start)
-    partitions = [
-        from_object(one, [each for each in replicas if each not in one.replicas[:1]][: factor - 1])
-        for one, replicas in zip(topic.partitions, placed, strict=True)
-    ]
+        placed = yield from place.steps(draft.brokers, available, count, factor, around.placement_start)
+    partitions: list[PartitionImage] = []
+    for one, replicas in zip(topic.partitions, placed, strict=True):
+        partitions.append(from_object(one, [each for each in replicas if each not in one.replicas[:1]][: factor - 1]))
+        if not len(partitions) % STRIDE:
+            yield
     return replace(topic, partitions=tuple(partitions))
 
 
@@ -688,7 +730,7 @@ def _min_in_sync_changes(draft: ImageDraft, before: Mapping[str, str], after: Ma
 
 def _check_tiered_topics_stay(
     draft: ImageDraft, around: Surroundings, broker_id: int, overrides: Mapping[str, str]
-) -> None:
+) -> Steps[None]:
     """Raises: RequestRejected INVALID_CONFIG if brokers' settings would turn tiered topics into compacted ones."""
     before = _effective_broker(draft, around.config)
     after = around.config
@@ -698,11 +740,11 @@ def _check_tiered_topics_stay(
             after = apply_broker_overrides(after, of_scope)
     if before.topic_defaults.compacted or not after.topic_defaults.compacted:
         return
-    tiered = [
-        topic.name
-        for topic in draft.topics
-        if "cleanup.policy" not in topic.configs and resolve_topic_config(before, topic.configs).tiered
-    ]
+    tiered: list[str] = []
+    for topic in draft.topics:
+        if "cleanup.policy" not in topic.configs and resolve_topic_config(before, topic.configs).tiered:
+            tiered.append(topic.name)
+        yield
     if tiered:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,

@@ -46,6 +46,7 @@ from app.metadata.wal_ranges import PartitionDurability, WalId, WalRange, WalRan
 from app.security.acls import Acl, Acls, Pattern, Rule
 from app.security.delegation import DelegationToken
 from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted, imitated
+from app.turns import Steps, slices, whole
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
@@ -65,6 +66,11 @@ which is write-ahead logs in the bucket. 4: pulses between brokers."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""
+
+TAKEN_AT_ONCE: Final = 100
+"""Records that are added to an image in one step: about 0.5 ms."""
+SETTLED_AT_ONCE: Final = 2_000
+"""Partitions after which the topics that were assembled are a step: about 1 ms. A topic is assembled in one step."""
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
@@ -828,7 +834,14 @@ class ImageDraft:
     def apply(self, records: Sequence[KeyValue]) -> None:
         """Add the records of one change, and assemble the topics. Raises: CorruptionError."""
         self.take(records)
-        self.settle()
+        whole(self.settling())
+
+    def applying(self, records: Sequence[KeyValue]) -> Steps[None]:
+        """As ``apply``, in steps. The draft is whole again after the last one."""
+        for some in slices(records, TAKEN_AT_ONCE):
+            self.take(some)
+            yield
+        yield from self.settling()
 
     def take(self, records: Sequence[KeyValue]) -> None:
         """Add records. Partitions and their topics may come in any order. Raises: CorruptionError."""
@@ -839,15 +852,20 @@ class ImageDraft:
             except (IndexError, TypeError, ValueError):
                 raise CorruptionError(f"the record key {parts} of the cluster log is not one of its kind") from None
 
-    def settle(self) -> None:
-        """Assemble the topics whose records were added. Raises: CorruptionError."""
+    def settling(self) -> Steps[None]:
+        """Assemble the topics whose records were added, in steps. Raises: CorruptionError."""
+        partitions = 0
         for topic_id, making in self._making.items():
             self._settle_topic(topic_id, making)
+            partitions += 1 + len(making.partitions)
+            if partitions >= SETTLED_AT_ONCE:
+                partitions = 0
+                yield
         self._making.clear()
 
     def freeze(self, sequence: LogSequence) -> ClusterImage:
         """The image at entry ``sequence``. The draft must not be changed afterwards."""
-        assert not self._making, "settle first"
+        assert not self._making, "the topics are not assembled"
         return ClusterImage(
             sequence=sequence,
             cluster_id=self._cluster_id,
@@ -1149,13 +1167,21 @@ class ClusterState:
 
     def loaded(self, sequence: LogSequence) -> None:
         """Assemble the image."""
+        whole(self.loading_ends(sequence))
+
+    def loading_ends(self, sequence: LogSequence) -> Steps[None]:
+        """As ``loaded``, in steps."""
         if self._loading is not None:
-            self._loading.settle()
+            yield from self._loading.settling()
             self.image = self._loading.freeze(sequence)
             self._loading = None
 
     def apply(self, entry: Entry) -> None:
         """Apply one entry. It makes a new image. After a CorruptionError the old image stays."""
+        whole(self.applying(entry))
+
+    def applying(self, entry: Entry) -> Steps[None]:
+        """As ``apply``, in steps. The last one replaces the image, so a part of an entry is never seen."""
         draft = self.image.draft()
-        draft.apply(entry.records)
+        yield from draft.applying(entry.records)
         self.image = draft.freeze(entry.sequence)

@@ -60,7 +60,7 @@ from app.metadata.cluster import (
     feature_change,
 )
 from app.metadata.cluster_changes import ClusterChanges
-from app.metadata.decisions import Answer, Decisions
+from app.metadata.decisions import GROUP_CHANGES_MAX, Answer, Decisions
 from app.metadata.features import FeatureAsked
 from app.metadata.leader_changes import Election
 from app.metadata.log_format import KeyValue
@@ -73,7 +73,7 @@ from app.metadata.view import ClusterView
 from app.metadata.wal_ranges import WalId
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
-from app.turns import Portion
+from app.turns import Steps, run
 from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
@@ -350,7 +350,7 @@ class Controller(ClusterChanges):
             )
         topic_id = TopicId(UUID(bytes=self._rng.randbytes(16), version=4))
         topic = await self.submit(
-            lambda draft, around: changes.create_topic(
+            lambda draft, around: changes.create_topic.steps(
                 draft,
                 around,
                 topic_id=topic_id,
@@ -367,7 +367,7 @@ class Controller(ClusterChanges):
         return topic
 
     async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
-        return await self.submit(lambda draft, _: changes.delete_topic(draft, name=name, topic_id=topic_id))
+        return await self.submit(lambda draft, _: changes.delete_topic.steps(draft, name=name, topic_id=topic_id))
 
     async def finish_topic_deletion(self, topic_id: UUID) -> None:
         """Forget a deleted topic when a LIST finds no object of it. A repeated call does nothing."""
@@ -382,7 +382,7 @@ class Controller(ClusterChanges):
         validate_only: bool = False,
     ) -> TopicImage:
         topic = await self.submit(
-            lambda draft, around: changes.create_partitions(
+            lambda draft, around: changes.create_partitions.steps(
                 draft, around, name=name, count=count, assignments=assignments
             ),
             validate_only=validate_only,
@@ -404,7 +404,7 @@ class Controller(ClusterChanges):
         nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         return await self.submit(
-            lambda draft, around: changes.alter_configs(
+            lambda draft, around: changes.alter_configs.steps(
                 draft,
                 around,
                 resource_type=resource_type,
@@ -425,7 +425,7 @@ class Controller(ClusterChanges):
         nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
         return await self.submit(
-            lambda draft, around: changes.replace_configs(
+            lambda draft, around: changes.replace_configs.steps(
                 draft,
                 around,
                 resource_type=resource_type,
@@ -462,7 +462,7 @@ class Controller(ClusterChanges):
         for start in range(0, len(wanted), EPOCH_BUMPS_PER_CHANGE_MAX):
             page = wanted[start : start + EPOCH_BUMPS_PER_CHANGE_MAX]
             epochs |= await self.submit(
-                lambda draft, _, page=page: changes.bump_leader_epochs(draft, page, above or {})  # type: ignore[misc]
+                lambda draft, _, page=page: changes.bump_leader_epochs.steps(draft, page, above or {})  # type: ignore[misc]
             )
         return epochs
 
@@ -472,7 +472,9 @@ class Controller(ClusterChanges):
         elections: list[Election] = []
         for page in [None] if partitions is None else _pages(partitions):
             made = await self.submit(
-                lambda draft, around, page=page: leader_changes.elect_leaders(draft, around, page, unclean=unclean)  # type: ignore[misc]
+                lambda draft, around, page=page: leader_changes.elect_leaders.steps(
+                    draft, around, page, unclean=unclean
+                )  # type: ignore[misc]
             )
             self._tell_unclean(made.unclean)
             elections += made.elections
@@ -484,7 +486,7 @@ class Controller(ClusterChanges):
         answers: list[ReassignmentAnswer] = []
         for page in _pages(asked):
             made = await self.submit(
-                lambda draft, around, page=page: reassignments.alter_reassignments(  # type: ignore[misc]
+                lambda draft, around, page=page: reassignments.alter_reassignments.steps(  # type: ignore[misc]
                     draft, around, page, allow_factor_change=allow_factor_change
                 )
             )
@@ -494,7 +496,7 @@ class Controller(ClusterChanges):
 
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
         await self.submit(
-            lambda draft, around: features.update_features(draft, around, asked), validate_only=validate_only
+            lambda draft, around: features.update_features.steps(draft, around, asked), validate_only=validate_only
         )
 
     async def create_acls(self, asked: Sequence[Acl]) -> Sequence[RequestRejected | None]:
@@ -536,7 +538,7 @@ class Controller(ClusterChanges):
         )
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
-        made = await self.submit(lambda draft, around: broker_changes.unregister_broker(draft, around, broker_id))
+        made = await self.submit(lambda draft, around: broker_changes.unregister_broker.steps(draft, around, broker_id))
         self._tell_unclean(made.unclean)
         return made
 
@@ -546,7 +548,12 @@ class Controller(ClusterChanges):
 
     # --- making changes -----------------------------------------------------------------------------------------------
 
-    async def submit(self, plan: Callable[[ImageDraft, Surroundings], Planned[T]], *, validate_only: bool = False) -> T:
+    async def submit(
+        self,
+        plan: Callable[[ImageDraft, Surroundings], Planned[T] | Steps[Planned[T]]],
+        *,
+        validate_only: bool = False,
+    ) -> T:
         """Make the change that ``plan`` derives from the newest image, in the order of the calls. Returns its result when it is
         durable.
 
@@ -588,9 +595,7 @@ class Controller(ClusterChanges):
             # Its number is taken before: it shows whether others wrote while the changes were planned.
             sequence = log.next_sequence
             decisions.begin(log.state.image, self._surroundings(sequence), self._lacking())
-            portion = Portion()
-            while decisions.plan(1):
-                await portion.rest_if_spent()
+            await run(decisions.planning(GROUP_CHANGES_MAX))
             if decisions.entry:
                 await log.append(sequence, decisions.entry)
         except ConflictError:

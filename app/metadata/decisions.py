@@ -16,18 +16,22 @@ from app.limits import LOG_ENTRY_BYTES_MAX
 from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import ClusterImage, ImageDraft
 from app.metadata.log_format import KeyValue, encoded_bytes_max
+from app.turns import Steps, slices, whole
 
 PENDING_CHANGES_MAX: Final = 10_000
 """Maximum number of waiting changes."""
 
-GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 2
-"""Maximum records of one entry. The largest single change, a topic of 10,000 partitions, is a quarter of it."""
+GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 8
+"""Maximum records of an entry of several changes: about as many as a topic of 10,000 partitions has. One change may have more."""
 
 GROUP_CHANGES_MAX: Final = 200
 """Maximum changes of one entry, so that adding them to the image does not delay the event loop."""
 
-Plan = Callable[[ImageDraft, Surroundings], Planned[Any]]
-"""A change: what it makes of a draft. It may be called again, on a newer image. Raises: RequestRejected."""
+Plan = Callable[[ImageDraft, Surroundings], Planned[Any] | Steps[Planned[Any]]]
+"""A change: what it makes of a draft, at once or in steps. It may be called again, on a newer image. Raises: RequestRejected."""
+
+COUNTED_AT_ONCE: Final = 1_000
+"""Records whose bytes are counted in one step."""
 
 
 class _Change(NamedTuple):
@@ -86,28 +90,44 @@ class Decisions:
         self._size_bytes = 0
 
     def plan(self, at_most: int) -> bool:
-        """Plan up to ``at_most`` waiting changes. Returns: whether to call again, because more changes wait and may fit."""
+        """As ``planning``, at once."""
+        return whole(self.planning(at_most))
+
+    def planning(self, at_most: int) -> Steps[bool]:
+        """Plan up to ``at_most`` waiting changes, in steps. Returns: whether to call again, because more changes wait and may fit.
+
+        Between two steps changes may be submitted, and those that wait may be refused. The change that is being planned does not
+        wait any more. Nothing else may be called before the end. If the steps are given up, call ``overtaken`` or ``undecided``.
+        """
         draft, around = self._draft, self._around
         assert draft is not None
         assert around is not None
         for _ in range(at_most):
             if not self._waiting or len(self._planned) >= GROUP_CHANGES_MAX:
                 return False
-            change = self._waiting[0]
+            change = self._waiting.popleft()
+            self._planned.append((change, Answer(change.number, None, None)))
             try:
-                planned = change.plan(draft, around)
+                made = change.plan(draft, around)
+                planned = made if isinstance(made, Planned) else (yield from made)
             except RequestRejected as error:
                 answer = Answer(change.number, None, without_frames(error))
             else:
                 answer = Answer(change.number, planned.answer, None)
                 if planned.records and not change.validate_only:
-                    more_bytes = encoded_bytes_max(planned.records)
+                    more_bytes = 0
+                    for some in slices(planned.records, COUNTED_AT_ONCE):
+                        more_bytes += encoded_bytes_max(some)
+                        yield
                     if self._records and self._size_bytes + more_bytes > GROUP_BYTES_MAX:
+                        del self._planned[-1]
+                        self._waiting.appendleft(change)
                         return False
-                    draft.apply(planned.records)
+                    yield from draft.applying(planned.records)
                     self._records += planned.records
                     self._size_bytes += more_bytes
-            self._planned.append((self._waiting.popleft(), answer))
+            self._planned[-1] = (change, answer)
+            yield
         return bool(self._waiting)
 
     @property

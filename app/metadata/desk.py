@@ -244,7 +244,7 @@ class Desk:
         try:
             while True:
                 back = await self.controller.submit(
-                    lambda draft, around: preferred_leaders_back(draft, around, stable, ELECTIONS_PER_CHANGE_MAX)
+                    lambda draft, around: preferred_leaders_back.steps(draft, around, stable, ELECTIONS_PER_CHANGE_MAX)
                 )
                 if back:
                     self._log_line(f"preferred leaders lead again: {back} partitions")
@@ -269,11 +269,13 @@ class Desk:
         try:
             if expired:
                 named = ", ".join(str(broker_id) for broker_id, _ in expired)
-                changed = await self.controller.submit(lambda draft, around: fence_brokers(draft, around, expired))
+                changed = await self.controller.submit(
+                    lambda draft, around: fence_brokers.steps(draft, around, expired)
+                )
                 self._log_line(f"broker {named} is not heard any more: it is fenced, and others lead what it led")
                 self._count_unclean(changed.unclean)
             if back:
-                changed = await self.controller.submit(lambda draft, around: unfence_brokers(draft, around, back))
+                changed = await self.controller.submit(lambda draft, around: unfence_brokers.steps(draft, around, back))
                 self._count_unclean(changed.unclean)
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
@@ -298,7 +300,7 @@ class Desk:
 
     async def _unregister_fenced(self, broker_id: int, broker_epoch: int) -> bool:
         made = await self.controller.submit(
-            lambda draft, around: forget_broker(draft, around, broker_id, broker_epoch, only_fenced=True)
+            lambda draft, around: forget_broker.steps(draft, around, broker_id, broker_epoch, only_fenced=True)
         )
         return bool(made.brokers)
 
@@ -309,7 +311,7 @@ class Desk:
         if not places:
             return
         try:
-            made = await self.controller.submit(lambda draft, around: add_replicas(draft, around, config, places))
+            made = await self.controller.submit(lambda draft, around: add_replicas.steps(draft, around, config, places))
         except FirnError as error:
             more.again()
             self._faults.met("adding replicas to", "internal topics", f"no replicas are added for now: {error}")
@@ -352,7 +354,7 @@ class Desk:
         self._check()
         if check_endpoints:
             await self._check_endpoints(asked)
-        answer = await self.controller.submit(lambda draft, around: register_broker(draft, around, asked))
+        answer = await self.controller.submit(lambda draft, around: register_broker.steps(draft, around, asked))
         self._count_unclean(answer.unclean)
         return answer
 
@@ -423,7 +425,7 @@ class Desk:
         may_stop = False
         if beat.wants_stop:
             left = await self.controller.submit(
-                lambda draft, around: begin_stop(draft, around, beat.broker_id, beat.broker_epoch)
+                lambda draft, around: begin_stop.steps(draft, around, beat.broker_id, beat.broker_epoch)
             )
             may_stop = left == 0
         broker = self._view.image.brokers.get(beat.broker_id)
@@ -461,9 +463,13 @@ class Desk:
         brokers = self._view.image.brokers
         broker = brokers.get(broker_id)
         if broker is not None and broker.ephemeral and any(one.active for one in brokers.values() if one is not broker):
-            await self.controller.submit(lambda draft, around: forget_broker(draft, around, broker_id, broker_epoch))
+            await self.controller.submit(
+                lambda draft, around: forget_broker.steps(draft, around, broker_id, broker_epoch)
+            )
             return
-        await self.controller.submit(lambda draft, around: fence_brokers(draft, around, [(broker_id, broker_epoch)]))
+        await self.controller.submit(
+            lambda draft, around: fence_brokers.steps(draft, around, [(broker_id, broker_epoch)])
+        )
 
     def note_clock(self, broker_id: int, ahead_ms: int) -> None:
         """A broker's clock is so far before this one's. Nothing rests on it, but times of records do not fit together."""
@@ -544,7 +550,7 @@ class Desk:
         """Decide in-sync sets that a leader proposes. Raises: RequestRejected, StorageUnavailable."""
         self._check()
         return await self.controller.submit(
-            lambda draft, around: alter_in_sync(
+            lambda draft, around: alter_in_sync.steps(
                 draft, around, broker_id, broker_epoch, proposals, after=reassignments.completed
             )
         )
@@ -558,12 +564,14 @@ class Desk:
         answers: list[AlteredSet] = []
         if released:
             answers += await self.controller.submit(
-                lambda draft, around: release_partitions(draft, around, broker_id, broker_epoch, released)
+                lambda draft, around: release_partitions.steps(draft, around, broker_id, broker_epoch, released)
             )
         if done:
-            answers += await self.controller.submit(lambda draft, _: drop_ranges(draft, broker_id, broker_epoch, done))
+            answers += await self.controller.submit(
+                lambda draft, _: drop_ranges.steps(draft, broker_id, broker_epoch, done)
+            )
         if switched:
             answers += await self.controller.submit(
-                lambda draft, around: switch_partitions(draft, around, broker_id, broker_epoch, switched)
+                lambda draft, around: switch_partitions.steps(draft, around, broker_id, broker_epoch, switched)
             )
         return answers

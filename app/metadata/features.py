@@ -27,6 +27,7 @@ from app.metadata.cluster import (
 from app.metadata.log_format import KeyValue
 from app.metadata.replica_changes import fenced
 from app.metadata.terms import TermsOfTopics
+from app.turns import Steps, Stepwise
 from app.units import BrokerId
 
 OF_PROTOCOL: Final[Mapping[str, int]] = MappingProxyType(
@@ -58,9 +59,10 @@ class FeatureAsked(NamedTuple):
     upgrade_type: UpgradeType = UpgradeType.UPGRADE
 
 
+@Stepwise
 def update_features(
     draft: ImageDraft, around: Surroundings, asked: Sequence[FeatureAsked], *, level_max: int = LEVEL_MAX
-) -> Planned[None]:
+) -> Steps[Planned[None]]:
     """Change the levels of features: all of them, or none. ``level_max``: what this program understands.
 
     Raises: RequestRejected INVALID_REQUEST, INVALID_UPDATE_VERSION.
@@ -76,7 +78,7 @@ def update_features(
     if not draft.level:
         # First of all the record that programs of level 0 refuse.
         records = [cluster_change(ClusterRecord(2, draft.cluster_id, draft.created_ms)), *records]
-        records += _one_of_several(draft, around, level_max)
+        records += yield from _one_of_several(draft, around, level_max)
     return Planned(records, None)
 
 
@@ -117,7 +119,7 @@ def _too_old(draft: ImageDraft, level: int, level_max: int) -> str | None:
     )
 
 
-def _one_of_several(draft: ImageDraft, around: Surroundings, level_max: int) -> list[KeyValue]:
+def _one_of_several(draft: ImageDraft, around: Surroundings, level_max: int) -> Steps[list[KeyValue]]:
     """The records that make the one broker a member. Earlier brokers of the cluster, under other node ids, are fenced (M6)."""
     mine = draft.controller.broker_id
     others = frozenset(draft.brokers) - {mine}
@@ -141,6 +143,7 @@ def _one_of_several(draft: ImageDraft, around: Surroundings, level_max: int) -> 
         return broker == mine
 
     for topic in draft.topics:
+        yield
         terms = terms_of.of(topic)._replace(active=lives, unfenced=lives, unclean=False)
         for image in topic.partitions:
             after = fenced(image, others, terms)

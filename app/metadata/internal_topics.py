@@ -16,6 +16,7 @@ from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import BrokerImage, ClusterImage, ImageDraft, TopicImage
 from app.metadata.placement import staying
 from app.metadata.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
+from app.turns import Steps, Stepwise
 from app.units import BrokerId
 
 PARTITIONS_AT_ONCE: Final = 10
@@ -112,9 +113,10 @@ class MoreReplicas:
         self._image = None
 
 
+@Stepwise
 def add_replicas(
     draft: ImageDraft, around: Surroundings, config: BrokerConfig, places: Sequence[Place]
-) -> Planned[Reassigned]:
+) -> Steps[Planned[Reassigned]]:
     """Begin to add replicas to partitions of internal topics, as far as they still lack some. Places that have changed since are
     skipped. ``config``: the brokers' present settings."""
     live = [
@@ -129,10 +131,11 @@ def add_replicas(
             continue
         wanted = min(getattr(config, internal.replication_factor_field), len(live))
         chosen = [index for topic_id, index in places if topic_id == topic.topic_id and index < len(topic.partitions)]
-        new = staying(live, (partition for each in draft.topics for partition in each.partitions), wanted)
+        everything = (partition for each in draft.topics for partition in each.partitions)
+        new = yield from staying.steps(live, everything, wanted)
         for index, targets in _targets(topic, chosen, draft.brokers, new, wanted).items():
             asked.append(ReassignmentAsked(topic.name, index, targets))
-    return alter_reassignments(draft, around, asked)
+    return (yield from alter_reassignments.steps(draft, around, asked))
 
 
 def _targets(

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.errors import ErrorCode
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
+from app.metadata.changes import Planned, Surroundings, changes_of
+from app.metadata.cluster import ImageDraft, PartitionImage
 from app.metadata.elections import NOBODY, elect, preferred
-from app.metadata.log_format import KeyValue
 from app.metadata.log_leaders import LogLeaders, orphaned
+from app.turns import STRIDE, Steps, Stepwise
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 
 ELECTIONS_PER_CHANGE_MAX: Final = 10_000
@@ -40,6 +40,7 @@ class LeadersElected(NamedTuple):
     """Partitions that got a leader which may lack committed records: to be counted and logged (E3)."""
 
 
+@Stepwise
 def elect_leaders(
     draft: ImageDraft,
     around: Surroundings,
@@ -47,7 +48,7 @@ def elect_leaders(
     *,
     unclean: bool,
     at_most: int = ELECTIONS_PER_CHANGE_MAX,
-) -> Planned[LeadersElected]:
+) -> Steps[Planned[LeadersElected]]:
     """Have preferred leaders lead (E5) or, with ``unclean``, let any living replica lead where nobody does (E3).
 
     The leader of a partition in write-ahead logs is any broker: none is elected while one leads, nor before the log of the last
@@ -58,11 +59,14 @@ def elect_leaders(
     """
     active = _active(draft)
     of_logs = LogLeaders(draft.topics, draft.brokers, around.wal_next)
+    yield from of_logs.counting()
     everything = asked is None
     changed: dict[tuple[UUID, int], PartitionImage] = {}
     elections: list[Election] = []
     uncleanly: list[TopicIdPartition] = []
-    for name, index in _all(draft) if asked is None else asked:
+    for seen, (name, index) in enumerate(_all(draft) if asked is None else asked):
+        if not seen % STRIDE:
+            yield
         topic = draft.topic(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             why = f"There is no partition {index} of topic '{name}'."
@@ -93,7 +97,7 @@ def elect_leaders(
         if lossy:
             uncleanly.append(TopicIdPartition(TopicId(topic.topic_id), PartitionIndex(index)))
         elections.append(Election(name, index, ErrorCode.NONE, ""))
-    return Planned(_records(changed), LeadersElected(elections, tuple(uncleanly)))
+    return Planned((yield from changes_of(changed)), LeadersElected(elections, tuple(uncleanly)))
 
 
 class Comebacks:
@@ -127,22 +131,27 @@ class Comebacks:
         return stable
 
 
+@Stepwise
 def preferred_leaders_back(
     draft: ImageDraft, around: Surroundings, stable: Collection[BrokerId], at_most: int
-) -> Planned[int]:
+) -> Steps[Planned[int]]:
     """Let the first replicas lead again that are in sync and on a ``stable`` broker, of at most so many partitions (E5). Returns:
     of how many. If it is ``at_most``, there may be more."""
     del around
     active = _active(draft).intersection(stable)
     changed: dict[tuple[UUID, int], PartitionImage] = {}
+    seen = 0
     for topic in draft.topics:
         for before in topic.partitions:
             if len(changed) >= at_most:
-                return Planned(_records(changed), len(changed))
+                return Planned((yield from changes_of(changed)), len(changed))
+            seen += 1
+            if not seen % STRIDE:
+                yield
             after = preferred(before, active.__contains__)
             if after is not before:
                 changed[topic.topic_id, before.partition_index] = after
-    return Planned(_records(changed), len(changed))
+    return Planned((yield from changes_of(changed)), len(changed))
 
 
 def _active(draft: ImageDraft) -> frozenset[BrokerId]:
@@ -166,7 +175,3 @@ def _refusal(partition: PartitionImage, *, unclean: bool) -> tuple[ErrorCode, st
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         f"The preferred leader, broker {partition.replicas[0]}, is not in sync, or does not live.",
     )
-
-
-def _records(changed: dict[tuple[UUID, int], PartitionImage]) -> list[KeyValue]:
-    return [partition_change(topic_id, index, image.record()) for (topic_id, index), image in changed.items()]

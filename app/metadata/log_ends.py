@@ -143,10 +143,10 @@ class LogEnds:
         if not self._wanted(wal):
             return True
         end = await self._seal(wal)
-        made = await self._controller.submit(lambda draft, around: plan_wal_sealed(draft, around, wal, end))
+        made = await self._controller.submit(lambda draft, around: plan_wal_sealed.steps(draft, around, wal, end))
         while made.more:
             self._tell(wal, end, made)
-            made = await self._controller.submit(lambda draft, around: plan_wal_sealed(draft, around, wal, end))
+            made = await self._controller.submit(lambda draft, around: plan_wal_sealed.steps(draft, around, wal, end))
         self._tell(wal, end, made)
         if made.damaged:
             self._damaged[wal] = len(made.damaged)

@@ -12,7 +12,7 @@ greater version than its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -20,9 +20,10 @@ import msgspec
 from app.errors import CorruptionError, LimitExceeded
 from app.limits import LOG_ENTRY_BYTES_MAX
 from app.records.batch import BatchHeader, check_stored_batch
-from app.records.builder import build_batch
+from app.records.builder import RECORDS_AT_ONCE, build_batch, build_batch_in_steps
 from app.records.compression import Codec
 from app.records.record import iter_records
+from app.turns import Steps, Stepwise
 from app.units import NO_LEADER_EPOCH, LogSequence, TimestampMs
 
 KIND_ENTRY_HEADER: Final = 0
@@ -239,6 +240,7 @@ def encoded_bytes_max(records: Iterable[KeyValue]) -> int:
     return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES_MAX for key, value in records)
 
 
+@Stepwise
 def encode_entry(
     sequence: int,
     records: Sequence[KeyValue],
@@ -249,8 +251,8 @@ def encode_entry(
     epoch: int,
     previous: bytes,
     timestamp_ms: TimestampMs,
-    prove: Callable[[bytes], Proof | None] | None = None,
-) -> bytes:
+    prove: Callable[[bytes], Proof | Steps[Proof | None] | None] | None = None,
+) -> Steps[bytes]:
     """Encode one entry. A seal has no records. ``prove`` makes the proof of the entry, from the value of its header without one.
 
     Raises: LimitExceeded if it would be larger than ``LOG_ENTRY_BYTES_MAX``.
@@ -258,13 +260,14 @@ def encode_entry(
     assert len(nonce) == len(previous) == NONCE_BYTES, (nonce, previous)
     assert not (is_seal and records), records
     header = EntryHeader(1, sequence, writer_id, nonce, is_seal, epoch, previous)
-    proof = None if prove is None else prove(encode_value(header))
+    made = None if prove is None else prove(encode_value(header))
+    proof = (yield from made) if isinstance(made, Generator) else made
     if proof is not None:
         header = ProvenEntryHeader(1, sequence, writer_id, nonce, is_seal, epoch, previous, proof)
-    batch = build_batch(
+    batch = yield from build_batch_in_steps(
         [
             (timestamp_ms, HEADER_KEY, encode_value(header), ()),
-            *((timestamp_ms, key, value, ()) for key, value in records),
+            *[(timestamp_ms, key, value, ()) for key, value in records],
         ]
     )
     if len(batch) > LOG_ENTRY_BYTES_MAX:
@@ -272,9 +275,11 @@ def encode_entry(
     return batch
 
 
-def decode_entry(key: str, sequence: int, data: bytes) -> Entry:
+@Stepwise
+def decode_entry(key: str, sequence: int, data: bytes) -> Steps[Entry]:
     """Check and decode an entry that was read from ``key``, but for its proof. Raises: as ``decode_proven``."""
-    return decode_proven(key, sequence, data).entry
+    proven_entry = yield from decode_proven.steps(key, sequence, data)
+    return proven_entry.entry
 
 
 class ProvenEntry(NamedTuple):
@@ -286,7 +291,8 @@ class ProvenEntry(NamedTuple):
     proof: Proof | None
 
 
-def decode_proven(key: str, sequence: int, data: bytes) -> ProvenEntry:
+@Stepwise
+def decode_proven(key: str, sequence: int, data: bytes) -> Steps[ProvenEntry]:
     """Decode an entry that was read from ``key``. Its proof is not checked.
 
     Raises: CorruptionError naming the key: CRC, lengths, no header record, another number inside, a future version.
@@ -307,6 +313,8 @@ def decode_proven(key: str, sequence: int, data: bytes) -> ProvenEntry:
             if record.key is None:
                 raise CorruptionError("a record has no key")
             changes.append((record.key, record.value))
+            if not len(changes) % RECORDS_AT_ONCE:
+                yield
         if entry.is_seal and changes:
             raise CorruptionError("it is a seal and has records")
     except CorruptionError as error:

@@ -15,7 +15,10 @@ from typing import Final, NamedTuple
 
 from app.errors import ConfigError, CorruptionError
 from app.metadata.log_format import KeyValue, Proof
+from app.turns import Steps, slices
 
+ADDED_AT_ONCE: Final = 200
+"""Records of one step: about 0.3 ms."""
 KEY_BYTES_MIN: Final = 32
 KEY_ID_BYTES: Final = 8
 KEYS_MAX: Final = 16
@@ -110,6 +113,12 @@ class Prover:
         for key, value in records:
             self.add(key, value)
 
+    def adding(self, records: Sequence[KeyValue]) -> Steps[None]:
+        """As ``add_all``, in steps."""
+        for some in slices(records, ADDED_AT_ONCE):
+            self.add_all(some)
+            yield
+
     def proof(self) -> Proof:
         return Proof(1, self._key.key_id, self._mac.digest(), self._introducing)
 
@@ -190,6 +199,11 @@ class Checker:
     def add_all(self, records: Sequence[KeyValue]) -> None:
         if self._prover is not None:
             self._prover.add_all(records)
+
+    def adding(self, records: Sequence[KeyValue]) -> Steps[None]:
+        """As ``add_all``, in steps."""
+        if self._prover is not None:
+            yield from self._prover.adding(records)
 
     def check(self) -> Mark:
         """Raises: Untrusted."""

@@ -19,7 +19,8 @@ nothing wrong before.
 Two snapshots always stay, so that a reader that has just listed one can still get it.
 
 **Order of effects.** ``state`` changes only when an entry is known to be durable, in number order, and between two awaits. So every
-visible state may be returned to anybody.
+visible state may be returned to anybody. A long entry is encoded, decoded and applied in portions (ADR 0039). The state builds the
+next state beside, and its last step replaces the present one. The log's lock is held meanwhile, so nothing is applied in between.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
-from typing import Generic, Protocol, TypeAlias, TypeVar, assert_never
+from typing import Generic, Protocol, TypeAlias, TypeVar, assert_never, runtime_checkable
 
 from app.errors import (
     ConflictError,
@@ -81,6 +83,7 @@ from app.metadata.log_format import (
 from app.metadata.log_proofs import NO_MARK, Checker, Mark, Proofs, Untrusted
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.seams import Clock
+from app.turns import Steps, run, slices, whole
 from app.units import LogSequence
 
 T = TypeVar("T")
@@ -97,6 +100,11 @@ READS_AT_ONCE = 64
 RECENT_ENTRIES_MAX = 1024
 RECENT_BYTES_MAX = 8 * 1024 * 1024
 """Own entries that are kept to be handed on. Who is further behind reads the bucket."""
+
+LONG_RECORDS_MIN = 200
+"""Records from which on an entry is applied in steps: about 1 ms."""
+LONG_BYTES_MIN = 16 * 1024
+"""Bytes from which on an entry is decoded in steps."""
 
 RELOADS_MAX = 8
 """Maximum restarts of a load because of concurrent compaction."""
@@ -127,6 +135,19 @@ class LogState(Protocol):
 
     def apply(self, entry: Entry) -> None:
         """Apply one durable entry completely, or raise and apply nothing. Raises: CorruptionError."""
+        ...
+
+
+@runtime_checkable
+class LongState(LogState, Protocol):
+    """A state whose entries may have thousands of records. It applies an entry in steps, and shows it with the last one."""
+
+    def loading_ends(self, sequence: LogSequence) -> Steps[None]:
+        """As ``loaded``, in steps."""
+        ...
+
+    def applying(self, entry: Entry) -> Steps[None]:
+        """As ``apply``, in steps. A caller that gives them up has applied nothing."""
         ...
 
 
@@ -389,12 +410,12 @@ class NumberedLog(Generic[S]):
             if sequence > at.applied + 1:
                 return False
             try:
-                entry, mark = self._decoded(sequence, body)
+                entry, mark = await self._decoded(sequence, body)
             except Untrusted:
                 return False  # the bucket decides (K8)
             if at.broken or not self._follows(at, sequence, entry):
                 return False
-            self._apply(at, entry, mark)
+            await self._apply(at, entry, mark)
             self._notice_overtaking()
             return True
 
@@ -549,7 +570,7 @@ class NumberedLog(Generic[S]):
             for sequence, found in zip(chunk, await self._read_entries(chunk), strict=True):
                 if found is None or not self._follows(at, sequence, found[0]):
                     raise _Moved
-                self._apply(at, *found)
+                await self._apply(at, *found)
 
     @staticmethod
     def _follows(at: _Position[S], sequence: int, entry: Entry) -> bool:
@@ -579,25 +600,30 @@ class NumberedLog(Generic[S]):
 
     async def _read_entry(self, sequence: int) -> _Checked | None:
         async def decode(data: bytes) -> _Checked:
-            return self._decoded(sequence, data)
+            return await self._decoded(sequence, data)
 
         try:
             return await self._verified(layout.entry_key(self.prefix, sequence), decode)
         except ObjectMissing:
             return None
 
-    def _decoded(self, sequence: int, data: bytes) -> _Checked:
+    async def _decoded(self, sequence: int, data: bytes) -> _Checked:
         """An entry of its bytes. Raises: CorruptionError, Untrusted among them."""
+        steps = self._decoding(sequence, data)
+        return await run(steps) if len(data) >= LONG_BYTES_MIN else whole(steps)
+
+    def _decoding(self, sequence: int, data: bytes) -> Steps[_Checked]:
         key = layout.entry_key(self.prefix, sequence)
-        entry, header, proof = decode_proven(key, sequence, data)
+        entry, header, proof = yield from decode_proven.steps(key, sequence, data)
         if self._proofs is None:
             return entry, NO_MARK
         checker = self._proofs.checker(key, proof, timestamp_ms=entry.timestamp_ms, header=header)
-        checker.add_all(entry.records)
+        yield from checker.adding(entry.records)
         return entry, checker.check()
 
-    def _apply(self, at: _Position[S], entry: Entry, mark: Mark) -> None:
-        """Apply one entry, first to the user's state, because that may refuse it."""
+    async def _apply(self, at: _Position[S], entry: Entry, mark: Mark) -> None:
+        """Apply one entry, first to the user's state, because that may refuse it. The caller holds the lock: if it is cancelled,
+        nothing of the entry is applied."""
         assert entry.sequence == at.applied + 1, (entry.sequence, at.applied)
         if not entry.is_seal and entry.writer_id != at.writer.writer_id:
             raise CorruptionError(
@@ -609,7 +635,10 @@ class NumberedLog(Generic[S]):
                 f"{layout.entry_key(self.prefix, entry.sequence)} seals with epoch {entry.epoch} after {at.writer.epoch}"
             )
         try:
-            at.state.apply(entry)
+            if len(entry.records) >= LONG_RECORDS_MIN and isinstance(at.state, LongState):
+                await run(at.state.applying(entry))
+            else:
+                at.state.apply(entry)
         except CorruptionError as error:
             at.broken = True
             raise CorruptionError(f"{layout.entry_key(self.prefix, entry.sequence)}: {error}") from None
@@ -650,7 +679,10 @@ class NumberedLog(Generic[S]):
         if checker is not None:
             at.marks = frozenset({checker.check()})
         at.applied = LogSequence(header.sequence)
-        at.state.loaded(at.applied)
+        if isinstance(at.state, LongState):
+            await run(at.state.loading_ends(at.applied))
+        else:
+            at.state.loaded(at.applied)
         at.nonce = header.nonce
         at.writer = writer
         at.seals = header.seals
@@ -670,21 +702,19 @@ class NumberedLog(Generic[S]):
             raise ConflictError(f"{self.prefix} must be read again")
         if expected_sequence != sequence:
             raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
-        assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in records), records
         nonce = self._rng.randbytes(NONCE_BYTES)
         key = layout.entry_key(self.prefix, sequence)
         now_ms = self._clock.now_ms()
 
-        def prove(header: bytes) -> Proof | None:
-            if self._proofs is None:
-                return None
-            prover = self._proofs.prover(key, timestamp_ms=now_ms, header=header)
+        def prove(header: bytes) -> Steps[Proof | None]:
+            prover = None if self._proofs is None else self._proofs.prover(key, timestamp_ms=now_ms, header=header)
             if prover is None:
                 return None
-            prover.add_all(records)
+            yield from prover.adding(records)
             return prover.proof()
 
-        body = encode_entry(
+        encode = partial(
+            encode_entry.steps,
             sequence,
             records,
             writer_id=self.writer_id,
@@ -695,6 +725,15 @@ class NumberedLog(Generic[S]):
             timestamp_ms=now_ms,
             prove=prove,
         )
+
+        def encoding() -> Steps[bytes]:
+            for some in slices(records, LONG_RECORDS_MIN):
+                assert all(decode_key(record_key)[0] >= APPLICATION_KIND_MIN for record_key, _ in some), some
+                yield
+            return (yield from encode())
+
+        # Until the first PUT a cancellation has written nothing, so this broker stays the writer.
+        body = await run(encoding()) if len(records) >= LONG_RECORDS_MIN else whole(encoding())
         loop = asyncio.get_running_loop()
         attempt = AppendAttempt(
             writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
@@ -726,7 +765,9 @@ class NumberedLog(Generic[S]):
         if is_seal and await self._list(layout.log_prefix(self.prefix), key):
             raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
         mark = None if self._proofs is None else self._proofs.mark
-        self._apply(self._at, decode_entry(key, sequence, body), mark or NO_MARK)
+        decoding = decode_entry.steps(key, sequence, body)
+        entry = await run(decoding) if len(body) >= LONG_BYTES_MIN else whole(decoding)
+        await self._apply(self._at, entry, mark or NO_MARK)
         self._sealed = self._ever_sealed = True
         if self._on_entry is not None:
             self._keep(sequence, body)

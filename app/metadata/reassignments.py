@@ -17,13 +17,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import ClusterImage, ImageDraft, PartitionImage, partition_change
+from app.metadata.changes import Planned, Surroundings, changes_of
+from app.metadata.cluster import ClusterImage, ImageDraft, PartitionImage
 from app.metadata.elections import NOBODY, stamped, was_unclean
 from app.metadata.log_leaders import may_lead
 from app.metadata.replica_changes import Terms, unfenced
 from app.metadata.terms import TermsOfTopics
 from app.metadata.wal_ranges import PartitionDurability
+from app.turns import STRIDE, Steps, Stepwise
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 
@@ -146,19 +147,22 @@ def _led(before: PartitionImage, changed: PartitionImage, terms: Terms) -> Parti
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
+@Stepwise
 def alter_reassignments(
     draft: ImageDraft,
     around: Surroundings,
     asked: Sequence[ReassignmentAsked],
     *,
     allow_factor_change: bool = True,
-) -> Planned[Reassigned]:
+) -> Steps[Planned[Reassigned]]:
     """Begin, replace or cancel reassignments, each for itself. The refusals are in the answers."""
     terms = TermsOfTopics(draft, around)
     decided: dict[tuple[UUID, int], PartitionImage] = {}
     unclean: list[TopicIdPartition] = []
     answers: list[ReassignmentAnswer] = []
-    for one in asked:
+    for seen, one in enumerate(asked):
+        if not seen % STRIDE:
+            yield
         topic = draft.topic(one.topic)
         try:
             if topic is None or not 0 <= one.partition < len(topic.partitions):
@@ -190,8 +194,7 @@ def alter_reassignments(
             if was_unclean(before, after):
                 unclean.append(TopicIdPartition(TopicId(topic.topic_id), PartitionIndex(one.partition)))
         answers.append(ReassignmentAnswer(one.topic, one.partition, ErrorCode.NONE, ""))
-    records = [partition_change(topic_id, index, image.record()) for (topic_id, index), image in decided.items()]
-    return Planned(records, Reassigned(answers, tuple(unclean)))
+    return Planned((yield from changes_of(decided)), Reassigned(answers, tuple(unclean)))
 
 
 def list_reassignments(

@@ -16,6 +16,7 @@ from app.metadata.cluster import BrokerImage, PartitionImage, TopicImage, partit
 from app.metadata.elections import NOBODY, Active, elect, stamped
 from app.metadata.log_format import KeyValue
 from app.metadata.log_leaders import ended
+from app.turns import STRIDE, Steps, Stepwise, slices
 from app.units import BrokerId
 
 
@@ -113,14 +114,19 @@ def min_in_sync_changed(partition: PartitionImage) -> PartitionImage:
     return stamped(partition, partition._replace(eligible=())) if partition.isr else partition
 
 
-def clear_eligible(topics: Iterable[TopicImage]) -> list[KeyValue]:
+@Stepwise
+def clear_eligible(topics: Iterable[TopicImage]) -> Steps[list[KeyValue]]:
     """The records that belong into the entry that changes ``min.insync.replicas`` of these topics (R9)."""
-    return [
-        partition_change(topic.topic_id, after.partition_index, after.record())
-        for topic in topics
-        for image in topic.partitions
-        if (after := min_in_sync_changed(image)) is not image
-    ]
+    records: list[KeyValue] = []
+    for topic in topics:
+        for some in slices(topic.partitions, STRIDE):
+            records += [
+                partition_change(topic.topic_id, after.partition_index, after.record())
+                for image in some
+                if (after := min_in_sync_changed(image)) is not image
+            ]
+            yield
+    return records
 
 
 def unchanged(partition: PartitionImage) -> PartitionImage:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected
 from app.metadata.broker_changes import AlteredSet, no_such_partition, require_broker
-from app.metadata.changes import Planned, Surroundings
+from app.metadata.changes import Planned, Surroundings, changes_of
 from app.metadata.cluster import (
     NOT_SEALED,
     ImageDraft,
@@ -25,6 +25,7 @@ from app.metadata.log_leaders import LogLeaders, orphaned
 from app.metadata.replica_changes import check_leads
 from app.metadata.terms import TermsOfTopics
 from app.metadata.wal_ranges import WalId, dropped, released, sealed
+from app.turns import STRIDE, Steps, Stepwise
 from app.units import TopicId, TopicIdPartition
 
 CLOSED_PER_CHANGE_MAX: Final = 10_000
@@ -47,9 +48,10 @@ class WalSealed(NamedTuple):
 Asked = TypeVar("Asked", ReleaseAsked, DropAsked, SwitchAsked)
 
 
+@Stepwise
 def plan_wal_sealed(
     draft: ImageDraft, around: Surroundings, wal: WalId, end: int, *, at_most: int = CLOSED_PER_CHANGE_MAX
-) -> Planned[WalSealed]:
+) -> Steps[Planned[WalSealed]]:
     """A log has ended at ``end`` for good: close the ranges that wait for it, and elect leaders (J16, J17, J21, J23).
 
     The end is noted in the registration of its broker, if that is still of the same broker epoch (J14). Planned again, it changes
@@ -62,10 +64,13 @@ def plan_wal_sealed(
         brokers[wal.broker_id] = owner = replace(owner, wal_end=end)
         records.append(broker_change(wal.broker_id, owner.record()))
     leaders = LogLeaders(draft.topics, brokers, around.wal_next)
+    yield from leaders.counting()
     closed = without_leader = 0
     damaged: list[tuple[TopicIdPartition, str]] = []
     for topic in draft.topics:
-        for image in topic.partitions:
+        for seen, image in enumerate(topic.partitions):
+            if not seen % STRIDE:
+                yield
             found = orphaned(image)
             if found is None or found.wal != wal:
                 continue
@@ -86,9 +91,10 @@ def plan_wal_sealed(
     return Planned(records, WalSealed(closed, without_leader, tuple(damaged), False))
 
 
+@Stepwise
 def release_partitions(
     draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked]
-) -> Planned[list[AlteredSet]]:
+) -> Steps[Planned[list[AlteredSet]]]:
     """Close the ranges of leaderships that their leader has given up, and name the next leaders (J18). Each is decided for itself.
 
     If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. That of a
@@ -98,6 +104,7 @@ def release_partitions(
     require_broker(draft, broker_id, broker_epoch)
     wal = WalId(broker_id, broker_epoch)
     leaders = LogLeaders(draft.topics, draft.brokers, around.wal_next)
+    yield from leaders.counting()
 
     def decide(image: PartitionImage, one: ReleaseAsked) -> PartitionImage:
         ranges = released(image.wal_ranges, wal, one.last_number)
@@ -109,7 +116,7 @@ def release_partitions(
             return stamped(image, given_up._replace(isr=()))
         return image._replace(partition_epoch=image.partition_epoch + 1)
 
-    planned = _each(draft, wal, asked, decide)
+    planned = yield from _each(draft, wal, asked, decide)
     stay = "No other broker can lead the partition now: lead it on."
     answers = [
         one._replace(error=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, why=stay)
@@ -120,9 +127,10 @@ def release_partitions(
     return Planned(planned.records, answers)
 
 
+@Stepwise
 def drop_ranges(
     draft: ImageDraft, broker_id: int, broker_epoch: int, asked: Sequence[DropAsked]
-) -> Planned[list[AlteredSet]]:
+) -> Steps[Planned[list[AlteredSet]]]:
     """Take closed ranges out of partitions, as their leaders ask (J35). Each is decided for itself.
 
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
@@ -133,12 +141,13 @@ def drop_ranges(
         ranges = dropped(image.wal_ranges, one.ranges)
         return image._replace(wal_ranges=ranges, partition_epoch=image.partition_epoch + 1)
 
-    return _each(draft, WalId(broker_id, broker_epoch), asked, decide)
+    return (yield from _each(draft, WalId(broker_id, broker_epoch), asked, decide))
 
 
+@Stepwise
 def switch_partitions(
     draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, asked: Sequence[SwitchAsked]
-) -> Planned[list[AlteredSet]]:
+) -> Steps[Planned[list[AlteredSet]]]:
     """Complete changes of durability, as leaders ask for them (J40, J41). Each is decided for itself.
 
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
@@ -151,16 +160,18 @@ def switch_partitions(
         assert topic is not None
         return switched(image, broker, one.first_number, one.last_number, terms.of(topic).min_in_sync)
 
-    return _each(draft, broker.wal, asked, decide)
+    return (yield from _each(draft, broker.wal, asked, decide))
 
 
 def _each(
     draft: ImageDraft, wal: WalId, asked: Sequence[Asked], decide: Callable[[PartitionImage, Asked], PartitionImage]
-) -> Planned[list[AlteredSet]]:
+) -> Steps[Planned[list[AlteredSet]]]:
     """Decide what a leader asks for its partitions, if it leads them by the epochs that it names, and writes this log."""
     decided: dict[tuple[UUID, int], PartitionImage] = {}
     answers: list[AlteredSet] = []
-    for one in asked:
+    for seen, one in enumerate(asked):
+        if not seen % STRIDE:
+            yield
         key = (one.topic_id, one.partition)
         topic = draft.topic_by_id(one.topic_id)
         if topic is None or not 0 <= one.partition < len(topic.partitions):
@@ -177,8 +188,7 @@ def _each(
             continue
         decided[key] = after
         answers.append(AlteredSet(*key, ErrorCode.NONE, "", after))
-    records = [partition_change(topic_id, index, image.record()) for (topic_id, index), image in decided.items()]
-    return Planned(records, answers)
+    return Planned((yield from changes_of(decided)), answers)
 
 
 def _check_open(image: PartitionImage, wal: WalId) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -33,6 +33,8 @@ NewRecordLike = tuple[int, bytes | None, bytes | None, Headers]
 
 FIRST_OFFSET: Final = Offset(0)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+RECORDS_AT_ONCE: Final = 100
+"""Records of one step: about 0.3 ms."""
 
 _NULL: Final = encode_varint(-1)
 
@@ -95,6 +97,19 @@ def build_batch(
             count,
         ),
     )
+
+
+def build_batch_in_steps(records: Sequence[NewRecordLike]) -> Generator[None, None, bytes]:
+    """``build_batch(records)``, for many records: yields after every few."""
+    base_timestamp = max_timestamp = records[0][0]
+    pieces: list[bytes] = []
+    for offset_delta, (timestamp, key, value, headers) in enumerate(records):
+        max_timestamp = max(max_timestamp, timestamp)
+        _encode_record(pieces, timestamp - base_timestamp, offset_delta, key, value, headers)
+        if not offset_delta % RECORDS_AT_ONCE:
+            yield
+    fields = (0, len(records) - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, -1, len(records))
+    return _assemble(b"".join(pieces), FIRST_OFFSET, NO_LEADER_EPOCH, fields)
 
 
 def _encode_record(
