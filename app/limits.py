@@ -42,6 +42,8 @@ SEGMENT_BYTES_MIN: Final = 1024 * 1024
 """Least segment.bytes of a topic, as in Apache Kafka."""
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """So that a topic is made by one entry of the cluster log: 10,000 records of about 100 bytes."""
+PARTITIONS_MADE_MAX: Final = 10_000
+"""Partitions that one CreateTopics or CreatePartitions makes, in all of its topics. Kafka draws the same line."""
 TOPIC_NAME_CHARS_MAX: Final = 249
 """Kafka's limit: the directory name ``<topic>-<partition>`` must fit in 255 bytes."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import islice
@@ -70,6 +71,8 @@ moves the start of a log says nothing to its follower."""
 THROTTLED_PAUSE_S: Final = 0.2
 """While more was fetched than the throttle allows."""
 AT_ONCE: Final = 64
+TOUCHED_AT_ONCE: Final = 1_000
+"""Touched partitions that are looked at in one turn of the loop: 3 ms."""
 NAMED_MAX: Final = 5_000
 """Partitions that one fetch adds to a session, and as many that it takes out. With a topic each, the request is within its bounds
 (``app/wire/bounds.py``), and the leader looks at them in one turn."""
@@ -179,6 +182,8 @@ class Followers:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leader_of: dict[TopicIdPartition, int] = {}
         """Of every partition that is fetched."""
+        self._to_follow: deque[Partition] = deque()
+        """Touched partitions whose leader was not looked at yet."""
         self.start_turns = asyncio.Semaphore(STARTS_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None
 
@@ -204,12 +209,17 @@ class Followers:
                 self.table.on_touched = None
 
     def _touched(self) -> None:
-        asyncio.get_running_loop().call_soon(self._follow_touched)
+        if not self._to_follow:
+            asyncio.get_running_loop().call_soon(self._follow_touched)
 
     def _follow_touched(self) -> None:
-        """Fetch the partitions whose leader, epoch or role has changed from whom they are led by now."""
-        for partition in self.table.take_touched():
-            self._follow(partition)
+        """Fetch the partitions whose leader, epoch or role has changed from whom they are led by now; some in each turn."""
+        waiting = self._to_follow
+        waiting.extend(self.table.take_touched())
+        for _ in range(min(len(waiting), TOUCHED_AT_ONCE)):
+            self._follow(waiting.popleft())
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._follow_touched)
 
     def _follow(self, partition: Partition) -> None:
         key, leader = partition.key, self.table.leader_to_follow(partition)

@@ -12,6 +12,7 @@ from app.machine.files import FileSystem, read_file, replace_file
 from app.replication.partition import PartitionTable
 from app.replication.roles import Role
 from app.seams import BlockingPool
+from app.turns import Portion
 from app.units import TopicIdPartition
 
 EVERY_S: Final = 5.0
@@ -76,19 +77,20 @@ class HighWatermarks:
             return await self._write({key: offset})
 
     async def _write(self, lowered: Mapping[TopicIdPartition, int]) -> bool:
-        now = {
-            partition.key: int(partition.log.high_watermark)
-            for partition in self._table
-            if not partition.commits_alone and partition.role is not Role.OFFLINE
-        }
+        now: dict[TopicIdPartition, int] = {}
+        portion = Portion()
+        for partition in self._table:
+            if not partition.commits_alone and partition.role is not Role.OFFLINE:
+                now[partition.key] = int(partition.log.high_watermark)
+            if portion.spent_by():
+                await portion.rest()
         now.update(lowered)
         if now == self._written:
             return True
-        data = encode_high_watermarks(now)
 
         def write() -> None:
             self._fs.make_dirs(self._directory)
-            replace_file(self._fs, self._path, data, durable=True)
+            replace_file(self._fs, self._path, encode_high_watermarks(now), durable=True)
 
         try:
             await self._pool.run(write)

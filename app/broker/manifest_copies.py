@@ -27,6 +27,7 @@ from app.metadata import layout
 from app.metadata.manifest import SegmentManifest
 from app.seams import BlockingPool
 from app.tiering.remote_log_manager import manifest_cache_name
+from app.turns import Portion
 from app.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 
 ENDS_FILE: Final = "manifest-ends"
@@ -180,7 +181,11 @@ class ManifestCopies:
             return
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, set()
-        contents = [(self._path(key), manifest.to_cache()) for key, manifest in changed.items()]
+        contents: list[tuple[str, bytes]] = []
+        portion = Portion()
+        for key, manifest in changed.items():
+            contents.append((self._path(key), manifest.to_cache()))
+            await portion.rest_if_spent()
         sweep = not self._swept
         live = dict(live) if sweep else {}
 

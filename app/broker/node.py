@@ -408,7 +408,7 @@ class Node:
             registry=self.registry,
             log_line=self._log_line,
             faults=self.faults,
-            wait_left=self.remote_log_manager.wait_left,
+            wait_left=self._wait_left,
         )
         self._copy_holds = CopyHolds(
             self.remote_log_manager,
@@ -729,6 +729,11 @@ class Node:
     def _forget_deleted(self, image: ClusterImage, delta: ImageDelta) -> None:
         if not all(topic_id in image.topics_by_id for topic_id in delta.topics):
             self.server.produce_shapes.forget_closed()
+
+    async def _wait_left(self, topic_id: uuid.UUID) -> None:
+        """Wait until this broker writes no objects of a deleted topic."""
+        await self.partitions.wait_detached(topic_id)
+        await self.remote_log_manager.wait_left(topic_id)
 
     def _end_holds(self, image: ClusterImage, delta: ImageDelta) -> None:
         self._copy_holds.follow()

@@ -66,7 +66,6 @@ from app.units import (
     NO_TOPIC_ID,
     BrokerId,
     LeaderEpoch,
-    PartitionIndex,
     ProducerEpoch,
     TopicId,
     TopicIdPartition,
@@ -132,6 +131,17 @@ class _Unopened:
     """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
 
 
+@dataclass(slots=True)
+class _Deleted:
+    """The partitions of a topic that was deleted. Nobody finds them in the table any more."""
+
+    name: str
+    attached: list[Partition]
+    """Those whose tier may still be written."""
+    logs: dict[int, Partition]
+    """By index, those whose logs are not deleted yet."""
+
+
 class _Opened(NamedTuple):
     """The result of opening a partition."""
 
@@ -187,6 +197,10 @@ class Partitions:
         many logs to create, or one could not be created."""
         self._left = BROUGHT_AT_ONCE
         """How many more partitions may be brought in line in this turn of the loop."""
+        self._deleted: dict[UUID, _Deleted] = {}
+        """By topic id: what is left of topics that were deleted."""
+        self._detached = asyncio.Event()
+        """Set, and replaced, when the tier of a deleted topic has been given up."""
         self._configs: dict[UUID, TopicConfig] = {}
         """By topic id: the settings that its logs have. Logs with the same settings share one object."""
         self._after: list[Listener] = []
@@ -265,14 +279,19 @@ class Partitions:
         clean = clean and self._follows_the_last_stop
         existing = {_key_of(log) for log in self._logs.logs()}
         never_had_records = await self._without_records(clean=clean)
+        portion = Portion()
         for log in self._logs.logs():
+            await portion.rest_if_spent()
             held = self.table.hold(log)
             of_image = image.partition(log.topic_id, log.partition)
             if of_image is not None and len(of_image.replicas) > 1:
                 self.table.follow(held, self.high_watermarks.get(held.key, 0))
                 self._view(held)
         for topic in image.topics_by_name.values():
-            self._bring_in_line(topic, 0, len(topic.partitions))
+            going_on: int | None = 0
+            while going_on is not None:
+                going_on = self._bring_in_line(topic, going_on, LOGS_AT_ONCE)
+                await portion.rest_if_spent()
         if self.views is not None:
             await self.views.restore()
         manifests = await self._load_manifests()
@@ -323,6 +342,7 @@ class Partitions:
             partition = self.table.get(log.topic, log.partition)
             assert partition is not None
             self._lead(partition, self._leader_epoch(log))
+            await portion.rest_if_spent()
         if new_directory or self._registration.took_over:
             # Before markers are written: up to here the store has it.
             self._tell_what_is_back(opened)
@@ -844,14 +864,14 @@ class Partitions:
         """Give the partitions of a topic from ``first`` on the roles and settings of the image. Create ``at_most`` logs now.
 
         Partitions that are in line already cost next to nothing. At most so many others are brought in line as are left for this
-        turn, unless all have to be at once: at the start, on a broker that is alone, and for internal topics, whose coordinators
-        follow the image in the same turn (G1).
+        turn, unless all have to be at once: at the start, and for internal topics, whose coordinators follow the image in the same
+        turn (G1).
 
         Returns: the partition at which to continue; None if all are in line. Raises: FirnError; some logs may be created.
         """
         config = self._config_of(topic)
         self._led[topic.topic_id] = (topic.name, len(topic.partitions))
-        in_turns = self._started and self._cluster.image.level > 0 and not topic.is_internal
+        in_turns = self._started and not topic.is_internal
         table, name = self.table, topic.name
         for place in range(first, len(topic.partitions)):
             image = topic.partitions[place]
@@ -885,9 +905,8 @@ class Partitions:
         ``may_make`` is False. Raises: FirnError."""
         made = False
         partition = self.table.get(topic.name, image.partition_index)
-        if partition is not None and partition.topic_id != topic.topic_id:
-            self._drop(partition.topic_id)  # of an older topic of that name, whose deletion has failed so far
-            partition = None
+        if partition is None:
+            self._delete_older(topic.name, image.partition_index)
         was_in_sync = False
         if partition is not None:
             was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
@@ -1082,10 +1101,24 @@ class Partitions:
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Bring the logs in line with a new image. What fails is tried again by ``run``."""
         changed = {*delta.topics, *image.topics_by_id} if delta.broker_configs else delta.topics
-        self._left = BROUGHT_AT_ONCE
+        deleted: list[UUID] = []
+        internal: list[UUID] = []
+        others: list[UUID] = []
+        for topic_id in changed:
+            topic = image.topic_by_id(topic_id)
+            (deleted if topic is None else internal if topic.is_internal else others).append(topic_id)
         # Deleted topics first: one delta may delete a topic and make another of its name.
-        for topic_id in sorted(changed, key=lambda one: image.topic_by_id(one) is not None):
+        for topic_id in deleted:
+            self._take_out(topic_id)
+        self._left = BROUGHT_AT_ONCE
+        for topic_id in internal:
             self._settle(image, topic_id)
+        for topic_id in (*deleted, *others):
+            if self._left > 0:
+                self._settle(image, topic_id)
+            else:
+                self._unmade[topic_id] = 0
+                self._may_be_waited_for(topic_id, image.topic_by_id(topic_id))
         if self._unmade:
             self._wake_maker.set()
         else:
@@ -1111,8 +1144,8 @@ class Partitions:
             return None
         return partition.leader_epoch
 
-    def _tell_after(self, topic_id: UUID) -> None:
-        delta = ImageDelta(frozenset((topic_id,)), brokers=False, broker_configs=False, deleting=False)
+    def _tell_after(self, topic_ids: Collection[UUID]) -> None:
+        delta = ImageDelta(frozenset(topic_ids), brokers=False, broker_configs=False, deleting=False)
         for listener in self._after:
             listener(self._cluster.image, delta)
 
@@ -1133,13 +1166,14 @@ class Partitions:
         going_on, failed = None, False
         try:
             if topic is None:
-                self._drop(topic_id)
+                going_on = self._delete_some(topic_id)
             else:
                 going_on = self._bring_in_line(topic, first, LOGS_AT_ONCE)
         except FirnError as error:
             subject = str(topic_id) if topic is None else topic.name
             self._tell_not_made(subject, error)
             going_on, failed = 0, True
+        self._left -= 1  # for its settings
         made = going_on is None
         if going_on is None:
             self._unmade.pop(topic_id, None)
@@ -1149,35 +1183,82 @@ class Partitions:
             tried = self._tried.pop(topic_id, None)
             if tried is not None:
                 tried.set_result(None)
-        elif topic_id not in self._tried and topic is not None and len(topic.partitions) <= WAITED_FOR_MAX:
-            self._tried[topic_id] = asyncio.get_running_loop().create_future()
+        else:
+            self._may_be_waited_for(topic_id, topic)
         return made or failed
 
-    def _drop(self, topic_id: UUID) -> None:
-        """Forget a topic that was deleted. Raises: StorageUnavailable."""
-        name, count = self._led.get(topic_id, ("", 0))
-        for index in range(count):
-            key = TopicIdPartition(TopicId(topic_id), PartitionIndex(index))
-            self._unattached.pop(key, None)
-            self._unsealed.pop(key, None)
-            self._believed.pop(key, None)
-            self._copies.forget(key)
-            self._tier.detach(*key)
-            self._forget_view(key)
-            self._unopened.pop(key, None)
-            partition = self.table.get(name, index)
-            if self._write_ahead is not None:
-                self._write_ahead.gone(key)
-            if partition is not None and partition.topic_id == topic_id:
-                try:
-                    self._logs.delete(name, index)
-                except FirnError:
-                    if partition.leads:
-                        self.table.resign(partition)  # the topic is deleted all the same: nobody writes or reads it
-                    raise
-                self.table.drop(partition)
-        self._led.pop(topic_id, None)
+    def _may_be_waited_for(self, topic_id: UUID, topic: TopicImage | None) -> None:
+        if topic_id not in self._tried and topic is not None and len(topic.partitions) <= WAITED_FOR_MAX:
+            self._tried[topic_id] = asyncio.get_running_loop().create_future()
+
+    # --- deleted topics ------------------------------------------------------------------------------------------
+
+    def _take_out(self, topic_id: UUID) -> None:
+        """A topic was deleted: nobody finds its partitions from now on. ``_delete_some`` does the rest, which takes longer."""
+        name, count = self._led.pop(topic_id, ("", 0))
         self._configs.pop(topic_id, None)
+        found: dict[int, Partition] = {}
+        for index in range(count):
+            partition = self.table.get(name, index)
+            if partition is not None and partition.topic_id == topic_id:
+                self.table.take_out(partition)
+                found[index] = partition
+        if found:
+            self._deleted[topic_id] = _Deleted(name, list(found.values()), found)
+
+    def _delete_some(self, topic_id: UUID) -> int | None:
+        """Give up the tier of partitions of a deleted topic, then delete their logs, as many as are left for this turn.
+
+        Returns: 0 if some are left; None if nothing is left of the topic. Raises: StorageUnavailable; the others are left.
+        """
+        deleted = self._deleted.get(topic_id)
+        if deleted is None:
+            return None
+        while deleted.attached:
+            if self._left <= 0:
+                return 0
+            self._left -= 1
+            self._detach(deleted.attached.pop())
+            if not deleted.attached:
+                self._detached.set()
+                self._detached = asyncio.Event()
+        for index in tuple(deleted.logs):
+            if self._left <= 0:
+                return 0
+            self._left -= 1
+            self._delete_log(deleted, index)
+        del self._deleted[topic_id]
+        return None
+
+    def _detach(self, partition: Partition) -> None:
+        """Give up all that others know of a partition whose topic was deleted, but for its log. Repeated, it does nothing."""
+        key = partition.key
+        for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
+            waiting.pop(key, None)
+        self._copies.forget(key)
+        self._tier.detach(*key)
+        self._forget_view(key)
+        if self._write_ahead is not None:
+            self._write_ahead.gone(key)
+
+    def _delete_log(self, deleted: _Deleted, index: int) -> None:
+        """Delete the log of one partition of a deleted topic. Raises: StorageUnavailable; then it is still there."""
+        partition = deleted.logs[index]
+        self._detach(partition)
+        self._logs.delete(deleted.name, index)
+        self.table.drop(partition)
+        del deleted.logs[index]
+
+    def _delete_older(self, name: str, index: int) -> None:
+        """Delete the log of an older topic of that name, to make room for the new one. Raises: StorageUnavailable."""
+        for deleted in self._deleted.values():
+            if deleted.name == name and index in deleted.logs:
+                self._delete_log(deleted, index)
+
+    async def wait_detached(self, topic_id: UUID) -> None:
+        """Wait until this broker begins to write no more objects of a deleted topic."""
+        while (deleted := self._deleted.get(topic_id)) is not None and deleted.attached:
+            await self._detached.wait()
 
     async def run(self) -> None:
         """Create missing logs, read manifests of new partitions, and write changed ones to disk, until cancelled."""
@@ -1197,17 +1278,17 @@ class Partitions:
         delay_s = RETRY_S_MIN
         while True:
             self._wake_maker.clear()
+            over: list[UUID] = []
             for topic_id in tuple(self._unmade):
                 while True:
                     if self._left <= 0:
-                        await asyncio.sleep(0)
-                        self._left = BROUGHT_AT_ONCE
-                    over = self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0))
-                    if over:
+                        over = await self._give_way(over)
+                    if self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0)):
                         break
-                    await asyncio.sleep(0)
-                    self._left = BROUGHT_AT_ONCE
-                self._tell_after(topic_id)
+                    over = await self._give_way(over)
+                over.append(topic_id)
+            if over:
+                self._tell_after(over)
             self._tell_resigned()
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unmade else RETRY_S_MIN
             try:
@@ -1215,6 +1296,14 @@ class Partitions:
                     await self._wake_maker.wait()
             except TimeoutError:
                 continue
+
+    async def _give_way(self, over: Sequence[UUID]) -> list[UUID]:
+        """Tell of the topics whose turn is over, and let others have the loop. Returns: no topics."""
+        if over:
+            self._tell_after(over)
+        await asyncio.sleep(0)
+        self._left = BROUGHT_AT_ONCE
+        return []
 
     async def _attach_and_cache(self) -> None:
         delay_s = RETRY_S_MIN

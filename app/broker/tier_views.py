@@ -10,8 +10,9 @@ By its views a follower deletes local segments that the tier has, learns the log
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
+from uuid import UUID
 
 from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
@@ -26,6 +27,7 @@ from app.replication.roles import Role
 from app.seams import Clock
 from app.tiering.local_retention import drop_local
 from app.tiering.rebuild import lower_log_start
+from app.turns import STRIDE, Steps, run, whole
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 WAIT_MS: Final = 2_000
@@ -36,6 +38,8 @@ PAUSE_S: Final = 0.5
 """After a failure, or where a leader does not know a manifest yet."""
 READS_AT_ONCE: Final = 64
 """Manifests that are read from the bucket together."""
+DECIDED_AT_ONCE: Final = 1_000
+"""Views among which it is decided at once whom to ask: about 1 ms."""
 LOOKED_AT_ONCE: Final = 64
 """Partitions whose local retention is looked at before the loop serves other work."""
 
@@ -107,6 +111,14 @@ class TierViews:
         self._group: asyncio.TaskGroup | None = None
         self._has_others = False
         """Whether there are other views than when it was last decided whom to ask."""
+        self._changed_topics: set[UUID] = set()
+        """Topics that changed since it was last decided whom to ask, …"""
+        self._all_changed = False
+        """… or whether anything may have."""
+        self._due = asyncio.Event()
+        """Set when that is to be decided in portions."""
+        self._is_deciding = False
+        """Whether that is under way."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -143,12 +155,42 @@ class TierViews:
             self._has_others = True
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
-        """Ask whom the image says. Call it after the roles have followed."""
-        if self._group is None or (delta is not None and not self._concerns(image, delta)):
+        """Ask whom the image says: soon, in portions, if there are many views. Call it after the roles have followed."""
+        if self._group is None:
+            return
+        if delta is None or delta.brokers:
+            self._all_changed = True
+        else:
+            self._changed_topics |= delta.topics
+        if len(self._views) <= DECIDED_AT_ONCE and not self._is_deciding:
+            whole(self._deciding())
+        else:
+            self._due.set()
+
+    async def _decide(self) -> None:
+        """Decide whom to ask, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            self._is_deciding = True
+            await run(self._deciding())
+            self._is_deciding = False
+
+    def _deciding(self) -> Steps[None]:
+        """Decide whom to ask, in steps. A role that changes between two steps makes it be decided once more."""
+        topics, self._changed_topics = self._changed_topics, set()
+        everything, self._all_changed = self._all_changed or self._has_others, False
+        if not everything and not (yield from self._concern(topics)):
             return
         self._has_others = False
+        image, group = self.image(), self._group
+        assert group is not None
         wanted: dict[int, dict[TopicIdPartition, _View]] = {}
-        for key, view in self._views.items():
+        for seen, (key, view) in enumerate(list(self._views.items())):
+            if not seen % STRIDE:
+                yield
+            if self._views.get(key) is not view:
+                continue
             leader = view.partition.leader
             view.terms = view.terms_now()
             if view.partition.role is not Role.FOLLOWER:
@@ -159,18 +201,19 @@ class TierViews:
             asker = self._askers.get(one)
             if asker is None:
                 asker = self._askers[one] = _Asker(self, one)
-                self._group.create_task(asker.run())
+                group.create_task(asker.run())
             asker.assign(wanted.get(one, {}))
+            yield
 
-    def _concerns(self, image: ClusterImage, delta: ImageDelta) -> bool:
+    def _concern(self, topics: Collection[UUID]) -> Steps[bool]:
         """Whether somebody else has to be asked. In-sync sets change often, and they do not matter."""
-        if delta.brokers or self._has_others:
-            return True
-        for topic_id in delta.topics:
-            topic = image.topic_by_id(topic_id)
+        for topic_id in topics:
+            topic = self.image().topic_by_id(topic_id)
             if topic is None:
                 return True
-            for partition in topic.partitions:
+            for seen, partition in enumerate(topic.partitions):
+                if not seen % STRIDE:
+                    yield
                 view = self._views.get(TopicIdPartition(TopicId(topic_id), partition.partition_index))
                 if view is not None and view.terms != view.terms_now():
                     return True
@@ -195,6 +238,7 @@ class TierViews:
         """Ask leaders, and apply local retention, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
+            group.create_task(self._decide())
             self.follow(self.image(), None)
             while True:
                 await asyncio.sleep(self._interval_s)

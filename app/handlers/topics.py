@@ -13,7 +13,9 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, repeated
 from app.handlers.topic_settings import described_topic
+from app.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
 from app.metadata.cluster import ClusterImage, TopicImage
+from app.turns import Portion
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
@@ -48,6 +50,9 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
     """Make each topic, or with ``validate_only`` see whether it could be made; -1 is a default of the broker."""
     twice = repeated(topic.name for topic in message.topics)
     asked = [topic for topic in message.topics if topic.name not in twice]
+    made = sum(_made(len(topic.assignments) or _count(context, topic.num_partitions)) for topic in asked)
+    if made > PARTITIONS_MADE_MAX:
+        return refuse_create_topics(request, message, ErrorCode.POLICY_VIOLATION, _too_many(made))
     share = _Share(context, request, strict_from=6)
 
     async def create(topic: CreatableTopic) -> TopicImage:
@@ -78,16 +83,30 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
 
     answers = await each(asked, create)
     results = [_refused(name, DUPLICATE.code, DUPLICATE.sentence) for name in sorted(twice)]
+    portion = Portion()
     for topic, answer in zip(asked, answers, strict=True):
         if isinstance(answer, Refusal):
             results.append(_refused(topic.name, *answer))
         else:
             results.append(_created(context, answer, validate_only=message.validate_only))
+            await portion.rest_if_spent()  # its settings take 0.3 ms
     return CreateTopicsResponse(topics=results, throttle_time_ms=share.throttle_time_ms)
 
 
 def _count(context: Context, partitions: int) -> int:
     return partitions if partitions > 0 else context.effective.num_partitions
+
+
+def _made(partitions: int) -> int:
+    """What a topic counts as. One that asks for too many by itself is refused alone."""
+    return partitions if 0 < partitions <= PARTITIONS_PER_TOPIC_MAX else 0
+
+
+def _too_many(partitions: int) -> str:
+    return (
+        f"The request asks for {partitions} new partitions, and one request may make {PARTITIONS_MADE_MAX}. Send several requests, "
+        "each with fewer topics or partitions."
+    )
 
 
 class _Share:
@@ -246,6 +265,13 @@ async def create_partitions(
     """Raise each topic's partition count, or with ``validate_only`` see whether it could be raised."""
     twice = repeated(topic.name for topic in message.topics)
     asked = [topic for topic in message.topics if topic.name not in twice]
+    made = sum(
+        _made(topic.count - len(before.partitions))
+        for topic in asked
+        if topic.count <= PARTITIONS_PER_TOPIC_MAX and (before := context.image.topic(topic.name)) is not None
+    )
+    if made > PARTITIONS_MADE_MAX:
+        return refuse_create_partitions(request, message, ErrorCode.POLICY_VIOLATION, _too_many(made))
     share = _Share(context, request, strict_from=3)
 
     async def create(topic: CreatePartitionsTopic) -> TopicImage:

@@ -49,6 +49,7 @@ from app.machine.files import (
 )
 from app.metrics import Labels, Registry
 from app.seams import BlockingPool, Clock, shared_wait_s
+from app.turns import Portion
 from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 TICK_MS: Final = 5_000
@@ -581,7 +582,12 @@ class LogManager:
     async def tick(self) -> None:
         """Roll and flush logs whose time has come."""
         now_ms = self._clock.now_ms()
+        portion = Portion()
         for log in self.logs():
+            if portion.spent_by():
+                await portion.rest()
+            if self._logs.get((log.topic, log.partition)) is not log:
+                continue  # deleted meanwhile
             log.maybe_flush_by_time(now_ms)
             try:
                 if log.maybe_roll_by_time(now_ms):

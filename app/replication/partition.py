@@ -679,11 +679,22 @@ class PartitionTable:
         self.offline_changes += 1
         self._tell(partition)
 
+    def take_out(self, partition: Partition) -> None:
+        """Its topic was deleted: from now on nobody finds the partition, reads it or writes it. Cheap. Call ``drop`` later."""
+        place = partition.topic, partition.index
+        for known in (self._all, self._led):
+            if known.get(place) is partition:
+                del known[place]
+        partition.shut = True
+        partition.log.forget_short_ways()
+
     def drop(self, partition: Partition) -> None:
         """There is no log of it any more."""
         led = partition.leads
         self._leave(partition)
-        self._all.pop((partition.topic, partition.index), None)
+        place = partition.topic, partition.index
+        if self._all.get(place) is partition:
+            del self._all[place]
         if led:
             partition.role = Role.FOLLOWER
             self._tell(partition)
@@ -691,7 +702,10 @@ class PartitionTable:
     def _leave(self, partition: Partition) -> None:
         partition.followed = None
         self._touch(partition)
-        if self._led.pop((partition.topic, partition.index), None) is not None:
+        place = partition.topic, partition.index
+        if self._led.get(place) is partition:
+            del self._led[place]
+        if partition.leads:
             partition.leave_leadership()
             partition.accepts_all = False
             partition.wake_start_waiters()
